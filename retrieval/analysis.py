@@ -30,20 +30,6 @@ _LATIN_WORD = re.compile(rf"{LATIN}+")
 
 
 @dataclass(frozen=True, slots=True)
-class Analysed:
-    """An analysis, and how it came about.
-
-    Attributes:
-        degradations: what could not be done for it.
-        rewritten: a language model has rewritten the query.
-    """
-
-    analysis: Analysis
-    degradations: tuple[Degradation, ...]
-    rewritten: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Analyser:
     """Analyses the queries to some knowledge bases.
 
@@ -59,7 +45,9 @@ class Analyser:
     concept_kb_ids: tuple[int, ...] = ()
     rewriter: LlmRewriter | None = None
 
-    def analyse(self, query: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float) -> Analysed:
+    def analyse(
+        self, query: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float
+    ) -> tuple[Analysis, tuple[Degradation, ...], bool]:
         """Analyses a query.
 
         A query that is not rewritten is split where it plainly consists of several questions.
@@ -69,6 +57,9 @@ class Analyser:
             history: earlier turns of its conversation, oldest first.
             config: says whether the query is rewritten and how many queries there may be.
             deadline: for the rewriting, of `time.monotonic`.
+
+        Returns:
+            The analysis, what could not be done for it, and whether a language model has rewritten the query.
         """
         text = normalise_query(query)
         degradations: tuple[Degradation, ...] = ()
@@ -82,7 +73,7 @@ class Analyser:
             rewritten = Rewritten(text, split_questions(_without_invisible(query)))
         wanted = dict.fromkeys(filter(None, map(normalise_query, [rewritten.text, *rewritten.sub_queries])))
         analysis, *sub_queries = self._analyse_all(list(wanted)[: config.max_retrieval_queries] or [text])
-        return Analysed(replace(analysis, sub_queries=tuple(sub_queries)), degradations, is_rewritten)
+        return replace(analysis, sub_queries=tuple(sub_queries)), degradations, is_rewritten
 
     def _rewrite(
         self, text: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float
@@ -96,16 +87,16 @@ class Analyser:
         if not text or not is_wanted:
             return None
         if self.rewriter is None:
-            if config.rewrite == "always":
-                raise GenerationFailed(
-                    DegradationCode.LLM_NOT_CONFIGURED,
-                    Message(
-                        gettext_noop(
-                            "no language model is configured to rewrite queries: configure one, or set rewrite to 'off'"
-                        )
-                    ),
-                )
-            return None
+            if config.rewrite != "always":
+                return None
+            raise GenerationFailed(
+                DegradationCode.LLM_NOT_CONFIGURED,
+                Message(
+                    gettext_noop(
+                        "no language model is configured to rewrite queries: configure one, or set rewrite to 'off'"
+                    )
+                ),
+            )
         rewritten = self.rewriter.rewrite(text, history, config.max_retrieval_queries, deadline)
         return replace(rewritten, text=normalise_query(rewritten.text) or text)
 

@@ -87,13 +87,17 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbers and contents, in NFKC, of the lines that are neither blank nor comments."""
     for number, line in enumerate(StringIO(text.removeprefix("\ufeff"), newline=None), 1):
         if number > MAX_LINES:
-            message = f"there are more than {MAX_LINES:,} lines: leave out words that seldom occur"
-            raise DictionaryError(number, "too_many_lines", message)
+            raise DictionaryError(
+                number, "too_many_lines", f"there are more than {MAX_LINES:,} lines: leave out words that seldom occur"
+            )
         plain = unicodedata.normalize("NFKC", line[:MAX_LINE_CHARACTERS]).strip()
         if plain and not plain.startswith("#"):
             if len(line) > MAX_LINE_CHARACTERS:
-                message = f"the line has more than {MAX_LINE_CHARACTERS:,} characters: write one word a line"
-                raise DictionaryError(number, "word_too_long", message)
+                raise DictionaryError(
+                    number,
+                    "word_too_long",
+                    f"the line has more than {MAX_LINE_CHARACTERS:,} characters: write one word a line",
+                )
             yield number, plain
 
 
@@ -122,14 +126,17 @@ def _checked(entries: Iterable[_Entry]) -> Iterator[_Entry]:
     characters = 0
     for line, word, frequency in entries:
         if not word:
-            message = "there is no word before the frequency: write one"
-            raise DictionaryError(line, "empty_word", message)
+            raise DictionaryError(line, "empty_word", "there is no word before the frequency: write one")
         if len(word) > MAX_WORD_CHARACTERS:
-            message = f"the word has {len(word)} characters: write one of at most {MAX_WORD_CHARACTERS}"
-            raise DictionaryError(line, "word_too_long", message)
+            raise DictionaryError(
+                line,
+                "word_too_long",
+                f"the word has {len(word)} characters: write one of at most {MAX_WORD_CHARACTERS}",
+            )
         if not _has_letters(word):
-            message = f"{word!r} has no letter and no digit, so it is never searched: take it out"
-            raise DictionaryError(line, "no_letters", message)
+            raise DictionaryError(
+                line, "no_letters", f"{word!r} has no letter and no digit, so it is never searched: take it out"
+            )
         characters += 0 if word in seen else len(word)
         if characters > MAX_CHARACTERS:
             message = (
@@ -144,11 +151,12 @@ def _frequency(field: str | None, line: int) -> int | None:
     if field is None:
         return None
     if not (field.isdecimal() and len(field) <= len(str(MAX_FREQUENCY)) and 1 <= int(field) <= MAX_FREQUENCY):
-        message = (
+        raise DictionaryError(
+            line,
+            "bad_frequency",
             f"the frequency {field} is not a whole number from 1 to {MAX_FREQUENCY:,}: correct it, "
-            "or add a frequency if the word ends in this number"
+            "or add a frequency if the word ends in this number",
         )
-        raise DictionaryError(line, "bad_frequency", message)
     return int(field)
 
 

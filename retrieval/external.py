@@ -177,8 +177,8 @@ def _scores(passages: Sequence[Passage]) -> NDArray[np.float64]:
 
 def external_id(kb_id: int, channel: str, url: str, text: str) -> int:
     """Negative, and the same for the same result of the same source."""
-    parts = (str(kb_id), channel, url, text)
-    digest = hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")).digest()
+    named = "".join(f"{len(part)}:{part}" for part in (str(kb_id), channel, url, text))
+    digest = hashlib.sha256(named.encode("utf-8", "surrogatepass")).digest()
     return -1 - (int.from_bytes(digest[:8], "big") >> (64 - _ID_BITS))
 
 

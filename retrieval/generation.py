@@ -188,8 +188,8 @@ class OpenAIGenerator:
         breaker.succeeded()
 
     def _body(self, messages: Sequence[Turn], deadline: float, options: dict[str, Any]) -> bytes:
-        seconds = deadline - time.monotonic()
-        with self._response(messages, seconds, options, lost=DegradationCode.LLM_UNAVAILABLE) as response:
+        lost = DegradationCode.LLM_UNAVAILABLE
+        with self._response(messages, deadline - time.monotonic(), options, lost=lost) as response:
             return b"".join(response.chunks())
 
     def _content(self, body: bytes) -> str:

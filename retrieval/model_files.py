@@ -37,6 +37,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
 _CONFIGURATIONS = ("modules.json", "config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.bpe")
+_INDEXES = (".safetensors.index.json", ".bin.index.json")
 _OTHER_RUNTIMES = {"onnx", "openvino", "coreml"}
 
 
@@ -193,8 +194,7 @@ def _is_complete(folder: Path) -> bool:
     files = _files_in(folder)
     if not any(name in files for name in _CONFIGURATIONS) or not any(_is_weights(name) for name in files):
         return False
-    indexes = [name for name in _needed(files) if name.endswith((".safetensors.index.json", ".bin.index.json"))]
-    return all(_has_all_shards(folder / name) for name in indexes)
+    return all(_has_all_shards(folder / name) for name in _needed(files) if name.endswith(_INDEXES))
 
 
 def _has_all_shards(index: Path) -> bool:
@@ -258,8 +258,8 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         ModelUnavailable: offline, not a hub id, or the hub does not know it.
         httpx.HTTPError: the hub cannot be reached.
     """
-    flags = (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("TRANSFORMERS_OFFLINE"))
-    if any((flag or "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
+    flags = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    if any(os.environ.get(flag, "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
         raise ModelUnavailable(Message(gettext_noop("HF_HUB_OFFLINE is set: unset it to reach the hub")))
     if not _HUB_ID.fullmatch(model_id):
         raise ModelUnavailable(

@@ -159,11 +159,10 @@ class Pipeline:
         self, query: str, history: Sequence[Turn], config: RetrievalConfig, budget: Budget, trace: Trace
     ) -> Analysis:
         with trace.span("analysis") as detail:
-            analysed = self.analyser.analyse(query, history, config, budget.channels_end)
-            analysis = analysed.analysis
+            analysis, degradations, is_rewritten = self.analyser.analyse(query, history, config, budget.channels_end)
             detail |= {"terms": list(analysis.all_terms), "language": analysis.language, "intent": analysis.intent}
             detail["keywords"] = list(analysis.keywords)
-            if analysed.rewritten:
+            if is_rewritten:
                 detail["rewritten"] = analysis.text
             if analysis.sub_queries:
                 detail["sub_queries"] = [each.text for each in analysis.sub_queries]
@@ -172,7 +171,7 @@ class Pipeline:
                     {"id": concept.concept_id, "name": concept.name, "mention": concept.mention}
                     for concept in analysis.concepts
                 ]
-        trace.degrade(*analysed.degradations)
+        trace.degrade(*degradations)
         return analysis
 
     def _begin_facts(self, analysis: Analysis, config: RetrievalConfig) -> "Future[tuple[Fact, ...]] | None":
@@ -261,8 +260,8 @@ class Pipeline:
     ) -> tuple[list[Candidate], Cut]:
         scale = scored.scale
         # Unknown where the keyword index of a knowledge base has not answered.
-        all_known = len(lexicons) == len(self.scopes)
-        chunk_count = sum(lexicon.chunk_count for lexicon in lexicons.values()) if all_known else None
+        counts = (lexicon.chunk_count for lexicon in lexicons.values())
+        chunk_count = sum(counts) if len(lexicons) == len(self.scopes) else None
         cut = cut_for(scale, config, scored.intended, chunk_count)
         if cut.replaced:
             trace.degrade(
@@ -294,8 +293,8 @@ class Pipeline:
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
         # A longer passage holds its chunks' neighbours.
-        alone = (c.passage for c in candidates if c.cut_by is None and c.passage and c.passage.parent_id is None)
-        chosen = [passage for passage in alone if passage.origin is None]
+        results = (c.passage for c in candidates if c.cut_by is None and c.passage)
+        chosen = [each for each in results if each.parent_id is None and each.origin is None]
         if not config.neighbours or not chosen:
             return candidates
         beside = self.passages.neighbours(chosen, config.neighbours)

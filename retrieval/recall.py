@@ -144,8 +144,9 @@ def _jobs(scope: Scope, channel: Channel, count: int, budget: Budget, executor: 
         yield _Job(scope, channel, 0, deadline, channel.most, channel.stage, channel.executor or executor, about)
         return
     config = scope.config
-    timeout_ms = config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
-    deadline = budget.channel_deadline(timeout_ms)
+    deadline = budget.channel_deadline(
+        config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
+    )
     depth = RANKS_A_CANDIDATE * _depth(scope, channel.name)
     runs_it = _OWN_THREAD if channel.in_memory else executor
     for query in range(count):

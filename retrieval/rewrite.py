@@ -264,8 +264,8 @@ def split_questions(text: str) -> tuple[str, ...]:
 
 
 def _stands_alone(part: str) -> bool:
-    length = len(part) / (4 if part.isascii() else 1)
-    return length <= LONGEST_SUB_QUERY and bool(_ASKS.search(part)) and not _LEANS.search(part)
+    is_short = len(part) <= LONGEST_SUB_QUERY * (4 if part.isascii() else 1)
+    return is_short and bool(_ASKS.search(part)) and not _LEANS.search(part)
 
 
 def _topics(part: str) -> frozenset[str]:

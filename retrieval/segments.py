@@ -190,8 +190,7 @@ class LivePostings:
             is_hidden[self.hidden] = True
             # Without the check of each index, which no ordinal fails, half of the time.
             postings = np.flatnonzero(is_hidden.take(self.segment.ordinals, mode="clip"))
-            columns = np.searchsorted(indptr, postings, side="right") - 1
-            frequencies -= np.bincount(columns, minlength=frequencies.size)
+            frequencies -= np.bincount(np.searchsorted(indptr, postings, side="right") - 1, minlength=frequencies.size)
         return frequencies
 
     def locate(self, chunk_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

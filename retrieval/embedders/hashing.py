@@ -40,6 +40,8 @@ class HashingEmbedder:
     model_id = HASHING_MODEL_ID
     dimension = DIMENSION
     is_loaded = True
+    count_tokens = staticmethod(estimate_tokens)
+    token_ends = staticmethod(estimate_token_ends)
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.empty((len(texts), DIMENSION), dtype=np.float32)
@@ -49,12 +51,6 @@ class HashingEmbedder:
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         return _embed(text)
-
-    def count_tokens(self, text: str) -> int:
-        return estimate_tokens(text)
-
-    def token_ends(self, text: str) -> Sequence[int]:
-        return estimate_token_ends(text)
 
 
 def _embed(text: str) -> NDArray[np.float32]:

@@ -62,6 +62,11 @@ class OpenAIEmbedder:
         sleep: called with the seconds to wait before another attempt.
     """
 
+    is_loaded = True
+    # The protocol has no tokenizer.
+    count_tokens = staticmethod(estimate_tokens)
+    token_ends = staticmethod(estimate_token_ends)
+
     def __init__(
         self,
         model_id: str,
@@ -91,10 +96,6 @@ class OpenAIEmbedder:
             return int(self._embed(["dimension"], self._for_queries).shape[1])
         return self._dimension
 
-    @property
-    def is_loaded(self) -> bool:
-        return True
-
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """L2-normalised vectors, shape (n_texts, dimension).
 
@@ -111,13 +112,6 @@ class OpenAIEmbedder:
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         return np.asarray(self._embed([self._prompts.query + text], self._for_queries)[0], dtype=np.float32)
-
-    def count_tokens(self, text: str) -> int:
-        """An estimate: the protocol has no tokenizer."""
-        return estimate_tokens(text)
-
-    def token_ends(self, text: str) -> Sequence[int]:
-        return estimate_token_ends(text)
 
     def _embed(self, texts: list[str], patience: _Patience) -> NDArray[np.float32]:
         retrying = Retrying(
@@ -161,7 +155,20 @@ class OpenAIEmbedder:
         except httpx.TransportError as error:
             raise _Transient(f"{type(error).__name__}: {error}") from error
         if response.status_code in _RETRIED_STATUSES or response.status_code >= 500:
-            raise self._transient(response, patience)
+            wait_s = _retry_after(response)
+            if wait_s is None or wait_s <= patience.longest_wait_s:
+                raise _Transient(f"HTTP {response.status_code}", wait_s)
+            raise ModelUnavailable(
+                Message(
+                    gettext_noop(
+                        "the embedding server at {base_url} asks to wait {wait_s:.0f} s (HTTP {status_code}): try again "
+                        "then, or raise its rate limit"
+                    ),
+                    base_url=self._base_url,
+                    wait_s=wait_s,
+                    status_code=response.status_code,
+                )
+            )
         if not response.is_success:
             raise ModelUnavailable(
                 Message(
@@ -179,22 +186,6 @@ class OpenAIEmbedder:
             return response.json()
         except ValueError as error:
             raise self._unusable(Message(gettext_noop("is not JSON"))) from error
-
-    def _transient(self, response: httpx.Response, patience: _Patience) -> Exception:
-        wait_s = _retry_after(response)
-        if wait_s is not None and wait_s > patience.longest_wait_s:
-            return ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "the embedding server at {base_url} asks to wait {wait_s:.0f} s (HTTP {status_code}): try again "
-                        "then, or raise its rate limit"
-                    ),
-                    base_url=self._base_url,
-                    wait_s=wait_s,
-                    status_code=response.status_code,
-                )
-            )
-        return _Transient(f"HTTP {response.status_code}", wait_s)
 
     def _parse(self, body: Any, count: int) -> NDArray[np.float32]:
         try:

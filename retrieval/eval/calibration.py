@@ -79,8 +79,7 @@ def _measured(
     slipped = irrelevant.size - np.searchsorted(np.sort(irrelevant), cuts, side="left")
     passed = kept + slipped
     precision = np.where(passed > 0, kept / np.maximum(passed, 1), 1.0)
-    recall = kept / relevant.size
-    return precision, recall, 2 * kept / (passed + relevant.size)
+    return precision, kept / relevant.size, 2 * kept / (passed + relevant.size)
 
 
 def histogram(scores: NDArray[np.float64], edges: NDArray[np.float64]) -> list[int]:

@@ -261,8 +261,7 @@ def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
 def _only(directory: Path, pattern: str) -> Path:
     found = sorted(path for path in directory.glob(pattern) if path.is_file())
     if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise SetFormatError("several_files", directory, names=names)
+        raise SetFormatError("several_files", directory, names=", ".join(path.name for path in found))
     if not found:
         layout = "a TREC folder holds topics.tsv and qrels.txt"
         raise SetFormatError("missing_file", directory / pattern.replace("*", ".txt"), layout=layout)

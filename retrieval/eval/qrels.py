@@ -97,8 +97,9 @@ def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
     for place, record in iter_json_lines(directory / "corpus.jsonl"):
         passage_id = new_id(record, place, seen)
         seen.add(passage_id)
-        title = string_field(record, "title", place, default="")
-        yield BeirPassage(passage_id, title, string_field(record, "text", place))
+        yield BeirPassage(
+            passage_id, string_field(record, "title", place, default=""), string_field(record, "text", place)
+        )
 
 
 def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -80,8 +80,8 @@ class HttpReranker:
         else:
             payload = {"model": self._model, "query": query, "documents": texts}
             payload |= {"top_n": len(texts), "return_documents": False}
-        body = self._post(payload, max(0.001, end - time.monotonic()))
-        return relevance(self._parse(body, len(texts)), len(texts), model=self.model_id)
+        scores = self._parse(self._post(payload, max(0.001, end - time.monotonic())), len(texts))
+        return relevance(scores, len(texts), model=self.model_id)
 
     def _post(self, payload: dict[str, Any], timeout_s: float) -> Any:
         try:

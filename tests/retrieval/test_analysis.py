@@ -1,5 +1,6 @@
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -68,7 +69,9 @@ class Model:
 
 
 def analyse(query, *, config=CONFIG, history=(), **parts):
-    return Analyser(**({"tokenizers": {1: Words()}} | parts)).analyse(query, history, config, SOON)
+    analyser = Analyser(**({"tokenizers": {1: Words()}} | parts))
+    analysis, degradations, rewritten = analyser.analyse(query, history, config, SOON)
+    return SimpleNamespace(analysis=analysis, degradations=degradations, rewritten=rewritten)
 
 
 def concept(mention, *names, kb_id=1, concept_id=1):
