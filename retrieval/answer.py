@@ -256,11 +256,6 @@ def _first_words(answer: str) -> str:
     return _MARKS_BEFORE.sub("", answer, count=1)
 
 
-def fallback_for(language: str) -> str:
-    """What is answered when nothing relevant was found."""
-    return FALLBACK.get(language, FALLBACK["en"])
-
-
 def confidence(hits: Sequence[Hit]) -> float | None:
     """The best result's score, from 0 to 1, on the scale that the results name; 0 without results.
 

@@ -78,7 +78,7 @@ class ExternalChannel:
         self.source = provider.name
         self.weight = weight
         self._provider = provider
-        self._breaker = breaker
+        self._breaker = breaker or CircuitBreaker()
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         hits = self._asked(analysis, min(k, self.most), deadline)[:k]
@@ -109,10 +109,7 @@ class ExternalChannel:
         )
 
     def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
-        breaker = self._breaker
-        if breaker is None:
-            return self._provider.search(analysis, k, deadline)
-        if not breaker.allows():
+        if not self._breaker.allows():
             raise ChannelUnavailable(
                 DegradationCode.EXTERNAL_UNAVAILABLE,
                 Message(
@@ -125,16 +122,14 @@ class ExternalChannel:
         has_patience = deadline - time.monotonic() >= PATIENCE_S
         try:
             hits = self._provider.search(analysis, k, deadline)
-        except ChannelUnavailable as error:
-            if error.code in _FAULTS and (has_patience or error.code != DegradationCode.EXTERNAL_TIMEOUT):
-                breaker.failed()
+        except BaseException as error:
+            code = error.code if isinstance(error, ChannelUnavailable) else None
+            if code in _FAULTS and (has_patience or code != DegradationCode.EXTERNAL_TIMEOUT):
+                self._breaker.failed()
             else:
-                breaker.undecided()
+                self._breaker.undecided()
             raise
-        except BaseException:
-            breaker.undecided()
-            raise
-        breaker.succeeded()
+        self._breaker.succeeded()
         return hits
 
     def _passage(self, hit: ExternalHit, rank: int) -> Passage | None:

@@ -188,8 +188,7 @@ class OpenAIGenerator:
         breaker.succeeded()
 
     def _body(self, messages: Sequence[Turn], deadline: float, options: dict[str, Any]) -> bytes:
-        lost = DegradationCode.LLM_UNAVAILABLE
-        with self._response(messages, deadline - time.monotonic(), options, lost=lost) as response:
+        with self._response(messages, deadline, options, lost=DegradationCode.LLM_UNAVAILABLE) as response:
             return b"".join(response.chunks())
 
     def _content(self, body: bytes) -> str:
@@ -203,7 +202,8 @@ class OpenAIGenerator:
 
     def _pieces(self, messages: Sequence[Turn], timeout_s: float) -> Iterator[str]:
         has_events = has_text = has_ended = False
-        with self._response(messages, timeout_s, {"stream": True}, lost=DegradationCode.LLM_STREAM_BROKEN) as response:
+        deadline = time.monotonic() + timeout_s
+        with self._response(messages, deadline, {"stream": True}, lost=DegradationCode.LLM_STREAM_BROKEN) as response:
             for line in _lines(response.chunks()):
                 if not line.startswith(b"data:"):
                     continue
@@ -245,24 +245,23 @@ class OpenAIGenerator:
 
     @contextmanager
     def _response(
-        self, messages: Sequence[Turn], seconds: float, options: dict[str, Any], *, lost: DegradationCode
+        self, messages: Sequence[Turn], deadline: float, options: dict[str, Any], *, lost: DegradationCode
     ) -> Iterator["_TimedResponse"]:
         """An open response, closed at the end; every fault until then becomes one of ours.
 
         Args:
             messages: the conversation.
-            seconds: until the deadline that the response starts with.
+            deadline: that the response starts with, of `time.monotonic`.
             options: further ones of the request.
             lost: the code of a connection that is lost within the response.
         """
         import httpx2  # noqa: PLC0415 - as slow to import as what it belongs to
         import openai  # noqa: PLC0415 - slow to import
 
-        deadline = time.monotonic() + seconds
         try:
             with ExitStack() as stack:
                 retrying = Retrying(
-                    stop=stop_after_attempt(_ATTEMPTS) | stop_before_delay(seconds),
+                    stop=stop_after_attempt(_ATTEMPTS) | stop_before_delay(deadline - time.monotonic()),
                     wait=_wait,
                     retry=retry_if_exception(_is_passing),
                     sleep=self._sleep,

@@ -108,15 +108,6 @@ class Dropped:
     ranks: Mapping[str, int]
     represented_by: int | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "stage": self.stage,
-            "kb_id": self.kb_id,
-            "chunk_id": self.chunk_id,
-            "ranks": dict(self.ranks),
-            "represented_by": self.represented_by,
-        }
-
 
 class Trace:
     """Collects the spans and degradations of one search. Its owner is one thread.

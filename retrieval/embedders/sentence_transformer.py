@@ -113,8 +113,7 @@ class SentenceTransformerEmbedder:
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         loaded = self._ready()
-        vectors = self._encode(loaded.model.encode_query, [text], loaded.prompts.query)
-        return np.asarray(vectors[0], dtype=np.float32)
+        return np.asarray(self._encode(loaded.model.encode_query, [text], loaded.prompts.query)[0], dtype=np.float32)
 
     def count_tokens(self, text: str) -> int:
         """The model's own tokens, without the special ones and without truncation."""

@@ -31,8 +31,8 @@ from retrieval.eval.qrels import (
     SetFormatError,
     iter_json_lines,
     iter_lines,
-    named,
     new_id,
+    read_meta,
     string_field,
     write_json_lines,
 )
@@ -119,7 +119,10 @@ def read_judged_set(
         place = f"{directory}, query {number}"
         _check_id(query.id, place)
         _check_length("query", query.text, TEXT_CHARACTERS, place)
-    return JudgedSet(named(directory), tuple(queries.values()), (*whole, *passages))
+    name = read_meta(directory).get("name")
+    if not isinstance(name, str) or not name:
+        name = directory.resolve().name
+    return JudgedSet(name, tuple(queries.values()), (*whole, *passages))
 
 
 def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, documents: Collection[str]) -> None:
@@ -218,7 +221,7 @@ def _checked(
 
 # -- TREC --------------------------------------------------------------------------------------------------------------
 def _read_trec(directory: Path, documents: Collection[str] | None) -> tuple[dict[str, JudgedQuery], _Grades]:
-    decode = unquote if _has_encoded_ids(directory) else str
+    decode = unquote if read_meta(directory).get("ids") == _ENCODED["ids"] else str
     topics_file, qrels_file = (_only(directory, pattern) for pattern in ("topics*", "qrels*"))
     marked = directory / _UNANSWERABLE
     unanswerable = {line.strip() for _place, line in iter_lines(marked)} if marked.is_file() else set()
@@ -266,13 +269,6 @@ def _only(directory: Path, pattern: str) -> Path:
         layout = "a TREC folder holds topics.tsv and qrels.txt"
         raise SetFormatError("missing_file", directory / pattern.replace("*", ".txt"), layout=layout)
     return found[0]
-
-
-def _has_encoded_ids(directory: Path) -> bool:
-    named(directory)  # reports a meta.json that is none
-    path = directory / "meta.json"
-    meta = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
-    return isinstance(meta, dict) and meta.get("ids") == _ENCODED["ids"]
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

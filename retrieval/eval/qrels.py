@@ -108,21 +108,20 @@ def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def named(directory: Path) -> str:
-    """The name in meta.json, or the folder's.
+def read_meta(directory: Path) -> Mapping[str, Any]:
+    """The object in meta.json; empty where there is none.
 
     Raises:
-        SetFormatError: meta.json is no JSON.
+        SetFormatError: it is no JSON.
     """
     path = directory / "meta.json"
     if not path.is_file():
-        return directory.resolve().name
+        return {}
     try:
         meta = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise SetFormatError("bad_meta", path, reason=str(error)) from error
-    name = meta.get("name") if isinstance(meta, dict) else None
-    return name if isinstance(name, str) and name else directory.resolve().name
+    return meta if isinstance(meta, dict) else {}
 
 
 def iter_lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -188,7 +188,7 @@ class CrossEncoderReranker:
             otherwise=Message(gettext_noop("set RERANKER_MODEL= to go without")),
             cache_dir=self._cache_dir,
         )
-        # The library puts an untrained head on an embedding model and says so in its log only
+        # The library puts an untrained head on an embedding model and says so in its log only.
         architectures = model.config.architectures or ()
         has_head = len(model) > 1 or any(each.endswith("ForSequenceClassification") for each in architectures)
         if not (has_head and model.num_labels == 1):

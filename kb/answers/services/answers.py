@@ -24,13 +24,13 @@ from kb.base.text import storable
 from kb.providers import embedding_models as providers
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.answer import (
+    FALLBACK,
     CheckedAnswer,
     StreamChecker,
     build_prompt,
     check_citations,
     confidence,
     declines,
-    fallback_for,
     may_decline,
     sources_line,
 )
@@ -152,7 +152,9 @@ class Question:
         bases = self.outcome.knowledge_bases
         sentences = {" ".join(kb.no_answer.split()) for kb in bases}
         own = sentences.pop() if len(sentences) == 1 else ""
-        return self._answer(own or fallback_for(bases[0].language), sources=(), hit=False, confidence=0.0, model=model)
+        return self._answer(
+            own or FALLBACK.get(bases[0].language, FALLBACK["en"]), sources=(), hit=False, confidence=0.0, model=model
+        )
 
     def written(self, checked: CheckedAnswer, model: str) -> Answer:
         if declines(checked.text):

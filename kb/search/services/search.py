@@ -496,7 +496,7 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
         "spans": [span.as_dict() for span in result.spans],
         "results": [{"chunk_id": hit.passage.stored_chunk_id, "score": hit.score} for hit in result.hits],
         "candidates": [_candidate_as_json(candidate) for candidate in result.candidates],
-        "dropped": [dropped.as_dict() for dropped in result.dropped],
+        "dropped": [dataclasses.asdict(dropped) for dropped in result.dropped],
     }
 
 
