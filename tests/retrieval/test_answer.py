@@ -25,7 +25,7 @@ def citation(number, text="text", *, label="ProductFAQ.md page 3"):
 
 
 def context(*citations):
-    return Context("\n\n".join(map(str, citations)), citations, 10)
+    return Context("\n\n".join(map(str, citations)), citations)
 
 
 def prompt(*citations, question="How long is the warranty?", history=(), language="en", **options):

@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
 
 
@@ -33,7 +35,7 @@ def test_what_a_server_says_is_told_without_what_cannot_be_stored():
 
 def test_a_dropped_chunk_is_told_with_its_ranks_and_what_stands_for_it():
     dropped = Dropped("dedupe", 1, 7, {"bm25": 3}, represented_by=5)
-    assert dropped.as_dict() == {
+    assert asdict(dropped) == {
         "stage": "dedupe",
         "kb_id": 1,
         "chunk_id": 7,

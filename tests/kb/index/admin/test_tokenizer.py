@@ -223,10 +223,10 @@ def test_an_engine_that_is_not_installed_is_refused_with_the_command(client, kb,
 
 
 def test_simplification_without_opencc_is_refused_with_the_command(client, kb, monkeypatch):
-    def missing():
-        raise DependencyMissing
+    def missing(name):
+        raise DependencyMissing(name)
 
-    monkeypatch.setattr("kb.index.admin.tokenizer.simplifier_version", missing)
+    monkeypatch.setattr("kb.index.admin.tokenizer.import_dependency", missing)
 
     response = post(client, kb, "confirm", simplify="on")
 
@@ -251,7 +251,7 @@ def test_an_active_tokenizer_without_its_packages_is_told_of_with_the_remedy(cli
     ("options", "missing", "command"),
     [
         (TokenizerOptions(engine=Engine.RJIEBA), ["engine_versions"], "pip install 'zhiku[rjieba]'"),
-        (TokenizerOptions(simplify=True), ["simplifier_version"], "pip install 'zhiku[traditional]'"),
+        (TokenizerOptions(simplify=True), ["import_dependency"], "pip install 'zhiku[traditional]'"),
         (TokenizerOptions(), [], "pip install rank-bm25 pystemmer"),
     ],
     ids=["engine", "simplifier", "others"],
