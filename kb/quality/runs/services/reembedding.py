@@ -1,6 +1,6 @@
 """How far a knowledge base is on its way to another embedding model, and how its models compare."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated
 
@@ -22,82 +22,6 @@ UNFINISHED = (Reembedding.Status.BUILDING, Reembedding.Status.INDEXING)
 
 
 @dataclass(frozen=True, slots=True)
-class ReembeddingState:
-    """What searches use, what is on its way, and what is kept.
-
-    Attributes:
-        model: that searches use.
-        target: on its way; blank: none.
-        previous: kept for a return; blank: none.
-        status: of the last change; blank: there was none.
-        done: chunks that have the target's vector, of `total`.
-        per_second: chunks embedded a second in this run of the work; None: not known yet.
-        swaps: whether searches change over by themselves.
-        missing: chunks without the former model's vector, which a return has to embed.
-    """
-
-    model: str
-    dimension: int | None
-    target: str
-    target_dimension: int | None
-    previous: str
-    status: str
-    swaps: bool
-    error: str
-    done: int
-    total: int
-    per_second: float | None
-    missing: int
-    swapped_at: datetime | None
-
-    @property
-    def percent(self) -> int:
-        return 100 * self.done // self.total if self.total else 100
-
-    @property
-    def seconds_left(self) -> int | None:
-        if not self.per_second or self.status != Reembedding.Status.BUILDING:
-            return None
-        return round((self.total - self.done) / self.per_second)
-
-    @property
-    def is_unfinished(self) -> bool:
-        return bool(self.target) and self.status in UNFINISHED
-
-    @property
-    def is_ready(self) -> bool:
-        return bool(self.target) and self.status == Reembedding.Status.READY
-
-    @property
-    def other(self) -> str:
-        """The model whose figures can be held against those of the one in use; blank: none has all its vectors."""
-        return self.target if self.is_ready else self.previous
-
-
-def reembedding_state(kb: KnowledgeBase) -> ReembeddingState:
-    """As stored now, so that every process shows the same."""
-    row = Reembedding.objects.filter(knowledge_base=kb).first()
-    total = Chunk.objects.filter(knowledge_base=kb).count()
-    embedded = _embedded(kb)
-    done = embedded.get(kb.target_embedding_model, 0)
-    return ReembeddingState(
-        model=kb.embedding_model,
-        dimension=kb.dimension,
-        target=kb.target_embedding_model,
-        target_dimension=row.dimension if row and kb.target_embedding_model else None,
-        previous=kb.previous_embedding_model,
-        status=row.status if row else "",
-        swaps=bool(row and row.swaps),
-        error=shown(row.error) if row else "",
-        done=done,
-        total=total,
-        per_second=_rate(row, done),
-        missing=total - embedded.get(kb.previous_embedding_model, 0) if kb.previous_embedding_model else 0,
-        swapped_at=row.swapped_at if row else None,
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class ReembeddingProgress:
     """How far the chunks are."""
 
@@ -106,8 +30,12 @@ class ReembeddingProgress:
     per_second: Annotated[float | None, Doc("Chunks a second, since this run of the work began.")]
     seconds_left: int | None
 
+    @property
+    def percent(self) -> int:
+        return 100 * self.done // self.total if self.total else 100
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingModel:
     """The response of GET /api/v1/knowledge-bases/{id}/embedding-model/."""
 
@@ -125,22 +53,60 @@ class EmbeddingModel:
     swapped_at: datetime | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReembeddingState(EmbeddingModel):
+    """What the page of a knowledge base's model shows besides.
+
+    Attributes:
+        missing: chunks without the former model's vector, which a return has to embed.
+    """
+
+    missing: int
+
+    @property
+    def is_unfinished(self) -> bool:
+        return bool(self.target) and self.status in UNFINISHED
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.target) and self.status == Reembedding.Status.READY
+
+    @property
+    def other(self) -> str | None:
+        """The model whose figures can be held against those of the one in use; None: none has all its vectors."""
+        return self.target if self.is_ready else self.previous
+
+
+def reembedding_state(kb: KnowledgeBase) -> ReembeddingState:
+    """As stored now, so that every process shows the same."""
+    row = Reembedding.objects.filter(knowledge_base=kb).first()
+    total = Chunk.objects.filter(knowledge_base=kb).count()
+    embedded = _embedded(kb)
+    target, previous = kb.target_embedding_model or None, kb.previous_embedding_model or None
+    progress = None
+    if target:
+        done = embedded.get(target, 0)
+        rate = _rate(row, done)
+        left = round((total - done) / rate) if rate else None
+        progress = ReembeddingProgress(done, total, round(rate, 2) if rate else None, left)
+    return ReembeddingState(
+        model=kb.embedding_model,
+        dimension=kb.dimension,
+        target=target,
+        target_dimension=row.dimension if row and target else None,
+        previous=previous,
+        status=Reembedding.Status(row.status) if row else None,
+        swaps=bool(row and row.swaps),
+        error=shown(row.error) if row else "",
+        progress=progress,
+        swapped_at=row.swapped_at if row else None,
+        missing=total - embedded.get(previous, 0) if previous else 0,
+    )
+
+
 def embedding_model_of(kb: KnowledgeBase) -> EmbeddingModel:
     state = reembedding_state(kb)
-    per_second = None if state.per_second is None else round(state.per_second, 2)
-    progress = ReembeddingProgress(state.done, state.total, per_second, state.seconds_left)
-    return EmbeddingModel(
-        model=state.model,
-        dimension=state.dimension,
-        target=state.target or None,
-        target_dimension=state.target_dimension,
-        previous=state.previous or None,
-        status=Reembedding.Status(state.status) if state.status else None,
-        swaps=state.swaps,
-        error=state.error,
-        progress=progress if state.target else None,
-        swapped_at=state.swapped_at,
-    )
+    return EmbeddingModel(**{each.name: getattr(state, each.name) for each in fields(EmbeddingModel)})
 
 
 def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, EvalRun]:

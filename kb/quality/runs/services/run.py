@@ -23,7 +23,6 @@ from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
 from retrieval.selection import ScoreScale, cut_for, result_count, select
-from retrieval.trace import Degradation
 from retrieval.types import Candidate, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
@@ -141,35 +140,14 @@ found it, and the stages by which candidates are cut. The reranker loses what it
 them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """One search, seen from the judgments.
-
-    Attributes:
-        rankings: units by stage, best first, each at its best chunk's place.
-        first_relevant: the rank of the first relevant unit by stage; a stage that has none is missing.
-        best_score: of the first result before the gate; None where nothing was found.
-        score_scale: of it; blank likewise.
-        lost_at: one of `LOST_AT`; blank where something relevant is a result, or nothing is relevant.
-        judged: score and grade of each judged unit that reached the gate, best first.
-        reranker: that has answered; blank where none has.
-    """
-
-    rankings: Mapping[str, Sequence[str]]
-    first_relevant: Mapping[str, int]
-    best_score: float | None
-    score_scale: str
-    lost_at: str
-    judged: Sequence[tuple[float, int]]
-    latency_ms: float
-    degraded: Sequence[Degradation]
-    reranker: str
+Rankings = Mapping[str, Sequence[str]]
+"""Judged units by stage, best first, each at its best chunk's place."""
 
 
 def observe(
     result: Result, judged: Judged, config: RetrievalConfig, cut: float, depth: int, found: Result | None = None
-) -> Observed:
-    """What a search without a gate made of the judgments.
+) -> tuple[EvalRunQuery, Rankings]:
+    """What a search without a gate made of the judgments, as a row without its query and its figures.
 
     Where the reranker is off, the order of the results stands for what it would have made.
 
@@ -197,18 +175,15 @@ def observe(
         rankings[stage], rank = _ranking(*told, key, relevant, depth)
         if rank:
             first_relevant[stage] = rank
-    key = _scored_by(result)
-    return Observed(
-        rankings=rankings,
+    row = EvalRunQuery(
         first_relevant=first_relevant,
         best_score=result.hits[0].score if result.hits else None,
         score_scale=result.score_scale if result.hits else "",
         lost_at=_lost_at(result, units, before, judged, config, cut) if relevant else "",
-        judged=_judged_scores(candidates, units, judged, key),
+        judged=_judged_scores(candidates, units, judged, _scored_by(result)),
         latency_ms=result.timings_ms["total"],
-        degraded=result.degraded,
-        reranker=next((str(span.detail["reranker"] or "") for span in result.spans if span.stage == "rerank"), ""),
     )
+    return row, rankings
 
 
 def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
@@ -258,14 +233,15 @@ def _scored_by(result: Result) -> str:
 
 def _judged_scores(
     candidates: Sequence[Candidate], units: Sequence[Sequence[str]], judged: Judged, key: str
-) -> list[tuple[float, int]]:
+) -> list[list[float]]:
+    """Score and grade of each judged unit that reached the gate, best first."""
     scores: dict[str, float] = {}
     for candidate, of_candidate in zip(candidates, units, strict=True):
         if candidate.cut_by != "fusion":
             for unit in of_candidate:
                 if unit in judged.grades:
                     scores.setdefault(unit, candidate.scores[key])
-    return [(score, judged.grades[unit]) for unit, score in scores.items()]
+    return [[score, judged.grades[unit]] for unit, score in scores.items()]
 
 
 def _lost_at(
@@ -353,6 +329,9 @@ def query_count(eval_set: EvalSet, limit: int | None = None) -> int:
     return ranked_queries(eval_set, limit).count() + unanswerable_queries(eval_set, limit).count()
 
 
+Observed = tuple[EvalRunQuery, Rankings, Result]
+
+
 class Measurement:
     """The searches of one run.
 
@@ -407,11 +386,14 @@ class Measurement:
         executor: Executor = InlineExecutor()
         if not connection.in_atomic_block:  # other threads would not see what the open transaction has written
             executor = ConnectionReturningExecutor(SEARCHES_AT_ONCE, thread_name_prefix="evaluation")
-        batch: list[tuple[EvalQuery, Observed]] = []
+        batch: list[tuple[EvalRunQuery, Rankings]] = []
         try:
             _landed(executor.submit(self.wiring.load_models), tick)
-            for query, observed in self._observed(executor, tick):
-                batch.append((query, observed))
+            for row, rankings, result in self._observed(executor, tick):
+                batch.append((row, rankings))
+                self.degraded |= {each.code.value: each.as_dict() for each in result.degraded}
+                rerankers = {str(span.detail["reranker"] or "") for span in result.spans if span.stage == RERANK}
+                self.rerankers |= rerankers - {""}
                 if len(batch) == QUERIES_A_BATCH:
                     whole, batch = batch, []
                     self._add(whole)
@@ -420,15 +402,14 @@ class Measurement:
             executor.shutdown(wait=False, cancel_futures=True)
             self._add(batch)
 
-    def _observed(self, executor: Executor, tick: Tick) -> Iterator[tuple[EvalQuery, Observed]]:
-        running: deque[tuple[EvalQuery, Future[Observed]]] = deque()
+    def _observed(self, executor: Executor, tick: Tick) -> Iterator[Observed]:
+        running: deque[Future[Observed]] = deque()
         for query in self.queries:
-            running.append((query, executor.submit(self._observe, query)))
+            running.append(executor.submit(self._observe, query))
             if len(running) > SEARCHES_AT_ONCE:
-                first, future = running.popleft()
-                yield first, _landed(future, tick)
-        for rest, future in running:
-            yield rest, _landed(future, tick)
+                yield _landed(running.popleft(), tick)
+        for future in running:
+            yield _landed(future, tick)
 
     def _observe(self, query: EvalQuery) -> Observed:
         found = self.wiring.pipeline.run(query.text, self.wiring.config, latency_budget=BUDGET_S)
@@ -436,32 +417,18 @@ class Measurement:
         if self._results is not self.wiring:
             result = self._results.pipeline.run(query.text, self._results.config, latency_budget=BUDGET_S)
         judged = self.judged.get(query.pk) or Judged()
-        return observe(result, judged, self.config, self.cut(result.score_scale), DEPTH, found)
+        row, rankings = observe(result, judged, self.config, self.cut(result.score_scale), DEPTH, found)
+        row.query, row.external_id, row.text, row.answerable = query, query.external_id, query.text, query.answerable
+        return row, rankings, result
 
-    def _add(self, batch: Sequence[tuple[EvalQuery, Observed]]) -> None:
-        qrels = {query.external_id: self.judged[query.pk].grades for query, _ in batch if query.pk in self.judged}
-        figures: dict[str, dict[str, Any]] = defaultdict(dict)
+    def _add(self, batch: Sequence[tuple[EvalRunQuery, Rankings]]) -> None:
+        qrels = {row.external_id: self.judged[row.query_id].grades for row, _ in batch if row.query_id in self.judged}
         for stage in STAGES:
-            rankings = {query.external_id: observed.rankings[stage] for query, observed in batch}
-            for external_id, of_query in per_query(qrels, rankings).items():
-                figures[external_id][stage] = of_query
-        for query, observed in batch:
-            row = EvalRunQuery(
-                query=query,
-                external_id=query.external_id,
-                text=query.text,
-                answerable=query.answerable,
-                figures=figures.get(query.external_id, {}),
-                best_score=observed.best_score,
-                score_scale=observed.score_scale,
-                first_relevant=dict(observed.first_relevant),
-                lost_at=observed.lost_at,
-                judged=[list(each) for each in observed.judged],
-                latency_ms=observed.latency_ms,
-            )
-            self.rows.append(row)
-            self.degraded |= {each.code.value: each.as_dict() for each in observed.degraded}
-            self.rerankers |= {observed.reranker} - {""}
+            figures = per_query(qrels, {row.external_id: rankings[stage] for row, rankings in batch})
+            for row, _ in batch:
+                if row.external_id in figures:
+                    row.figures[stage] = figures[row.external_id]
+        self.rows += [row for row, _ in batch]
 
 
 def _landed(future: "Future[Any]", tick: Tick) -> Any:

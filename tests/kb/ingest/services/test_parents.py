@@ -90,4 +90,4 @@ def test_what_is_read_in_the_passage_of_a_result_is_not_lost_to_an_evaluation(kb
     judge(owner, eval_set, query, Chunk.objects.select_related("document").get(text=LEASE[1]), 2)
     outcome = run(kb)
     [judged] = load_judged(kb, list(eval_set.queries.all())).values()
-    assert observe(outcome.result, judged, outcome.wiring.config, 0.0, 20).lost_at == ""
+    assert observe(outcome.result, judged, outcome.wiring.config, 0.0, 20)[0].lost_at == ""

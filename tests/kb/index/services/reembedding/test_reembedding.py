@@ -73,7 +73,8 @@ class TestBuilding:
         assert vectors(TARGET).count() == vectors("hashing").count() == 3
         assert find(kb)[1] == "hashing"
         state = reembedding_state(kb)
-        assert (state.target, state.target_dimension, state.is_ready, state.done, state.total) == (
+        progress = state.progress
+        assert (state.target, state.target_dimension, state.is_ready, progress.done, progress.total) == (
             TARGET,
             26,
             True,
@@ -86,9 +87,9 @@ class TestBuilding:
         reembedding_start(kb, TARGET)
         assert not REEMBED.advance(fresh(kb), batches=2)
         state = reembedding_state(fresh(kb))
-        assert (state.done, state.percent, state.is_unfinished) == (2, 66, True)
-        assert state.per_second > 0
-        assert state.seconds_left is not None
+        assert (state.progress.done, state.progress.percent, state.is_unfinished) == (2, 66, True)
+        assert state.progress.per_second > 0
+        assert state.progress.seconds_left is not None
 
         assert REEMBED.advance(fresh(kb))
 

@@ -39,8 +39,12 @@ def relevant(*documents, **fields):
     return Judged(grades={str(each): 1 for each in documents}, **fields)
 
 
-def observed(found, judged, *, depth=20, **settings):
-    return observe(found, judged, RetrievalConfig(**{"top_k": 2, **settings}), CUT, depth)
+def observed(found, judged, **settings):
+    return observe(found, judged, RetrievalConfig(**{"top_k": 2, **settings}), CUT, 20)[0]
+
+
+def rankings(found, judged, *, depth=20, **settings):
+    return observe(found, judged, RetrievalConfig(**{"top_k": 2, **settings}), CUT, depth)[1]
 
 
 def lost_at(found, judged, **settings):
@@ -61,10 +65,10 @@ def test_what_is_not_given_to_the_reranker_is_lost_by_the_fusion():
 
 def test_what_only_the_deeper_search_of_the_measurement_reranks_is_lost_by_the_fusion():
     found = result(candidate(2, fused=4), candidate(1, fused=1))
-    shallow = observed(found, relevant(2), rerank_candidates=3)
 
-    assert (shallow.lost_at, shallow.rankings["reranked"]) == ("fusion", ["1"])
-    assert observed(found, relevant(2), rerank_candidates=4).rankings["reranked"] == ["1", "2"]
+    assert lost_at(found, relevant(2), rerank_candidates=3) == "fusion"
+    assert rankings(found, relevant(2), rerank_candidates=3)["reranked"] == ["1"]
+    assert rankings(found, relevant(2), rerank_candidates=4)["reranked"] == ["1", "2"]
 
 
 def test_what_scores_below_the_cut_is_lost_at_the_gate():
@@ -73,7 +77,7 @@ def test_what_scores_below_the_cut_is_lost_at_the_gate():
 
 def test_a_gate_that_is_open_loses_nothing():
     found = result(candidate(1), candidate(2, 0.0))
-    assert observe(found, relevant(2), RetrievalConfig(top_k=2), 0.0, 20).lost_at == ""
+    assert observe(found, relevant(2), RetrievalConfig(top_k=2), 0.0, 20)[0].lost_at == ""
 
 
 def test_what_stands_below_the_last_result_is_lost_by_the_count():
@@ -113,19 +117,19 @@ def test_first_ranks_are_told_by_stage_and_missing_where_a_stage_has_none():
 
 def test_rankings_hold_each_unit_once_and_end_at_the_depth():
     judged = Judged(documents={1: "unit", 2: "unit"})
-    ranking = observed(result(candidate(1), candidate(2), candidate(3), candidate(4)), judged, depth=2).rankings
-    assert ranking["reranked"] == ["unit", "3"]
+    found = result(candidate(1), candidate(2), candidate(3), candidate(4))
+    assert rankings(found, judged, depth=2)["reranked"] == ["unit", "3"]
 
 
 def test_scores_are_told_of_judged_units_that_reached_the_gate():
     found = result(candidate(1, 0.9), candidate(2, 0.3), candidate(3, 0.2), candidate(4, cut_by="fusion"))
     judged = Judged(grades={"1": 2, "3": 0, "4": 1})
-    assert observed(found, judged).judged == [(0.9, 2), (0.2, 0)]
+    assert observed(found, judged).judged == [[0.9, 2], [0.2, 0]]
 
 
 def test_the_best_score_and_its_scale_are_those_of_the_first_result():
     seen = observed(result(candidate(1, 0.8), candidate(2, 0.7), scale="cross_encoder"), Judged())
-    assert (seen.best_score, seen.score_scale, seen.latency_ms, seen.reranker) == (0.8, "cross_encoder", 2.5, "overlap")
+    assert (seen.best_score, seen.score_scale, seen.latency_ms) == (0.8, "cross_encoder", 2.5)
 
 
 def test_a_search_without_results_has_no_score_and_no_scale():
@@ -133,7 +137,7 @@ def test_a_search_without_results_has_no_score_and_no_scale():
     assert (seen.best_score, seen.score_scale, seen.lost_at) == (None, "", "channels")
 
 
-@pytest.mark.parametrize(("scale", "scores"), [("cosine", [(0.4, 1)]), ("rrf", [(1.0, 1)])])
+@pytest.mark.parametrize(("scale", "scores"), [("cosine", [[0.4, 1]]), ("rrf", [[1.0, 1]])])
 def test_without_a_reranker_the_scores_are_those_that_order_the_results(scale, scores):
     passage = Passage(1, 1, 1, "", "", None, "text")
     alone = Candidate(1, 1, {"vector": 1, "fused": 1}, {"vector": 0.4, "fused": 1.0}, passage=passage)

@@ -125,7 +125,7 @@ def test_a_reranker_that_is_off_is_measured_as_off(eval_set):
     before = ("bm25", "vector", "fused")
     assert {stage: off["stages"][stage] for stage in before} == {stage: on["stages"][stage] for stage in before}
     assert off["stages"]["reranked"] == off["stages"]["vector"]
-    assert (off["final_stage"], off["rerankers"]) == ("reranked", [])
+    assert (off["final_stage"], off["rerankers"], on["rerankers"]) == ("reranked", [], ["overlap"])
     assert (on["gate"]["scale"], off["gate"]["scale"]) == ("overlap", "cosine")
 
 
