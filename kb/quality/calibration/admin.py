@@ -36,9 +36,8 @@ class CalibrationView(AdminPage):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        if not request.GET.get("run"):
-            return self._show({"runs": _offered(caller)})
-        return self._show_run(caller, _run(caller, request.GET["run"]))
+        asked = request.GET.get("run")
+        return self._show_run(caller, _run(caller, asked)) if asked else self._show({"runs": _offered(caller)})
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
@@ -65,7 +64,6 @@ class CalibrationView(AdminPage):
             calibration = calibrate(run)
         except Rejected as error:
             return self._show({"run": run, "refusal": str(error), "runs": _offered(caller)}, status=400)
-        suggestion = calibration.suggestion
         is_own = RetrievalProfile.objects.editable_by(caller).filter(pk=run.profile_id).exists()
         edges = zip(calibration.bins[:-1], calibration.bins[1:], strict=True)
         kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
@@ -98,7 +96,7 @@ class CalibrationView(AdminPage):
             "may_save": EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists(),
             # The run's profile where the caller may change it, else a new one of the knowledge base.
             "name": run.profile.name if is_own else f"{run.profile.name}-{run.eval_set.knowledge_base.name}"[:80],
-            "cut": f"{suggestion.cut:g}" if suggestion else "",
+            "cut": f"{calibration.suggestion.cut:g}" if calibration.suggestion else "",
         }
         return self._show({**context, **(given or {})}, status=status)
 
@@ -128,14 +126,11 @@ def _offered(caller: Principal) -> list[EvalRun]:
 
 # -- What the page shows -----------------------------------------------------------------------------------------------
 def _cuts(calibration: Calibration) -> list[tuple[str, str, Cut]]:
-    cuts = [("current", _("In force"), calibration.current)]
-    if calibration.suggestion is not None:
-        cuts.append(("suggestion", _("Suggested"), calibration.suggestion))
-    return cuts
+    cuts = (("current", _("In force"), calibration.current), ("suggestion", _("Suggested"), calibration.suggestion))
+    return [(kind, label, figures) for kind, label, figures in cuts if figures is not None]
 
 
-def _x_axis() -> dict[str, Any]:
-    return {"type": "linear", "min": 0, "max": 1, "grid": {"display": False}}
+X_AXIS = {"type": "linear", "min": 0, "max": 1, "grid": {"display": False}}
 
 
 def histogram_chart(calibration: Calibration) -> dict[str, str]:
@@ -160,7 +155,7 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
         )
     datasets += _cut_lines(calibration, highest)
     y_axis = {"min": 0, "title": {"display": True, "text": _("share of its kind, %"), "color": "#9ca3af"}}
-    return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(chart_options(_x_axis(), y_axis))}
+    return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(chart_options(X_AXIS, y_axis))}
 
 
 def curve_chart(calibration: Calibration) -> dict[str, str]:
@@ -183,7 +178,7 @@ def curve_chart(calibration: Calibration) -> dict[str, str]:
         for name, (label, colour) in lines.items()
     ]
     datasets += _cut_lines(calibration, 1.0)
-    options = chart_options(_x_axis(), {"min": 0, "max": 1, "stepSize": 0.2})
+    options = chart_options(X_AXIS, {"min": 0, "max": 1, "stepSize": 0.2})
     return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(options)}
 
 

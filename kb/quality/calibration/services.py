@@ -15,7 +15,7 @@ from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
-from kb.quality.models import EvalRun, EvalRunQuery
+from kb.quality.models import EvalRun
 from retrieval.config import RetrievalConfig
 from retrieval.eval.calibration import Cut, cut_curve, figures_at, histogram, suggest_cut
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
@@ -24,25 +24,7 @@ BINS = 20
 CURVE_POINTS = 101
 
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The scores of one run before the gate, each array of shape (n,).
-
-    Attributes:
-        relevant: of judged relevant results; likewise `irrelevant`.
-        unanswerable: the best score of each query without an answer.
-        left_out: how many queries are, because their scores are of another scale.
-    """
-
-    scale: ScoreScale
-    relevant: NDArray[np.float64]
-    irrelevant: NDArray[np.float64]
-    unanswerable: NDArray[np.float64]
-    left_out: int
-
-    @property
-    def to_reject(self) -> NDArray[np.float64]:
-        return np.concatenate([self.irrelevant, self.unanswerable])
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,22 +51,22 @@ def calibrate(run: EvalRun) -> Calibration:
     Raises:
         Rejected: the run is not done, or has no judged score on a scale that is gated.
     """
-    scores = _scores(run)
-    config = configuration_of(_settings(run))
-    cut = _current_cut(run, scores.scale, config)
+    scale, relevant, irrelevant, unanswerable, left_out = _scores(run)
+    to_reject = np.concatenate([irrelevant, unanswerable])
+    cut = _current_cut(run, scale, configuration_of(_settings(run)))
     # Rounded, so that a score of .3 is in the bin that begins at .3.
     edges, cuts = (np.linspace(0.0, 1.0, count).round(4) for count in (BINS + 1, CURVE_POINTS))
     return Calibration(
-        score_scale=scores.scale,
-        setting=SETTING_OF_SCALE[scores.scale],
+        score_scale=scale,
+        setting=SETTING_OF_SCALE[scale],
         bins=tuple(edges.tolist()),
-        relevant=tuple(histogram(scores.relevant, edges)),
-        irrelevant=tuple(histogram(scores.irrelevant, edges)),
-        unanswerable=tuple(histogram(scores.unanswerable, edges)),
-        current=figures_at(cut, scores.relevant, scores.to_reject),
-        suggestion=suggest_cut(scores.relevant, scores.to_reject),
-        curve=tuple(cut_curve(cuts, scores.relevant, scores.to_reject)),
-        left_out=scores.left_out,
+        relevant=tuple(histogram(relevant, edges)),
+        irrelevant=tuple(histogram(irrelevant, edges)),
+        unanswerable=tuple(histogram(unanswerable, edges)),
+        current=figures_at(cut, relevant, to_reject),
+        suggestion=suggest_cut(relevant, to_reject),
+        curve=tuple(cut_curve(cuts, relevant, to_reject)),
+        left_out=left_out,
     )
 
 
@@ -102,7 +84,7 @@ def save_cut(principal: Principal, run: EvalRun, *, name: str, cut: float) -> Re
         NotAllowed: the principal may not change the profile.
         InvalidConfiguration: the cut is out of range.
     """
-    scale = _scores(run).scale
+    scale, *_rest = _scores(run)
     settings = {key: value for key, value in _settings(run).items() if key != "score_threshold"}
     settings[SETTING_OF_SCALE[scale]] = cut
     if configuration_of(settings).score_threshold is not None:
@@ -133,15 +115,17 @@ def _current_cut(run: EvalRun, scale: ScoreScale, config: RetrievalConfig) -> fl
     return default_cut(scale, config, chunks.count())
 
 
-def _scores(run: EvalRun) -> Scores:
+def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
+    """The scores of one run before the gate.
+
+    Returns:
+        Their scale; those of relevant and of irrelevant results, and the best of each query without an answer, each of shape
+        (n,); and how many queries are left out, because their scores are of another scale.
+    """
     if run.status != EvalRun.Status.DONE:
         words = _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
         raise Rejected("run_not_done", words % {"run": run.pk, "status": run.get_status_display()})
-    rows = list(
-        EvalRunQuery.objects.filter(run=run)
-        .exclude(score_scale="")
-        .only("answerable", "best_score", "score_scale", "judged")
-    )
+    rows = run.queries.exclude(score_scale="").only("answerable", "best_score", "score_scale", "judged")
     scale = _common_scale(row.score_scale for row in rows)
     own = [row for row in rows if row.score_scale == scale]
     judged = [(score, grade) for row in own if row.answerable for score, grade in row.judged if score is not None]
@@ -151,21 +135,17 @@ def _scores(run: EvalRun) -> Scores:
             "nothing_relevant",
             _("No result of this run is judged relevant: judge some, and run the set again."),
         )
-    return Scores(
-        scale=scale,
-        relevant=relevant,
-        irrelevant=_array(score for score, grade in judged if grade <= 0),
-        unanswerable=_array(row.best_score for row in own if not row.answerable and row.best_score is not None),
-        left_out=len(rows) - len(own),
-    )
+    irrelevant = _array(score for score, grade in judged if grade <= 0)
+    unanswerable = _array(row.best_score for row in own if not row.answerable and row.best_score is not None)
+    return scale, relevant, irrelevant, unanswerable, len(rows) - len(own)
 
 
 def _common_scale(scales: Iterable[str]) -> ScoreScale:
     """The scale that most queries were scored on; where a reranker failed meanwhile, some were on another."""
-    counts = Counter(scales)
+    counts = Counter(scales).most_common(1)
     if not counts:
         raise Rejected("nothing_found", _("This run found nothing: upload documents, and run the set again."))
-    scale = ScoreScale(max(counts, key=lambda name: counts[name]))
+    scale = ScoreScale(counts[0][0])
     if scale not in SETTING_OF_SCALE:
         raise Rejected(
             "scale_not_gated",
@@ -174,5 +154,5 @@ def _common_scale(scales: Iterable[str]) -> ScoreScale:
     return scale
 
 
-def _array(scores: Iterable[float]) -> NDArray[np.float64]:
+def _array(scores: Iterable[float]) -> Array:
     return np.fromiter(scores, np.float64)
