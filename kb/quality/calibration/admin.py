@@ -53,8 +53,11 @@ class CalibrationView(AdminPage):
             saved = save_cut(caller, run, name=name, cut=value)
         except (ServiceError, InvalidConfiguration) as error:
             return self._show_run(caller, run, {**given, "error": str(error)}, status=400)
-        message = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
-        messages.success(request, message % {"profile": saved})
+        messages.success(
+            request,
+            _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
+            % {"profile": saved},
+        )
         return HttpResponseRedirect(profile_url(saved) or f"{reverse('admin:calibration')}?run={run.pk}")
 
     def _show_run(

@@ -111,8 +111,9 @@ def _current_cut(run: EvalRun, scale: ScoreScale, config: RetrievalConfig) -> fl
     gate = run.report.get("gate") or {}
     if gate.get("scale") == scale.value:
         return float(gate["cut"])
-    chunks = Chunk.objects.filter(knowledge_base=run.eval_set.knowledge_base_id, enabled=True)
-    return default_cut(scale, config, chunks.count())
+    return default_cut(
+        scale, config, Chunk.objects.filter(knowledge_base=run.eval_set.knowledge_base_id, enabled=True).count()
+    )
 
 
 def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
@@ -123,8 +124,11 @@ def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
         (n,); and how many queries are left out, because their scores are of another scale.
     """
     if run.status != EvalRun.Status.DONE:
-        words = _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-        raise Rejected("run_not_done", words % {"run": run.pk, "status": run.get_status_display()})
+        raise Rejected(
+            "run_not_done",
+            _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
+            % {"run": run.pk, "status": run.get_status_display()},
+        )
     rows = run.queries.exclude(score_scale="").only("answerable", "best_score", "score_scale", "judged")
     scale = _common_scale(row.score_scale for row in rows)
     own = [row for row in rows if row.score_scale == scale]

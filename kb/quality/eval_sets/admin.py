@@ -102,8 +102,9 @@ class ImportView(IntoKnowledgeBaseView):
             form.add_error(FIELDS.get(error.code, "file"), str(error))
             return self.form_invalid(form)
         message = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
-        counts = {"name": done.eval_set.name, "queries": done.queries, "judgments": done.judgments}
-        messages.success(self.request, message % counts)
+        messages.success(
+            self.request, message % {"name": done.eval_set.name, "queries": done.queries, "judgments": done.judgments}
+        )
         if done.missing:
             message = ngettext(
                 "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the same "
@@ -205,8 +206,9 @@ class QueryView(OfSetView):
 
     @cached_property
     def query(self) -> Any:
-        queries = EvalQuery.objects.select_related("eval_set")
-        return get_object_or_404(queries, eval_set=self.eval_set, pk=self.kwargs["query_id"])
+        return get_object_or_404(
+            EvalQuery.objects.select_related("eval_set"), eval_set=self.eval_set, pk=self.kwargs["query_id"]
+        )
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         rows = self.query.judgments.select_related("document", "created_by").order_by("-grade", "pk")
@@ -225,8 +227,11 @@ class QueryView(OfSetView):
         caller = principal(self.request)
         if posted.get("action") == "judgments":
             changed = judgments_regrade(caller, self.query, _grades(posted))
-            message = ngettext("%(count)d judgment was changed.", "%(count)d judgments were changed.", changed)
-            messages.success(self.request, message % {"count": changed})
+            messages.success(
+                self.request,
+                ngettext("%(count)d judgment was changed.", "%(count)d judgments were changed.", changed)
+                % {"count": changed},
+            )
         else:
             query_update(caller, self.query, text=posted.get("text", ""), answerable="answerable" in posted)
             messages.success(self.request, _("The query was changed."))
@@ -262,8 +267,10 @@ class DeleteQueriesView(OfSetView):
 
     def write(self, posted: QueryDict) -> str:
         deleted = queries_delete(principal(self.request), self.eval_set, row_ids(posted.getlist("query")))
-        message = ngettext("%(count)d query was deleted.", "%(count)d queries were deleted.", deleted)
-        messages.success(self.request, message % {"count": deleted})
+        messages.success(
+            self.request,
+            ngettext("%(count)d query was deleted.", "%(count)d queries were deleted.", deleted) % {"count": deleted},
+        )
         return self.url
 
 
@@ -331,10 +338,9 @@ def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> list[dict
 def _judged_text(judged: int, relevant: int) -> str:
     if not judged:
         return _("no judgments")
-    message = ngettext(
+    return ngettext(
         "%(relevant)d relevant of %(count)d judgment", "%(relevant)d relevant of %(count)d judgments", judged
-    )
-    return message % {"relevant": relevant, "count": judged}
+    ) % {"relevant": relevant, "count": judged}
 
 
 def _grades(posted: QueryDict) -> dict[int, int | None]:
@@ -380,8 +386,11 @@ class EvalSetAdmin(GraphAdmin):
     def last_run(self, eval_set: Any) -> SafeString | str:
         if eval_set.last_run_id is None:
             return "–"
-        url = reverse("admin:kb_evalrun_change", args=[eval_set.last_run_id])
-        return format_html('<a href="{}" class="kb-link">{}</a>', url, last_run_text(eval_set))
+        return format_html(
+            '<a href="{}" class="kb-link">{}</a>',
+            reverse("admin:kb_evalrun_change", args=[eval_set.last_run_id]),
+            last_run_text(eval_set),
+        )
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:

@@ -247,8 +247,9 @@ class EvalQueryViewSet(OfSetViewSet):
     queryset = EvalQuery.objects.none()
 
     def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        rows = eval_query_overview(self.principal, self.visible_set(pk))
-        return self.page(rows, EvalQuerySerializer, EvalQueryFilters)
+        return self.page(
+            eval_query_overview(self.principal, self.visible_set(pk)), EvalQuerySerializer, EvalQueryFilters
+        )
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         eval_set = self.editable_set(pk)
@@ -256,8 +257,9 @@ class EvalQueryViewSet(OfSetViewSet):
         added = queries_add(self.principal, eval_set, [fields["text"]])
         mark_unanswerable(self.principal, eval_set, fields["text"], not fields["answerable"])
         query = query_of(eval_set, fields["text"])
-        status_code = status.HTTP_201_CREATED if added else status.HTTP_200_OK
-        return Response(self._described(eval_set, query.pk), status=status_code)
+        return Response(
+            self._described(eval_set, query.pk), status=status.HTTP_201_CREATED if added else status.HTTP_200_OK
+        )
 
     def retrieve(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002
         return Response(self._described(self.visible_set(pk), query_id))
@@ -303,8 +305,9 @@ class JudgmentViewSet(OfSetViewSet):
     queryset = Judgment.objects.none()
 
     def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        rows = Judgment.objects.filter(query__eval_set=self.visible_set(pk))
-        return self.page(rows, JudgmentSerializer, JudgmentFilters)
+        return self.page(
+            Judgment.objects.filter(query__eval_set=self.visible_set(pk)), JudgmentSerializer, JudgmentFilters
+        )
 
     def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         eval_set = self.editable_set(pk)
@@ -314,8 +317,7 @@ class JudgmentViewSet(OfSetViewSet):
         return Response(JudgmentSerializer(judgment).data)
 
     def destroy(self, request: Request, pk: int, judgment_id: int) -> Response:  # noqa: ARG002
-        eval_set = self.editable_set(pk)
-        rows = Judgment.objects.filter(query__eval_set=eval_set).select_related("query__eval_set")
+        rows = Judgment.objects.filter(query__eval_set=self.editable_set(pk)).select_related("query__eval_set")
         judgment = one(rows, judgment_id)
         judgments_regrade(self.principal, judgment.query, {judgment.pk: None})
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -197,8 +197,12 @@ class ProfileVersionViewSet(ApiViewSet):
     queryset = RetrievalProfile.objects.none()
 
     def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
-        versions = self.found(self._versions(name), ProfileVersionFilters)
-        return self.get_paginated_response([as_values(ProfileVersion.of(version)) for version in versions])
+        return self.get_paginated_response(
+            [
+                as_values(ProfileVersion.of(version))
+                for version in self.found(self._versions(name), ProfileVersionFilters)
+            ]
+        )
 
     def retrieve(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
         return Response(as_values(resolved(self._version(name, version))))

@@ -72,8 +72,7 @@ def state_of(profile: RetrievalProfile) -> VersionState:
 
 
 def profile_names(principal: Principal) -> QuerySet[RetrievalProfile, str]:
-    visible = RetrievalProfile.objects.visible_to(principal)
-    return visible.order_by("name").values_list("name", flat=True).distinct()
+    return RetrievalProfile.objects.visible_to(principal).order_by("name").values_list("name", flat=True).distinct()
 
 
 def profile_overviews(principal: Principal, names: Collection[str]) -> list[ProfileOverview]:
@@ -90,8 +89,9 @@ def profile_overview(principal: Principal, profile: RetrievalProfile) -> Profile
 
 
 def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[ProfileOverview]:
-    rows = versions.select_related("knowledge_base").defer("settings")
-    ordered = rows.order_by("name", "knowledge_base_id", "-version")
+    ordered = (
+        versions.select_related("knowledge_base").defer("settings").order_by("name", "knowledge_base_id", "-version")
+    )
     overviews = []
     for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id)):
         own = list(of_one)

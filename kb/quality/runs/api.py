@@ -226,8 +226,9 @@ class EvalRunViewSet(ApiViewSet):
 
     @action(detail=True)
     def queries(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        rows = EvalRunQuery.objects.filter(run=one(self._runs(), pk))
-        return self.page(rows, EvalRunQuerySerializer, EvalRunQueryFilters)
+        return self.page(
+            EvalRunQuery.objects.filter(run=one(self._runs(), pk)), EvalRunQuerySerializer, EvalRunQueryFilters
+        )
 
     def _runs(self) -> QuerySet[EvalRun]:
         runs: QuerySet[EvalRun] = EvalRun.objects.visible_to(self.principal).annotate(stages=F("report__stages"))
@@ -345,5 +346,6 @@ class EmbeddingModelViewSet(ApiViewSet):
         return kb
 
     def _moved(self, kb: KnowledgeBase, *, is_done: bool) -> Response:
-        status_code = status.HTTP_200_OK if is_done else status.HTTP_202_ACCEPTED
-        return Response(as_values(embedding_model_of(kb)), status=status_code)
+        return Response(
+            as_values(embedding_model_of(kb)), status=status.HTTP_200_OK if is_done else status.HTTP_202_ACCEPTED
+        )

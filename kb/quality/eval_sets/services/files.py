@@ -72,8 +72,7 @@ def _digest(passage: BeirPassage) -> str:
 
 
 def _document(passage: BeirPassage) -> WholeDocument:
-    text = passage.text or passage.title
-    return WholeDocument(text, title=passage.title, source=passage.id, sha256=_digest(passage))
+    return WholeDocument(passage.text or passage.title, title=passage.title, source=passage.id, sha256=_digest(passage))
 
 
 def format_problem_text(error: SetFormatError, root: str = "") -> str:
@@ -139,8 +138,11 @@ def eval_set_import_archive(
     """
     if file.size > settings.MAX_UPLOAD_BYTES:
         megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
-        message = _("“%(name)s” is larger than %(megabytes)s MB: take its corpus out, which is not read.")
-        raise Rejected("too_large", message % {"name": file.name, "megabytes": megabytes})
+        raise Rejected(
+            "too_large",
+            _("“%(name)s” is larger than %(megabytes)s MB: take its corpus out, which is not read.")
+            % {"name": file.name, "megabytes": megabytes},
+        )
     with TemporaryDirectory(prefix="eval-set-", dir=settings.FILE_UPLOAD_TEMP_DIR) as folder:
         root = Path(folder) / (PurePosixPath((file.name or "").replace("\\", "/")).stem[:_NAME_CHARACTERS] or "set")
         root.mkdir()
@@ -196,8 +198,9 @@ def unpack(archive: Any, directory: Path) -> None:
                 if name is not None:
                     left = _copy(source, entry, directory / name, left)
     except _DAMAGED as error:
-        message = _("This is no ZIP file that can be read, or it is damaged: pack the files once more.")
-        raise Rejected("not_a_zip", message) from error
+        raise Rejected(
+            "not_a_zip", _("This is no ZIP file that can be read, or it is damaged: pack the files once more.")
+        ) from error
 
 
 def _files(entries: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[PurePosixPath, zipfile.ZipInfo]]:
@@ -240,9 +243,10 @@ def _copy(source: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int
         while block := packed.read(_BLOCK):
             left -= len(block)
             if left < 0:
-                message = _(
-                    "The files of the evaluation set have more than %(megabytes)d MB: split it into smaller sets."
+                raise Rejected(
+                    "too_large",
+                    _("The files of the evaluation set have more than %(megabytes)d MB: split it into smaller sets.")
+                    % {"megabytes": MAX_BYTES // 1024**2},
                 )
-                raise Rejected("too_large", message % {"megabytes": MAX_BYTES // 1024**2})
             unpacked.write(block)
     return left

@@ -86,8 +86,11 @@ def unjudge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chu
             return 0
         held = _judgments_held(_locked(query), chunk)
         if not held and _of_document(query, chunk.document).filter(quote="").exists():
-            message = _("The document “%(title)s” was judged as a whole: change that on the evaluation set’s page.")
-            raise Rejected("whole_document", message % {"title": chunk.document})
+            raise Rejected(
+                "whole_document",
+                _("The document “%(title)s” was judged as a whole: change that on the evaluation set’s page.")
+                % {"title": chunk.document},
+            )
         Judgment.objects.filter(pk__in=[each.pk for each in held]).delete()
         return len(held)
 
@@ -181,8 +184,7 @@ def _by_document(judgments: Iterable[Judgment]) -> _Anchored:
     anchored: dict[_Key, list[tuple[Judgment, str]]] = defaultdict(list)
     for judgment in judgments:
         if place := judgment.document_id or judgment.source:
-            kb_id = judgment.query.eval_set.knowledge_base_id
-            anchored[kb_id, place].append((judgment, squeezed(judgment.quote)))
+            anchored[judgment.query.eval_set.knowledge_base_id, place].append((judgment, squeezed(judgment.quote)))
     return anchored
 
 
@@ -194,8 +196,10 @@ def _of_chunk(chunk: Chunk, anchored: _Anchored) -> list[Judgment]:
 
 def _grade(chunk: Chunk, anchored: _Anchored) -> int | None:
     judgments = _of_chunk(chunk, anchored)
-    of_passage = [judgment.grade for judgment in judgments if judgment.quote]
-    return max(of_passage or [judgment.grade for judgment in judgments], default=None)
+    return max(
+        [judgment.grade for judgment in judgments if judgment.quote] or [judgment.grade for judgment in judgments],
+        default=None,
+    )
 
 
 def _judgments_held(query: EvalQuery, chunk: Chunk) -> list[Judgment]:

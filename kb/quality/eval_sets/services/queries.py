@@ -28,14 +28,18 @@ def require_editable(principal: Principal, eval_set: EvalSet) -> None:
         NotVisible: it does not exist for the principal.
         NotAllowed: the principal may see but not change it.
     """
-    rows = EvalSet.objects.filter(pk=eval_set.pk)
-    _require_editable(principal, rows, _("There is no such evaluation set: choose one of the list."))
+    _require_editable(
+        principal, EvalSet.objects.filter(pk=eval_set.pk), _("There is no such evaluation set: choose one of the list.")
+    )
 
 
 def require_editable_base(principal: Principal, knowledge_base: KnowledgeBase) -> None:
     """Returns where the principal may change the knowledge base; raises as `require_editable`."""
-    missing = _("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk}
-    _require_editable(principal, KnowledgeBase.objects.filter(pk=knowledge_base.pk), missing)
+    _require_editable(
+        principal,
+        KnowledgeBase.objects.filter(pk=knowledge_base.pk),
+        _("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk},
+    )
 
 
 def _require_editable(principal: Principal, rows: ScopedQuerySet, missing: str) -> None:
@@ -67,8 +71,10 @@ def eval_set_by_name(knowledge_base: KnowledgeBase, name: str) -> EvalSet:
     found: EvalSet | None = rows.filter(name=name).select_related("knowledge_base").first()
     if found is None:
         names = ", ".join(rows.values_list("name", flat=True)) or "–"
-        message = _("“%(kb)s” has no evaluation set “%(name)s”: choose one of %(names)s, or import one.")
-        raise NotVisible(message % {"kb": knowledge_base, "name": name, "names": names})
+        raise NotVisible(
+            _("“%(kb)s” has no evaluation set “%(name)s”: choose one of %(names)s, or import one.")
+            % {"kb": knowledge_base, "name": name, "names": names}
+        )
     return found
 
 
@@ -80,8 +86,10 @@ def set_name(name: str) -> str:
     """
     name = _one_line(name) or DEFAULT_SET
     if len(name) > NAME_CHARACTERS:
-        message = _("The name is longer than %(length)d characters: choose a shorter one.")
-        raise Rejected("name_too_long", message % {"length": NAME_CHARACTERS})
+        raise Rejected(
+            "name_too_long",
+            _("The name is longer than %(length)d characters: choose a shorter one.") % {"length": NAME_CHARACTERS},
+        )
     return name
 
 
@@ -118,8 +126,11 @@ def _save_as(eval_set: EvalSet, name: str) -> None:
             eval_set.save()
     except IntegrityError as error:
         name, eval_set.name = eval_set.name, former
-        message = _("The knowledge base has an evaluation set named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message % {"name": name}) from error
+        raise Rejected(
+            "name_taken",
+            _("The knowledge base has an evaluation set named “%(name)s” already: choose another name.")
+            % {"name": name},
+        ) from error
 
 
 def find_query(eval_set: EvalSet, text: str) -> EvalQuery | None:
@@ -159,8 +170,11 @@ def queries_add(principal: Principal, eval_set: EvalSet, texts: Iterable[str]) -
     require_editable(principal, eval_set)
     wanted = {text: None for text in map(_one_line, texts) if text}
     if len(wanted) > QUERIES_AT_ONCE:
-        message = _("These are more than %(count)d queries: import them as a file, or add them in several parts.")
-        raise Rejected("too_many", message % {"count": QUERIES_AT_ONCE})
+        raise Rejected(
+            "too_many",
+            _("These are more than %(count)d queries: import them as a file, or add them in several parts.")
+            % {"count": QUERIES_AT_ONCE},
+        )
     for text in wanted:
         query_text(text)
     return _add(eval_set, wanted)
@@ -209,8 +223,11 @@ def query_update(
         if text is not None and text != held.text:
             held.text = query_text(text)
             if EvalQuery.objects.filter(eval_set=held.eval_set_id, text=held.text).exclude(pk=held.pk).exists():
-                message = _("The set has the query “%(query)s” already: change that one, or delete this one.")
-                raise Rejected("query_known", message % {"query": held.text})
+                raise Rejected(
+                    "query_known",
+                    _("The set has the query “%(query)s” already: change that one, or delete this one.")
+                    % {"query": held.text},
+                )
         if answerable is not None:
             held.answerable = answerable
         if not held.answerable:
@@ -255,8 +272,10 @@ def mark_unanswerable(principal: Principal, eval_set: EvalSet, text: str, is_una
 
 def _require_nothing_relevant(query: EvalQuery) -> None:
     if Judgment.objects.filter(query=query, grade__gt=0).exists():
-        message = _("Passages are judged relevant to “%(query)s”: take these judgments back first.")
-        raise Rejected("has_relevant", message % {"query": query.text})
+        raise Rejected(
+            "has_relevant",
+            _("Passages are judged relevant to “%(query)s”: take these judgments back first.") % {"query": query.text},
+        )
 
 
 def query_text(text: str) -> str:
@@ -269,8 +288,11 @@ def query_text(text: str) -> str:
     if not text:
         raise Rejected("blank_query", _("The query is empty: type some words."))
     if len(text) > QUERY_CHARACTERS:
-        message = _("The query “%(start)s…” is longer than %(length)d characters: shorten it.")
-        raise Rejected("query_too_long", message % {"start": text[:40], "length": QUERY_CHARACTERS})
+        raise Rejected(
+            "query_too_long",
+            _("The query “%(start)s…” is longer than %(length)d characters: shorten it.")
+            % {"start": text[:40], "length": QUERY_CHARACTERS},
+        )
     return text
 
 

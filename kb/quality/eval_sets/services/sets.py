@@ -79,10 +79,11 @@ def eval_set_import(
     judged = read_judged_set(directory, layout)
     name = set_name(name or judged.name)
     if not replace and EvalSet.objects.filter(knowledge_base=knowledge_base, name=name).exists():
-        message = _(
-            "The knowledge base has an evaluation set named “%(name)s” already: replace it, or choose another name."
+        raise Rejected(
+            "name_taken",
+            _("The knowledge base has an evaluation set named “%(name)s” already: replace it, or choose another name.")
+            % {"name": name},
         )
-        raise Rejected("name_taken", message % {"name": name})
     return write_eval_set(knowledge_base, name, judged, user=principal.user)
 
 
@@ -136,8 +137,9 @@ def eval_set_export(
     if not EvalSet.objects.visible_to(principal).filter(pk=eval_set.pk).exists():
         raise NotVisible(_("There is no such evaluation set: choose one of the list."))
     kb = eval_set.knowledge_base
-    labels = frozenset(_labelled(kb).values_list("label", flat=True))
-    write_judged_set(directory, judged_set(eval_set), layout, documents=labels)
+    write_judged_set(
+        directory, judged_set(eval_set), layout, documents=frozenset(_labelled(kb).values_list("label", flat=True))
+    )
     if with_documents:
         write_json_lines(directory / "corpus.jsonl", corpus(kb))
 
@@ -196,8 +198,11 @@ def _overlap(before: str, text: str) -> int:
 def _labelled(kb: KnowledgeBase) -> Any:
     """The documents that can be found, with the `label` that judgments know them by."""
     label = Case(When(source="", then=F("title")), default=F("source"))
-    has_chunks = Exists(Chunk.objects.filter(document=OuterRef("pk")))
-    return Document.objects.filter(has_chunks, knowledge_base=kb).annotate(label=label).exclude(label="")
+    return (
+        Document.objects.filter(Exists(Chunk.objects.filter(document=OuterRef("pk"))), knowledge_base=kb)
+        .annotate(label=label)
+        .exclude(label="")
+    )
 
 
 def _write_queries(eval_set: EvalSet, queries: Iterable[JudgedQuery]) -> dict[str, int]:
@@ -254,8 +259,9 @@ def eval_set_overview(principal: Principal) -> Any:
 def eval_query_overview(principal: Principal, eval_set: EvalSet) -> Any:
     """The queries of a set with `judgment_count` and `relevant_count`."""
     rows = EvalQuery.objects.visible_to(principal).filter(eval_set=eval_set)
-    relevant = Count("judgments", filter=Q(judgments__grade__gte=RELEVANT))
-    return rows.annotate(judgment_count=Count("judgments"), relevant_count=relevant)
+    return rows.annotate(
+        judgment_count=Count("judgments"), relevant_count=Count("judgments", filter=Q(judgments__grade__gte=RELEVANT))
+    )
 
 
 def _count(rows: QuerySet[Any], path: str) -> Coalesce:

@@ -96,8 +96,10 @@ def _names(text: str) -> list[str]:
         return []
     names = [name for each in BETWEEN_NAMES.split(text) if (name := each.strip())]
     if unknown := [name for name in names if name not in RERANKERS]:
-        message = _("There is no reranker “%(name)s”: choose from %(names)s.")
-        raise ValidationError(message % {"name": unknown[0], "names": ", ".join(RERANKERS)})
+        raise ValidationError(
+            _("There is no reranker “%(name)s”: choose from %(names)s.")
+            % {"name": unknown[0], "names": ", ".join(RERANKERS)}
+        )
     if len(set(names)) < len(names):
         raise ValidationError(_("A reranker is named twice: name each once."))
     return names
@@ -179,8 +181,11 @@ class ProfileForm(forms.Form):
         except InvalidConfiguration as error:
             self.add_error(error.field if error.field in self.fields else None, configuration_error(error))
         if self.base is not None and "name" not in self.fields and self.settings == self.base.settings:
-            message = _("These are the settings of version %(version)d already: change one, or go back.")
-            self.add_error(None, message % {"version": self.base.version})
+            self.add_error(
+                None,
+                _("These are the settings of version %(version)d already: change one, or go back.")
+                % {"version": self.base.version},
+            )
         return values
 
 

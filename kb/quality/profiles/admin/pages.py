@@ -89,8 +89,9 @@ def visible_version(caller: Principal, pk: int | None) -> Any:
     Raises:
         Http404: it does not exist for this user.
     """
-    visible = RetrievalProfile.objects.visible_to(caller)
-    return get_object_or_404(visible.select_related("knowledge_base", "created_by"), pk=pk)
+    return get_object_or_404(
+        RetrievalProfile.objects.visible_to(caller).select_related("knowledge_base", "created_by"), pk=pk
+    )
 
 
 def diff_url(before: RetrievalProfile | None, after: RetrievalProfile) -> str:
@@ -237,14 +238,18 @@ class AddView(ProfilePage):
     def _create(self, form: ProfileForm) -> HttpResponse:
         name, place = form.cleaned_data["name"], form.place_chosen
         if RetrievalProfile.objects.filter(name=name, knowledge_base=place).exists():
-            message = _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
-            raise Rejected("profile_name_taken", message % {"name": name})
+            raise Rejected(
+                "profile_name_taken",
+                _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
+                % {"name": name},
+            )
         return _saved(self.request, form, name, place)
 
     def _form(self, data: Any = None) -> ProfileForm:
         initial = {"place": self.request.GET.get("kb") or ("" if self.places else SHARED)}
-        may_share = bool(self.caller.user.is_superuser)
-        return ProfileForm(data, self.base, places=self.places, may_share=may_share, initial=initial)
+        return ProfileForm(
+            data, self.base, places=self.places, may_share=bool(self.caller.user.is_superuser), initial=initial
+        )
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         title = _("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile")
@@ -253,12 +258,14 @@ class AddView(ProfilePage):
 
 
 def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeBase | None) -> HttpResponse:
-    description = form.cleaned_data["description"]
-    saved = create_version(principal(request), name, form.settings, description=description, knowledge_base=place)
-    message = _(
-        "“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version."
+    saved = create_version(
+        principal(request), name, form.settings, description=form.cleaned_data["description"], knowledge_base=place
     )
-    messages.success(request, message % {"profile": saved})
+    messages.success(
+        request,
+        _("“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version.")
+        % {"profile": saved},
+    )
     return HttpResponseRedirect(profile_url(saved))
 
 
@@ -276,12 +283,15 @@ class PublishView(ChangePage):
             moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
         except NotAllowed as error:
             raise PermissionDenied from error
-        message = ngettext(
-            "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
-            "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
-            moved,
+        messages.success(
+            request,
+            ngettext(
+                "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
+                "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
+                moved,
+            )
+            % {"profile": self.version, "count": moved},
         )
-        messages.success(request, message % {"profile": self.version, "count": moved})
         return HttpResponseRedirect(profile_url(self.version))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -328,8 +338,11 @@ class DeleteView(ChangePage):
         return HttpResponseRedirect(profile_url(left) if left else reverse("admin:kb_retrievalprofile_changelist"))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        title = _("Delete the draft “%(profile)s”?") % {"profile": self.version}
-        return super().get_context_data(**kwargs, title=title, reason=reason_to_keep(self.version))
+        return super().get_context_data(
+            **kwargs,
+            title=_("Delete the draft “%(profile)s”?") % {"profile": self.version},
+            reason=reason_to_keep(self.version),
+        )
 
 
 ROWS_A_PAGE = 50
@@ -362,8 +375,9 @@ class ProfileView(VersionPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         overview = profile_overview(self.caller, self.version)
-        rows = RetrievalProfile.objects.versions_of(self.version).select_related("created_by")
-        versions = list(rows.order_by("-version"))
+        versions = list(
+            RetrievalProfile.objects.versions_of(self.version).select_related("created_by").order_by("-version")
+        )
         # The page that was asked for, else the one with the version of the URL.
         newer = sum(version.version > self.version.version for version in versions)
         asked = self.request.GET.get("page") or newer // VERSIONS_A_PAGE + 1

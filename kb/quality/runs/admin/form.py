@@ -95,8 +95,9 @@ class StartForm(forms.Form):
         # Empty fields show what they stand for under the chosen profile
         inherited = configuration_of(self.chosen_profile.settings if self.chosen_profile else {}).as_dict()
         fusions = choices_of("fusion")
-        same = _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}
-        self.offer("fusion", [("", same), *fusions.items()])
+        self.offer(
+            "fusion", [("", _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}), *fusions.items()]
+        )
         for name in COMMON[1:]:
             self.fields[name].widget.attrs["title"] = _(SETTINGS[name].help)
             self.fields[name].widget.attrs["placeholder"] = value_text(name, inherited[name])
@@ -139,16 +140,16 @@ class StartForm(forms.Form):
             if found := LINE.fullmatch(line):
                 values[found[1]] = _json_or_text(found[2])
             elif line.strip():
-                message = _("Line %(number)d is no setting: write it as “name = value”.")
-                raise ValidationError(message % {"number": number})
+                raise ValidationError(
+                    _("Line %(number)d is no setting: write it as “name = value”.") % {"number": number}
+                )
         return values
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
         if self.errors:
             return values
-        common = {name: values[name] for name in COMMON if values[name] not in (None, "")}
-        self.overrides = common | values["other"]
+        self.overrides = {name: values[name] for name in COMMON if values[name] not in (None, "")} | values["other"]
         # Says beside its field what the resolved settings cannot be
         try:
             configuration_of({**(self.chosen_profile.settings if self.chosen_profile else {}), **self.overrides})

@@ -164,8 +164,9 @@ def standstill(run: EvalRun, *, ask_workers: bool) -> str:
     if not ask_workers:
         return _("No worker has taken this run up yet.")
     if alive := workers():
-        message = _("The workers are busy with other tasks (%(names)s); the run begins when one is free.")
-        return message % {"names": ", ".join(alive)}
+        return _("The workers are busy with other tasks (%(names)s); the run begins when one is free.") % {
+            "names": ", ".join(alive)
+        }
     return _(
         "No worker is running, so the run waits: “manage.py serve” runs one; alone: “celery -A config worker -B”. "
         "The run begins by itself as soon as one is there."
@@ -174,8 +175,10 @@ def standstill(run: EvalRun, *, ask_workers: bool) -> str:
 
 def state_cell(run: EvalRun, *, swap: bool = False) -> SafeString:
     """Status and progress of a run; `swap` makes HTMX put it in the place of the one on the page."""
-    context = {"run": run, "progress": progress_of(run), "label": LABELS[EvalRun.Status(run.status)], "swap": swap}
-    return render_to_string("quality/runs/state.html", context)
+    return render_to_string(
+        "quality/runs/state.html",
+        {"run": run, "progress": progress_of(run), "label": LABELS[EvalRun.Status(run.status)], "swap": swap},
+    )
 
 
 class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
@@ -303,8 +306,7 @@ def live_view(request: HttpRequest, run: EvalRun) -> HttpResponse:
 
 def has_changed(run: EvalRun) -> bool:
     now = run.eval_set.knowledge_base.version_row
-    measured = (run.kb_version, run.content_version)
-    return run.kb_version is not None and measured != (now.version, now.content_version)
+    return run.kb_version is not None and (run.kb_version, run.content_version) != (now.version, now.content_version)
 
 
 def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
@@ -322,5 +324,6 @@ def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
     if not RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists():
         name, place = "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS], kb
     message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
-    settings = {**profile.settings, **run.overrides}
-    return create_version(caller, name, settings, description=message, knowledge_base=place)
+    return create_version(
+        caller, name, {**profile.settings, **run.overrides}, description=message, knowledge_base=place
+    )

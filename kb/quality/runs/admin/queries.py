@@ -145,8 +145,7 @@ def shown_kinds(run: EvalRun) -> dict[str, tuple[str, Q]]:
         "unanswerable": (_("Without an answer"), Q(answerable=False)),
     }
     if gate := (run.report or {}).get("gate"):
-        passes = Q(answerable=False, best_score__gte=gate["cut"])
-        kinds["false"] = (_("Without an answer, but past the gate"), passes)
+        kinds["false"] = (_("Without an answer, but past the gate"), Q(answerable=False, best_score__gte=gate["cut"]))
     return kinds
 
 

@@ -124,8 +124,9 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
         if not form.is_valid():
             return self.render_to_response(self.get_context_data(form=form))
         try:
-            model = require_embedding_model(form.cleaned_data["model"])
-            reembedding_start(self.kb, model, swaps=form.cleaned_data["swaps"])
+            reembedding_start(
+                self.kb, require_embedding_model(form.cleaned_data["model"]), swaps=form.cleaned_data["swaps"]
+            )
         except ServiceError as error:
             form.add_error("model", str(error))
             return self.render_to_response(self.get_context_data(form=form))

@@ -281,14 +281,16 @@ def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
             _("The reranker was off: its figures are those of the results, which stood in the order of the vectors.")
         )
     if count := report.get("unanchored_count"):
-        message = ngettext(
-            "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
-            "again, or judge the passage that has taken its place.",
-            "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
-            "again, or judge the passages that have taken their place.",
-            count,
+        found.append(
+            ngettext(
+                "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
+                "again, or judge the passage that has taken its place.",
+                "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
+                "again, or judge the passages that have taken their place.",
+                count,
+            )
+            % {"count": count}
         )
-        found.append(message % {"count": count})
     return tuple(found)
 
 

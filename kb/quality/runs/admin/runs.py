@@ -46,8 +46,10 @@ class SetFilter(ScopedRelatedFilter):
     """Sets with their knowledge bases, since several may have a set of one name."""
 
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:  # noqa: ARG002
-        sets = visible(EvalSet, request).select_related("knowledge_base")
-        return [(row.pk, f"{row.name} · {row.knowledge_base.name}") for row in sets]
+        return [
+            (row.pk, f"{row.name} · {row.knowledge_base.name}")
+            for row in visible(EvalSet, request).select_related("knowledge_base")
+        ]
 
 
 class RunChangeList(ChangeList):  # type: ignore[misc]
@@ -86,8 +88,11 @@ class EvalRunAdmin(ScopedModelAdmin):
     ordering = ("-created_at", "-pk")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EvalRun]:
-        rows = super().get_queryset(request)
-        return with_headlines(rows.select_related("eval_set__knowledge_base__version_row", "profile", "created_by"))
+        return with_headlines(
+            super()
+            .get_queryset(request)
+            .select_related("eval_set__knowledge_base__version_row", "profile", "created_by")
+        )
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return RunChangeList
@@ -151,8 +156,11 @@ class EvalRunAdmin(ScopedModelAdmin):
         except (ServiceError, InvalidConfiguration) as error:
             self.message_user(request, str(error), messages.ERROR)
             return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
-        saved = _("The settings were saved as the draft %(profile)s; publish it to search by it.")
-        self.message_user(request, saved % {"profile": draft}, messages.SUCCESS)
+        self.message_user(
+            request,
+            _("The settings were saved as the draft %(profile)s; publish it to search by it.") % {"profile": draft},
+            messages.SUCCESS,
+        )
         return HttpResponseRedirect(profile_url(draft))
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
@@ -163,8 +171,12 @@ class EvalRunAdmin(ScopedModelAdmin):
             self.message_user(request, _("Choose exactly two runs to compare."), messages.WARNING)
             return None
         if unfinished := [str(run.pk) for run in chosen if run.status != EvalRun.Status.DONE]:
-            message = _("Only finished runs can be compared: run #%(ids)s is not. Choose others, or wait for it.")
-            self.message_user(request, message % {"ids": ", #".join(unfinished)}, messages.WARNING)
+            self.message_user(
+                request,
+                _("Only finished runs can be compared: run #%(ids)s is not. Choose others, or wait for it.")
+                % {"ids": ", #".join(unfinished)},
+                messages.WARNING,
+            )
             return None
         return HttpResponseRedirect(compare_url(*chosen))
 

@@ -127,8 +127,10 @@ def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, Eva
     kb: KnowledgeBase = eval_set.knowledge_base
     state = reembedding_state(kb)
     if not state.other:
-        message = _("There is no second model to compare with: start a change, and wait until every chunk is embedded.")
-        raise Rejected("no_second_model", message)
+        raise Rejected(
+            "no_second_model",
+            _("There is no second model to compare with: start a change, and wait until every chunk is embedded."),
+        )
     other = find_version(principal, profile_after(kb, state.other), scope=[kb.pk])
     return (
         start_run(principal, eval_set, embedding_model=state.model),
@@ -140,8 +142,11 @@ def _embedded(kb: KnowledgeBase) -> dict[str, int]:
     models = [model for model in (kb.target_embedding_model, kb.previous_embedding_model) if model]
     if not models:
         return {}
-    kind = ChunkEmbedding.Kind.CONTENT
-    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model__in=models, kind=kind).order_by().values("model")
+    rows = (
+        ChunkEmbedding.objects.filter(knowledge_base=kb, model__in=models, kind=ChunkEmbedding.Kind.CONTENT)
+        .order_by()
+        .values("model")
+    )
     return dict(rows.annotate(chunks=Count("pk")).values_list("model", "chunks"))
 
 

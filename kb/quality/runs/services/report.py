@@ -258,8 +258,11 @@ def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], toler
         Rejected: the earlier report is of other queries.
     """
     if report["queries"] != baseline["queries"]:
-        message = _("The baseline is of %(before)s queries, and these are %(after)s: make a new one with --json.")
-        raise Rejected("baseline_of_others", message % {"before": baseline["queries"], "after": report["queries"]})
+        raise Rejected(
+            "baseline_of_others",
+            _("The baseline is of %(before)s queries, and these are %(after)s: make a new one with --json.")
+            % {"before": baseline["queries"], "after": report["queries"]},
+        )
     now = dict(_figures(report))
     floors = {metric: round(figure - tolerance, 6) for metric, figure in _figures(baseline)}
     return [

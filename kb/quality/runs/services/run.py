@@ -84,8 +84,7 @@ def load_judged(knowledge_base: KnowledgeBase, queries: Iterable[EvalQuery]) -> 
         # A chunk in which relevant and irrelevant passages stand is a relevant one; the best of its passages comes first.
         for chunk_id, units in of_query.passages.items():
             ordered = sorted(units, key=lambda unit: -of_query.grades[unit])
-            relevant = [unit for unit in ordered if of_query.grades[unit] >= RELEVANT]
-            of_query.passages[chunk_id] = relevant or ordered[:1]
+            of_query.passages[chunk_id] = [unit for unit in ordered if of_query.grades[unit] >= RELEVANT] or ordered[:1]
     return judged
 
 
@@ -188,8 +187,11 @@ def observe(
 
 def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
     """Without what only this search, which is deeper than one for readers, has reranked."""
-    depth = max(config.rerank_candidates, config.top_k)
-    deeper = {each.chunk_id for each in result.candidates if RERANK in each.ranks and each.ranks["fused"] > depth}
+    deeper = {
+        each.chunk_id
+        for each in result.candidates
+        if RERANK in each.ranks and each.ranks["fused"] > max(config.rerank_candidates, config.top_k)
+    }
     candidates = tuple(
         each._replace(
             cut_by="fusion",
@@ -200,8 +202,9 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
         else each
         for each in result.candidates
     )
-    hits = tuple(hit for hit in result.hits if hit.passage.chunk_id not in deeper)
-    return replace(result, candidates=candidates, hits=hits)
+    return replace(
+        result, candidates=candidates, hits=tuple(hit for hit in result.hits if hit.passage.chunk_id not in deeper)
+    )
 
 
 def _units(candidate: Candidate, judged: Judged) -> Sequence[str]:
@@ -392,8 +395,9 @@ class Measurement:
             for row, rankings, result in self._observed(executor, tick):
                 batch.append((row, rankings))
                 self.degraded |= {each.code.value: each.as_dict() for each in result.degraded}
-                rerankers = {str(span.detail["reranker"] or "") for span in result.spans if span.stage == RERANK}
-                self.rerankers |= rerankers - {""}
+                self.rerankers |= {
+                    str(span.detail["reranker"] or "") for span in result.spans if span.stage == RERANK
+                } - {""}
                 if len(batch) == QUERIES_A_BATCH:
                     whole, batch = batch, []
                     self._add(whole)

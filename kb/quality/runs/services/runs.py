@@ -282,7 +282,7 @@ def _as_text(error: Exception) -> str:
 def require_no_run(kb: KnowledgeBase) -> None:
     """Raises `Rejected` while an evaluation of a knowledge base is running."""
     if EvalRun.objects.filter(eval_set__knowledge_base=kb, status=EvalRun.Status.RUNNING).exists():
-        message = _(
-            "An evaluation of this knowledge base is running and may read them: wait for its end, or cancel it."
+        raise Rejected(
+            "evaluation_running",
+            _("An evaluation of this knowledge base is running and may read them: wait for its end, or cancel it."),
         )
-        raise Rejected("evaluation_running", message)
