@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.db.models import F, QuerySet
@@ -319,13 +320,11 @@ class EmbeddingModelViewSet(ApiViewSet):
 
     @action(detail=True, methods=["post"])
     def swap(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = self._editable(pk)
-        return self._moved(kb, is_done=reembedding_swap(kb))
+        return self._moved(self._editable(pk), reembedding_swap)
 
     @action(detail=True, methods=["post"])
     def rollback(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = self._editable(pk)
-        return self._moved(kb, is_done=reembedding_rollback(kb))
+        return self._moved(self._editable(pk), reembedding_rollback)
 
     @action(detail=True, methods=["post"])
     def drop(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -345,7 +344,6 @@ class EmbeddingModelViewSet(ApiViewSet):
         kb: KnowledgeBase = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         return kb
 
-    def _moved(self, kb: KnowledgeBase, *, is_done: bool) -> Response:
-        return Response(
-            as_values(embedding_model_of(kb)), status=status.HTTP_200_OK if is_done else status.HTTP_202_ACCEPTED
-        )
+    def _moved(self, kb: KnowledgeBase, move: Callable[[KnowledgeBase], bool]) -> Response:
+        status_code = status.HTTP_200_OK if move(kb) else status.HTTP_202_ACCEPTED
+        return Response(as_values(embedding_model_of(kb)), status=status_code)

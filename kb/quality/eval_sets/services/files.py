@@ -194,8 +194,7 @@ def unpack(archive: Any, directory: Path) -> None:
             folder = _folder([path for path, _entry in entries])
             left = MAX_BYTES
             for path, entry in entries:
-                name = _name_in_set(path, folder)
-                if name is not None:
+                if name := _name_in_set(path, folder):
                     left = _copy(source, entry, directory / name, left)
     except _DAMAGED as error:
         raise Rejected(
@@ -226,11 +225,9 @@ def _folder(paths: Sequence[PurePosixPath]) -> PurePosixPath:
 
 def _name_in_set(path: PurePosixPath, folder: PurePosixPath) -> PurePosixPath | None:
     """Where a file of the set goes; None for others."""
-    if not path.is_relative_to(folder):
+    if not path.is_relative_to(folder) or len(path.name) > _NAME_CHARACTERS:
         return None
     name = path.relative_to(folder)
-    if len(name.name) > _NAME_CHARACTERS:
-        return None
     is_split = name.parent == PurePosixPath("qrels") and name.suffix == ".tsv"
     is_top = len(name.parts) == 1 and (name.name in _NAMES or name.name.startswith(_PREFIXES))
     return name if is_split or is_top else None

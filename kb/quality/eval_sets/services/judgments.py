@@ -161,15 +161,13 @@ def anchored_chunks(judgments: Sequence[Judgment], chunks: Iterable[Chunk]) -> d
     return found
 
 
-def documents_judged(judgments: Iterable[Judgment]) -> Q:
+def documents_judged(judgments: Sequence[Judgment]) -> Q:
     """The condition on documents that judgments are of, with those that took the place of deleted ones."""
-    condition = Q(pk__in=[])
+    condition = Q(pk__in=[each.document_id for each in judgments if each.document_id is not None])
     lost: dict[int, set[str]] = defaultdict(set)
     for judgment in judgments:
         if judgment.document_id is None:
             lost[judgment.query.eval_set.knowledge_base_id].add(judgment.source)
-        else:
-            condition |= Q(pk=judgment.document_id)
     for kb_id, sources in lost.items():
         condition |= Q(knowledge_base=kb_id) & (Q(source__in=sources) | Q(source="", title__in=sources))
     return condition

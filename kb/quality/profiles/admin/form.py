@@ -157,9 +157,14 @@ class ProfileForm(forms.Form):
         found = []
         for title, names in groups().items():
             fields = [self[name] for name in names]
-            given = sum(bool(field.value()) for field in fields)
-            has_errors = any(field.errors for field in fields)
-            found.append({"title": title, "fields": fields, "given": given, "has_errors": has_errors})
+            found.append(
+                {
+                    "title": title,
+                    "fields": fields,
+                    "given": sum(bool(field.value()) for field in fields),
+                    "has_errors": any(field.errors for field in fields),
+                }
+            )
         return found
 
     @property

@@ -80,7 +80,10 @@ class ChangePage(VersionPage):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not self.may_edit:
             raise PermissionDenied
-        return super().dispatch(request, *args, **kwargs)
+        try:
+            return super().dispatch(request, *args, **kwargs)
+        except NotAllowed as error:
+            raise PermissionDenied from error
 
 
 def visible_version(caller: Principal, pk: int | None) -> Any:
@@ -279,10 +282,7 @@ class PublishView(ChangePage):
     template_name = "quality/profiles/publish.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        try:
-            moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
-        except NotAllowed as error:
-            raise PermissionDenied from error
+        moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
         messages.success(
             request,
             ngettext(
@@ -331,8 +331,6 @@ class DeleteView(ChangePage):
         except Rejected as error:
             messages.error(request, str(error))
             return HttpResponseRedirect(profile_url(self.version))
-        except NotAllowed as error:
-            raise PermissionDenied from error
         messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": name})
         left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
         return HttpResponseRedirect(profile_url(left) if left else reverse("admin:kb_retrievalprofile_changelist"))

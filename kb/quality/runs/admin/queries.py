@@ -154,16 +154,13 @@ def _figure(stage: str, metric: str) -> Cast:
 
 
 def _ordered(rows: QuerySet[Any], order: str, stage: str, against: str) -> QuerySet[Any]:
-    name = order.removeprefix("-")
-    if name in METRICS:
-        rows = rows.annotate(sorted_by=_figure(stage, name))
-    elif name == "change" and against:
-        rows = rows.annotate(sorted_by=_figure(stage, LEADING) - _figure(against, LEADING))
-    elif name in {"best_score", "latency_ms", "external_id"}:
-        rows = rows.annotate(sorted_by=F(name))
-    else:
+    sortable: dict[str, Any] = {metric: _figure(stage, metric) for metric in METRICS}
+    sortable |= {name: F(name) for name in ("best_score", "latency_ms", "external_id")}
+    if against:
+        sortable["change"] = _figure(stage, LEADING) - _figure(against, LEADING)
+    by = sortable.get(order.removeprefix("-"))
+    if by is None:
         return rows.order_by("pk")
-    by = F("sorted_by")
     return rows.order_by(by.desc(nulls_last=True) if order.startswith("-") else by.asc(nulls_last=True), "pk")
 
 

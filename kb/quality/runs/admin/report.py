@@ -138,12 +138,24 @@ def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tupl
         stages: figures by stage, by metric.
         moved: by stage, how many queries it raised and lowered.
     """
+    sentences = {
+        ("fused", "up"): _("The fusion gains: %(metric)s %(difference)s over the better channel, %(before)s."),
+        ("fused", "down"): _(
+            "The fusion loses: %(metric)s %(difference)s against the better channel, %(before)s. Try other weights."
+        ),
+        ("fused", "same"): _("The fusion changes nothing: %(metric)s is that of the better channel, %(before)s."),
+        ("reranked", "up"): _("The reranker gains: %(metric)s %(difference)s over the fusion."),
+        ("reranked", "down"): _(
+            "The reranker loses: %(metric)s %(difference)s against the fusion. Try another one, or more candidates."
+        ),
+        ("reranked", "same"): _("The reranker changes nothing: %(metric)s is that of the fusion."),
+    }
     found = []
     for stage in LATER_STAGES:
         against = stage_before(stages, stage)
         change = change_between(stages.get(against, {}).get(LEADING), stages.get(stage, {}).get(LEADING))
         if change is not None:
-            message = _verdict(stage, change.direction) % {
+            message = sentences[stage, change.direction] % {
                 "metric": metric_label(LEADING),
                 "difference": signed(stages[stage][LEADING] - stages[against][LEADING]),
                 "before": ranking_label(against),
@@ -159,24 +171,6 @@ def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tupl
                 }
             )
     return found
-
-
-def _verdict(stage: str, direction: str) -> str:
-    if stage == "fused":
-        return {
-            "up": _("The fusion gains: %(metric)s %(difference)s over the better channel, %(before)s."),
-            "down": _(
-                "The fusion loses: %(metric)s %(difference)s against the better channel, %(before)s. Try other weights."
-            ),
-            "same": _("The fusion changes nothing: %(metric)s is that of the better channel, %(before)s."),
-        }[direction]
-    return {
-        "up": _("The reranker gains: %(metric)s %(difference)s over the fusion."),
-        "down": _(
-            "The reranker loses: %(metric)s %(difference)s against the fusion. Try another one, or more candidates."
-        ),
-        "same": _("The reranker changes nothing: %(metric)s is that of the fusion."),
-    }[direction]
 
 
 def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,9 +116,8 @@ def model_ids(measurement: Measurement) -> dict[str, str]:
 
 def _means(rows: Sequence[EvalRunQuery], stage: str) -> dict[str, float]:
     figures = [row.figures[stage] for row in rows if row.figures]
-    if not figures:
-        return {}
-    return {metric: round(sum(each[metric] for each in figures) / len(figures), 4) for metric in figures[0]}
+    metrics = figures[0] if figures else ()
+    return {metric: round(sum(each[metric] for each in figures) / len(figures), 4) for metric in metrics}
 
 
 def _latency(latencies: Sequence[float]) -> dict[str, float]:
@@ -164,19 +162,16 @@ def _false_answers(rows: Sequence[EvalRunQuery], cut: float) -> list[dict[str, A
 
 def _misses(rows: Sequence[EvalRunQuery]) -> dict[str, Any]:
     """The queries of which nothing relevant is a result, by the stage that lost the last of it."""
-    missed: dict[str, list[EvalRunQuery]] = defaultdict(list)
-    for row in rows:
-        if row.lost_at:
-            missed[row.lost_at].append(row)
-    stages = sorted(missed, key=LOST_AT.index)
+    missed = {stage: [row for row in rows if row.lost_at == stage] for stage in LOST_AT}
     return {
-        "miss_counts": {stage: len(missed[stage]) for stage in stages},
+        "miss_counts": {stage: len(lost) for stage, lost in missed.items() if lost},
         "misses": {
             stage: [
                 {"external_id": row.external_id, "text": row.text, "first_relevant": row.first_relevant}
-                for row in missed[stage][:MOST_LISTED]
+                for row in lost[:MOST_LISTED]
             ]
-            for stage in stages
+            for stage, lost in missed.items()
+            if lost
         },
     }
 

@@ -183,13 +183,11 @@ def sweep_runs() -> list[int]:
 
 def execute_run(run_id: int) -> None:
     """Carries out a run that waits; one that another process has taken, or that is over, is left alone."""
-    job = RUNS.claim(Q(pk=run_id, status=EvalRun.Status.PENDING), started_at=timezone.now())
-    if job is None:
-        return
-    try:
-        _carry_out(RunJob(job.row, job.lease))
-    except Exception:
-        logger.exception("evaluation run %s has failed", run_id)
+    if job := RUNS.claim(Q(pk=run_id, status=EvalRun.Status.PENDING), started_at=timezone.now()):
+        try:
+            _carry_out(RunJob(job.row, job.lease))
+        except Exception:
+            logger.exception("evaluation run %s has failed", run_id)
 
 
 class RunJob(Job[EvalRun]):
