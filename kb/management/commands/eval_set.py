@@ -7,9 +7,14 @@ from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb_arguments
-from kb.quality.eval_sets.services.files import eval_set_import_archive, pack
-from kb.quality.eval_sets.services.queries import eval_set_by_name
-from kb.quality.eval_sets.services.sets import ImportedSet, eval_set_export, eval_set_import, eval_set_overview
+from kb.quality.eval_sets.services.files import (
+    ImportedSet,
+    eval_set_export,
+    eval_set_import,
+    eval_set_import_archive,
+    pack,
+)
+from kb.quality.eval_sets.services.queries import eval_set_by_name, eval_set_overview
 from retrieval.eval.judged_sets import Layout
 
 ARCHIVE = ".zip"

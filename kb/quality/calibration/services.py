@@ -15,7 +15,7 @@ from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
-from kb.quality.models import EvalRun
+from kb.quality.models import EvalRun, EvalRunQuery
 from retrieval.config import RetrievalConfig
 from retrieval.eval.calibration import Cut, cut_curve, figures_at, histogram, suggest_cut
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
@@ -129,7 +129,8 @@ def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
             _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
             % {"run": run.pk, "status": run.get_status_display()},
         )
-    rows = run.queries.exclude(score_scale="").only("answerable", "best_score", "score_scale", "judged")
+    scored = EvalRunQuery.objects.filter(run=run).exclude(score_scale="")
+    rows = scored.only("answerable", "best_score", "score_scale", "judged")
     scale = _common_scale(row.score_scale for row in rows)
     own = [row for row in rows if row.score_scale == scale]
     judged = [(score, grade) for row in own if row.answerable for score, grade in row.judged if score is not None]

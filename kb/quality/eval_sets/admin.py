@@ -38,12 +38,13 @@ from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, 
 from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade, source_label
 from kb.quality.eval_sets.services.queries import (
     NAME_CHARACTERS,
+    eval_query_overview,
+    eval_set_overview,
     eval_set_rename,
     queries_add,
     queries_delete,
     query_update,
 )
-from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
 from kb.quality.models import EvalQuery, EvalSet, Judgment
 from kb.web.admin.scoped import IntoKnowledgeBaseForm, IntoKnowledgeBaseView, column, principal, row_id, row_ids
 from retrieval.eval.judged_sets import Layout

@@ -17,7 +17,9 @@ from kb.quality.eval_sets.services.judgments import judge, judgments_regrade
 from kb.quality.eval_sets.services.queries import (
     NAME_CHARACTERS,
     QUERY_CHARACTERS,
+    eval_query_overview,
     eval_set_create,
+    eval_set_overview,
     eval_set_rename,
     mark_unanswerable,
     queries_add,
@@ -25,7 +27,6 @@ from kb.quality.eval_sets.services.queries import (
     query_of,
     query_update,
 )
-from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.web.api.lists import Flag, ListFilters, OneOf, Related, Text, Whole, knowledge_bases_of

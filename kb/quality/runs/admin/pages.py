@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from django.db.models import FloatField, QuerySet, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
@@ -250,6 +250,7 @@ class RunView(OneRunView):
             "rerank_server": _("Rerank server"),
             "llm": _("Language model"),
         }
+        now = run.eval_set.knowledge_base.version_row
         seconds = (run.finished_at - run.started_at).total_seconds() if run.started_at and run.finished_at else None
         context = super().get_context_data(
             **kwargs,
@@ -261,7 +262,8 @@ class RunView(OneRunView):
             error=shown(run.error),
             settings=settings_of(run),
             models=[(roles.get(role, role), name) for role, name in run.model_ids.items() if name],
-            has_changed=has_changed(run),
+            has_changed=run.kb_version is not None
+            and (run.kb_version, run.content_version) != (now.version, now.content_version),
             profile_url=profile_url(run.profile),
         )
         if run.status != EvalRun.Status.DONE:
@@ -296,17 +298,6 @@ def live_context(run: EvalRun, *, ask_workers: bool = False) -> dict[str, Any]:
         "progress": progress_of(run),
         "standstill": standstill(run, ask_workers=ask_workers),
     }
-
-
-def live_view(request: HttpRequest, run: EvalRun) -> HttpResponse:
-    """How far a run is, for a page that polls; once the run has ended, the page is loaded again."""
-    html = render_to_string("quality/runs/live.html", {"run": run, **live_context(run, ask_workers=True)}, request)
-    return HttpResponse(html, headers=None if is_unfinished(run) else {"HX-Refresh": "true"})
-
-
-def has_changed(run: EvalRun) -> bool:
-    now = run.eval_set.knowledge_base.version_row
-    return run.kb_version is not None and (run.kb_version, run.content_version) != (now.version, now.content_version)
 
 
 def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:

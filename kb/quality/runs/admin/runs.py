@@ -7,6 +7,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.formats import date_format
@@ -29,7 +30,7 @@ from kb.quality.runs.admin.pages import (
     compare_url,
     headline,
     is_unfinished,
-    live_view,
+    live_context,
     save_as_draft,
     state_cell,
     unfinished_ids,
@@ -131,7 +132,10 @@ class EvalRunAdmin(ScopedModelAdmin):
         return render(request, "quality/runs/progress.html", {"cells": cells, "unfinished_ids": unfinished_ids(runs)})
 
     def live_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return live_view(request, self.get_object_or_404(request, str(object_id)))
+        """How far a run is, for a page that polls; once the run has ended, the page is loaded again."""
+        run = self.get_object_or_404(request, str(object_id))
+        html = render_to_string("quality/runs/live.html", {"run": run, **live_context(run, ask_workers=True)}, request)
+        return HttpResponse(html, headers=None if is_unfinished(run) else {"HX-Refresh": "true"})
 
     def cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         run = self.get_object_or_404(request, str(object_id), to_change=True)

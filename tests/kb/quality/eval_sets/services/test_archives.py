@@ -15,11 +15,11 @@ from kb.quality.eval_sets.services.files import (
     eval_set_archive,
     eval_set_import_archive,
     format_problem_text,
+    judged_set,
     unpack,
 )
 from kb.quality.eval_sets.services.judgments import judge
 from kb.quality.eval_sets.services.queries import eval_set_named, queries_add
-from kb.quality.eval_sets.services.sets import judged_set
 from retrieval.eval.judged_sets import Layout
 from retrieval.eval.qrels import MESSAGES, SetFormatError
 from tests.factories import make_document, make_kb, principal

@@ -7,15 +7,16 @@ from kb.models import EvalQuery, EvalSet, Judgment
 from kb.quality.eval_sets.services import queries as eval_queries
 from kb.quality.eval_sets.services.judgments import judge
 from kb.quality.eval_sets.services.queries import (
+    eval_query_overview,
     eval_set_create,
     eval_set_named,
+    eval_set_overview,
     eval_set_rename,
     mark_unanswerable,
     queries_add,
     queries_delete,
     query_update,
 )
-from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db

@@ -9,10 +9,17 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.ingest.services.documents import document_add, document_delete
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
-from kb.quality.eval_sets.services.files import import_eval_set, import_passages
+from kb.quality.eval_sets.services.files import (
+    corpus,
+    eval_set_export,
+    eval_set_import,
+    import_eval_set,
+    import_passages,
+    joined_text,
+    judged_set,
+)
 from kb.quality.eval_sets.services.judgments import judge, judgments_in
 from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, queries_add
-from kb.quality.eval_sets.services.sets import corpus, eval_set_export, eval_set_import, joined_text, judged_set
 from kb.quality.runs.services.report import evaluate
 from retrieval.eval.judged_sets import Layout, SourceJudgment
 from retrieval.eval.qrels import SetFormatError
