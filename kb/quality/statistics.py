@@ -152,8 +152,7 @@ def waiting_failures(sight: StatisticsScope, principal: Principal) -> tuple[int,
 
 
 def _measured(sight: StatisticsScope) -> SearchStatistics:
-    today = timezone.localdate()
-    first = today - timedelta(days=DAYS - 1)
+    first = timezone.localdate() - timedelta(days=DAYS - 1)
     begin = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
     rows = sight.seen(SearchLog.objects.filter(created_at__gte=begin))
     codes = Func(

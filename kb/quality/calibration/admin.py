@@ -181,8 +181,10 @@ def curve_chart(calibration: Calibration) -> dict[str, str]:
         for name, (label, colour) in lines.items()
     ]
     datasets += _cut_lines(calibration, 1.0)
-    options = chart_options(X_AXIS, {"min": 0, "max": 1, "stepSize": 0.2})
-    return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(options)}
+    return {
+        "data": json.dumps({"datasets": datasets}),
+        "options": json.dumps(chart_options(X_AXIS, {"min": 0, "max": 1, "stepSize": 0.2})),
+    }
 
 
 def _cut_lines(calibration: Calibration, height: float) -> list[dict[str, Any]]:

@@ -129,8 +129,11 @@ def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
             _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
             % {"run": run.pk, "status": run.get_status_display()},
         )
-    scored = EvalRunQuery.objects.filter(run=run).exclude(score_scale="")
-    rows = scored.only("answerable", "best_score", "score_scale", "judged")
+    rows = (
+        EvalRunQuery.objects.filter(run=run)
+        .exclude(score_scale="")
+        .only("answerable", "best_score", "score_scale", "judged")
+    )
     scale = _common_scale(row.score_scale for row in rows)
     own = [row for row in rows if row.score_scale == scale]
     judged = [(score, grade) for row in own if row.answerable for score, grade in row.judged if score is not None]

@@ -257,9 +257,9 @@ class EvalQueryViewSet(OfSetViewSet):
         fields = self.checked(EvalQueryCreateSerializer)
         added = queries_add(self.principal, eval_set, [fields["text"]])
         mark_unanswerable(self.principal, eval_set, fields["text"], not fields["answerable"])
-        query = query_of(eval_set, fields["text"])
         return Response(
-            self._described(eval_set, query.pk), status=status.HTTP_201_CREATED if added else status.HTTP_200_OK
+            self._described(eval_set, query_of(eval_set, fields["text"]).pk),
+            status=status.HTTP_201_CREATED if added else status.HTTP_200_OK,
         )
 
     def retrieve(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002
@@ -318,8 +318,10 @@ class JudgmentViewSet(OfSetViewSet):
         return Response(JudgmentSerializer(judgment).data)
 
     def destroy(self, request: Request, pk: int, judgment_id: int) -> Response:  # noqa: ARG002
-        rows = Judgment.objects.filter(query__eval_set=self.editable_set(pk)).select_related("query__eval_set")
-        judgment = one(rows, judgment_id)
+        judgment = one(
+            Judgment.objects.filter(query__eval_set=self.editable_set(pk)).select_related("query__eval_set"),
+            judgment_id,
+        )
         judgments_regrade(self.principal, judgment.query, {judgment.pk: None})
         return Response(status=status.HTTP_204_NO_CONTENT)
 

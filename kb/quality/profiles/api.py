@@ -130,8 +130,10 @@ class ProfileViewSet(ApiViewSet):
         place = ("name", "knowledge_base_id")
         one_each = visible.order_by(*place, "-version").distinct(*place)
         rows = self.found(visible.filter(pk__in=one_each.values("pk")), ProfileFilters)
-        overviews = profile_overviews(self.principal, {row.name for row in rows})
-        told = {(each.name, each.newest.knowledge_base_id): each.as_dict() for each in overviews}
+        told = {
+            (each.name, each.newest.knowledge_base_id): each.as_dict()
+            for each in profile_overviews(self.principal, {row.name for row in rows})
+        }
         return self.get_paginated_response([told[row.name, row.knowledge_base_id] for row in rows])
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface

@@ -55,9 +55,11 @@ class SettingField(forms.CharField):
         elif self.bounds is None:
             widget = text_input(spellcheck="false", placeholder=_as_text(inherited))
         else:
-            mode = "decimal" if float in self.kinds else "numeric"
             # A keyboard that has digits only could not write auto.
-            widget = text_input(placeholder=text, **({} if self.may_be_auto else {"inputmode": mode}))
+            widget = text_input(
+                placeholder=text,
+                **({} if self.may_be_auto else {"inputmode": ("decimal" if float in self.kinds else "numeric")}),
+            )
         super().__init__(label=setting_label(name), help_text=_(SETTINGS[name].help), required=False, widget=widget)
 
     def clean(self, value: Any) -> Any:

@@ -249,15 +249,22 @@ class AddView(ProfilePage):
         return _saved(self.request, form, name, place)
 
     def _form(self, data: Any = None) -> ProfileForm:
-        initial = {"place": self.request.GET.get("kb") or ("" if self.places else SHARED)}
         return ProfileForm(
-            data, self.base, places=self.places, may_share=bool(self.caller.user.is_superuser), initial=initial
+            data,
+            self.base,
+            places=self.places,
+            may_share=bool(self.caller.user.is_superuser),
+            initial={"place": self.request.GET.get("kb") or ("" if self.places else SHARED)},
         )
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         title = _("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile")
-        page_url = profile_url(self.base) if self.base else ""
-        return super().get_context_data(**{"form": self._form(), **kwargs}, title=title, page_url=page_url, is_new=True)
+        return super().get_context_data(
+            **{"form": self._form(), **kwargs},
+            title=title,
+            page_url=profile_url(self.base) if self.base else "",
+            is_new=True,
+        )
 
 
 def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeBase | None) -> HttpResponse:

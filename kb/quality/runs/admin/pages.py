@@ -94,8 +94,14 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
             }
             for name, label in labels.items()
         ]
-        url = compare_url(*sorted((run, other), key=attrgetter("pk")))
-        rows.append({"run": other, "standings": standings, "same_queries": same_queries, "compare_url": url})
+        rows.append(
+            {
+                "run": other,
+                "standings": standings,
+                "same_queries": same_queries,
+                "compare_url": compare_url(*sorted((run, other), key=attrgetter("pk"))),
+            }
+        )
     return rows
 
 

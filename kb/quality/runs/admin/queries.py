@@ -71,8 +71,9 @@ def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> dict[s
     chosen = asked.get("lost", "")
     chosen = chosen if chosen in lost else ""
     whens = [When(lost_at=stage, then=Value(place)) for place, stage in enumerate(LOST_AT)]
-    in_order = Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField())
-    rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(in_order, "pk")
+    rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(
+        Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField()), "pk"
+    )
     rows = rows.filter(lost_at=chosen) if chosen else rows
     total = sum(lost.values())
     paginator = Paginator(rows, MISSES_A_PAGE)

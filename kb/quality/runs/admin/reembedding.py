@@ -159,8 +159,11 @@ def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:
     rows = []
     for run in runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN]:
         figures = run.report.get("stages", {})
-        stages = ("vector", run.report.get("final_stage", "reranked"))
-        cells = [three_decimals(figures.get(stage, {}).get(metric)) for stage in stages for metric in METRICS]
+        cells = [
+            three_decimals(figures.get(stage, {}).get(metric))
+            for stage in ("vector", run.report.get("final_stage", "reranked"))
+            for metric in METRICS
+        ]
         rows.append({"run": run, "cells": cells})
     return rows
 

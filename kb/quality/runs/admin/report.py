@@ -213,8 +213,11 @@ def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
             },
         },
     }
-    data = {"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}
-    return {"data": json.dumps(data), "options": json.dumps(options), "begins_at": begins_at}
+    return {
+        "data": json.dumps({"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}),
+        "options": json.dumps(options),
+        "begins_at": begins_at,
+    }
 
 
 def gate_figures(gate: Mapping[str, Any] | None) -> list[tuple[str, str, str, str]]:

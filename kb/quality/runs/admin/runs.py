@@ -220,13 +220,15 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("started"), ordering="created_at")
     def started(self, run: EvalRun) -> str:
-        when = date_format(timezone.localtime(run.created_at), "SHORT_DATETIME_FORMAT")
         return format_html(
-            '<span class="er-when">{}</span><small class="er-under">{}</small>', when, run.created_by or ""
+            '<span class="er-when">{}</span><small class="er-under">{}</small>',
+            date_format(timezone.localtime(run.created_at), "SHORT_DATETIME_FORMAT"),
+            run.created_by or "",
         )
 
 
 def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
     oob = SafeString(' hx-swap-oob="true"') if swap else ""
-    text = '<span id="run-{}-{}" class="er-figure"{}>{}</span>'
-    return format_html(text, run.pk, name, oob, three_decimals(headline(run, name)))
+    return format_html(
+        '<span id="run-{}-{}" class="er-figure"{}>{}</span>', run.pk, name, oob, three_decimals(headline(run, name))
+    )

@@ -163,8 +163,9 @@ def observe(
         result = _reranked_for_readers(result, config)
         candidates = tuple(result.candidates)
     else:
-        places = enumerate(result.candidates, start=1)
-        candidates = tuple(each._replace(ranks={**each.ranks, RERANK: place}) for place, each in places)
+        candidates = tuple(
+            each._replace(ranks={**each.ranks, RERANK: place}) for place, each in enumerate(result.candidates, start=1)
+        )
     units = [_units(candidate, judged) for candidate in candidates]
     before = [_units(candidate, judged) for candidate in found.candidates]
     relevant = judged.relevant
