@@ -21,8 +21,7 @@ from kb.search.models import SearchLog
 S = TypeVar("S", SearchLog, FailedQuery)
 
 DAYS = 14
-SAMPLE = 2_000
-"""The newest searches, whose stages are timed."""
+SAMPLE = 2_000  # the newest searches, whose stages are timed
 SECONDS_KEPT = 60
 
 _PERCENTILES = """

@@ -145,13 +145,9 @@ class EvalRunQuerySerializer(serializers.ModelSerializer[EvalRunQuery]):
         read_only_fields = fields
 
 
-def eval_sets_of(principal: Any) -> QuerySet[Any]:
-    return EvalSet.objects.visible_to(principal)
-
-
 class EvalRunFilters(Created, ListFilters):
     orders: ClassVar = ("-created_at", "created_at", "id", "-id")
-    eval_set_id = Related(eval_sets_of, field_name="eval_set", help_text="Only the runs of this set.")
+    eval_set_id = Related(EvalSet.objects.visible_to, field_name="eval_set", help_text="Only the runs of this set.")
     knowledge_base_id = Related(knowledge_bases_of, field_name="eval_set__knowledge_base", help_text="Of its sets.")
     status = OneOf(EvalRun.Status.values)
 

@@ -38,8 +38,7 @@ from retrieval.eval.qrels import BeirPassage, SetFormatError, SetProblem, iter_c
 
 BATCH = 500
 DOCUMENTS_AT_ONCE = 200
-_SHORTEST_OVERLAP = 8
-"""Characters: an overlap of chunks is of whole sentences."""
+_SHORTEST_OVERLAP = 8  # characters: an overlap of chunks is of whole sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +325,7 @@ def format_problem_text(error: SetFormatError, root: str = "") -> str:
 
 
 MAX_ENTRIES = 1_000
-MAX_BYTES = 200 * 1024**2
-"""Of the files of a set, unpacked; a corpus is not unpacked."""
+MAX_BYTES = 200 * 1024**2  # of the files of a set, unpacked; a corpus is not unpacked
 
 _BLOCK = 1024**2
 _NAME_CHARACTERS = 100

@@ -21,6 +21,8 @@ DEFAULT_SET = "curated"
 NAME_CHARACTERS, QUERY_CHARACTERS = 120, 2_000
 QUERIES_AT_ONCE = 5_000
 _ID_DIGITS = 12
+RELEVANT = 1
+"""The least grade of what is relevant, as in trec_eval."""
 
 
 def require_editable(principal: Principal, eval_set: EvalSet) -> None:
@@ -300,10 +302,6 @@ def query_text(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(storable(text).split())
-
-
-RELEVANT = 1
-"""The least grade of what is relevant, as in trec_eval."""
 
 
 def eval_set_overview(principal: Principal) -> Any:

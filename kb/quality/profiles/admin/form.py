@@ -31,8 +31,8 @@ AUTO, NONE = "auto", "none"
 BETWEEN_NAMES = re.compile("[,，]")
 
 
+# Stands for a setting that the form leaves empty, since None is a value of some.
 INHERITED: Final = object()
-"""Stands for a setting that the form leaves empty, since None is a value of some."""
 
 
 class SettingField(forms.CharField):
@@ -67,13 +67,10 @@ class SettingField(forms.CharField):
         if not text:
             return INHERITED
         if self.labels:
-            return self._choice(text)
+            if text not in self.labels:
+                raise ValidationError(_("Choose one of the values."))
+            return text == "on" if bool in self.kinds else text
         return _names(text) if self.bounds is None else self._number(text, *self.bounds)
-
-    def _choice(self, text: str) -> str | bool:
-        if text not in self.labels:
-            raise ValidationError(_("Choose one of the values."))
-        return text == "on" if bool in self.kinds else text
 
     def _number(self, text: str, low: float, high: float) -> float | None:
         if self.may_be_auto and text.casefold() in {AUTO, _("auto")}:
@@ -197,7 +194,6 @@ class ProfileForm(forms.Form):
 
 
 def _as_text(value: Any) -> str:
-    """What a field holds for a setting's value."""
     if value is None:
         return _("auto")
     if isinstance(value, bool):

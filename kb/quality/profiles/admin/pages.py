@@ -115,14 +115,13 @@ def try_url(version: RetrievalProfile) -> str:
     return f"{reverse('admin:search_debug')}?{urlencode(parts)}"
 
 
-def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, str]:
-    return {
+add_part(
+    KnowledgeBase,
+    context=lambda _request, kb: {
         "profile_url": profile_url(kb.profile),
         "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
-    }
-
-
-add_part(KnowledgeBase, context=_of_knowledge_base)
+    },
+)
 
 
 def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) -> list[dict[str, Any]]:
@@ -327,8 +326,6 @@ class PublishView(ChangePage):
 
 @page("retrieval-profiles/<int:pk>/delete/", name="kb_retrievalprofile_delete")
 class DeleteView(ChangePage):
-    """Asks before a draft is deleted, or says why it is kept."""
-
     template_name = "quality/profiles/delete.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:

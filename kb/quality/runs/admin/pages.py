@@ -46,14 +46,13 @@ from kb.quality.runs.services.runs import SILENT_LONG, start_run
 from kb.web.admin.scoped import principal
 from retrieval.errors import InvalidConfiguration
 
+# Where a report has the figures by which runs are told apart.
 HEADLINES = {
     "recall_figure": ("stages", "reranked", "recall@5"),
     "ndcg_figure": ("stages", "reranked", "ndcg@10"),
     "auroc_figure": ("gate", "auroc"),
 }
-"""Where a report has the figures by which runs are told apart."""
-NO_FIGURE = -1.0
-"""Sorts runs without a figure below all others."""
+NO_FIGURE = -1.0  # sorts runs without a figure below all others
 LISTED = 8
 
 
@@ -149,7 +148,6 @@ def is_unfinished(run: EvalRun) -> bool:
 
 
 def unfinished_ids(runs: Sequence[EvalRun]) -> str:
-    """The runs that a page has to ask about again, as the value of a query parameter."""
     return ",".join(str(run.pk) for run in runs if is_unfinished(run))
 
 

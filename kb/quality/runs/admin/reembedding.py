@@ -73,13 +73,13 @@ class SetForm(forms.Form):
 
 USED = gettext_lazy("Searches use “%(model)s” now.")
 BEHIND = gettext_lazy("Chunks were written since: a worker embeds them first, then searches change over by themselves.")
+# By action: what it does, and the message once it is done, or once a worker has to do it.
 ACTIONS: dict[str, tuple[Callable[[KnowledgeBase], int | None], Promise, Promise]] = {
     "swap": (reembedding_swap, USED, BEHIND),
     "rollback": (reembedding_rollback, USED, BEHIND),
     "drop": (reembedding_drop, gettext_lazy("The former vectors are gone."), BEHIND),
     "cancel": (reembedding_cancel, gettext_lazy("The change was cancelled: the present model stays."), BEHIND),
 }
-"""By action: what it does, and the message once it is done, or once a worker has to do it."""
 
 
 class ReembeddingView(KnowledgeBasePage, TemplateView):

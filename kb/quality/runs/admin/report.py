@@ -22,8 +22,7 @@ LATER_STAGES = ("fused", "reranked")
 STAGES = (*CHANNELS, *LATER_STAGES)
 METRICS = ("recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10")
 LEADING = "ndcg@10"
-SMALLEST_DIFFERENCE = 0.0005
-"""What rounds to 0 in the three decimals that are shown is no difference."""
+SMALLEST_DIFFERENCE = 0.0005  # what rounds to 0 in the three decimals that are shown is no difference
 COLOURS = {
     "bm25": "var(--color-orange-400)",
     "vector": "var(--color-primary-500)",
@@ -308,8 +307,8 @@ def settings_of(run: EvalRun) -> list[dict[str, Any]]:
 
 
 ROWS_AT_ONCE = 500
+# Without it a spreadsheet takes the file for one of another encoding.
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
-"""Without it a spreadsheet takes the file for one of another encoding."""
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 COLUMNS = (
     "id",

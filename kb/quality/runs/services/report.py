@@ -161,7 +161,6 @@ def _false_answers(rows: Sequence[EvalRunQuery], cut: float) -> list[dict[str, A
 
 
 def _misses(rows: Sequence[EvalRunQuery]) -> dict[str, Any]:
-    """The queries of which nothing relevant is a result, by the stage that lost the last of it."""
     missed = {stage: [row for row in rows if row.lost_at == stage] for stage in LOST_AT}
     return {
         "miss_counts": {stage: len(lost) for stage, lost in missed.items() if lost},

@@ -15,6 +15,7 @@ from kb.content.models import Chunk
 from kb.index.models import KnowledgeBaseVersion
 from kb.profiles.services import reference
 from kb.quality.eval_sets.services.judgments import documents_by_label
+from kb.quality.eval_sets.services.queries import RELEVANT
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
 from kb.search.services.search import SearchRequest, wire
 from kb.search.wiring import Wiring
@@ -26,8 +27,6 @@ from retrieval.selection import ScoreScale, cut_for, result_count, select
 from retrieval.types import Candidate, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
-RELEVANT = 1
-"""The least grade of what is relevant, as in trec_eval."""
 
 
 @dataclass(slots=True)
@@ -289,12 +288,11 @@ def _lost_at(
 
 DEPTH = 20
 BUDGET_S = 60.0  # a slow model is measured, not left out
+# Deep enough for recall@20, and without the gate, which would hide what the reranker did.
 MEASURING = {"top_k": DEPTH, "score_threshold": 0.0}
-"""Deep enough for recall@20, and without the gate, which would hide what the reranker did."""
+# Without a reranker a search fuses nothing, and tells of what the vectors find only.
 ALL_STAGES = {**MEASURING, "use_rerank": True}
-"""Without a reranker a search fuses nothing, and tells of what the vectors find only."""
-SEARCHES_AT_ONCE = 2
-"""While one waits for the database, another computes; with more, each takes much longer."""
+SEARCHES_AT_ONCE = 2  # while one waits for the database, another computes; with more, each takes much longer
 TICK_S = 0.3
 QUERIES_A_BATCH = 200
 
