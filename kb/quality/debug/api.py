@@ -6,7 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.content.models import Chunk
-from kb.quality.debug.services import searches_that_found
+from kb.search.services.search_log import searches_that_found
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

@@ -20,18 +20,15 @@ from kb.quality.models import EvalQuery, EvalSet, FailedQuery
 from kb.search.models import SearchLog
 from retrieval.trace import DegradationCode
 
-MENDABLE = frozenset(
+# Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to fix. Any other is a
+# matter of the server and strikes all queries alike; the first page of the admin counts those.
+FIXABLE = frozenset(
     {
         DegradationCode.BM25_POSTINGS_OUTDATED,
         DegradationCode.MODEL_UNAVAILABLE,
         DegradationCode.THRESHOLD_NOT_APPLIED,
     }
 )
-"""Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to mend.
-
-Any other is a matter of the server and strikes all queries alike; the first page of the admin counts those.
-"""
-
 # Sorted, so that two writers never wait for each other's rows.
 _NOTE = """
 INSERT INTO kb_failedquery
@@ -111,7 +108,7 @@ def _reasons(row: SearchLog) -> set[FailedQuery.Reason]:
     reasons = set()
     if row.outcome != SearchLog.Outcome.FOUND:
         reasons.add(FailedQuery.Reason(row.outcome))
-    if any(each["code"] in MENDABLE for each in row.degraded):
+    if any(each["code"] in FIXABLE for each in row.degraded):
         reasons.add(FailedQuery.Reason.DEGRADED)
     return reasons
 

@@ -358,18 +358,21 @@ def _side(
 ) -> dict[str, Any]:
     result, request = outcome.result, outcome.request
     tokenizers = cutters(outcome)
-    cards = []
-    for rank, hit in enumerate(result.hits, start=1):
-        movement = _movement(letter, comparison.by_hit[hit.passage.chunk_id])
-        card = _card(hit, tokenizers.get(hit.passage.kb_id))
-        cards.append({**card, "rank": rank, "kb_name": bases[hit.passage.kb_id].name, "movement": movement})
     return {
         "letter": letter,
         "profile": str(outcome.wiring.profile),
         "total_ms": milliseconds(result.timings_ms["total"]),
         "scale": result.score_scale,
         "threshold": f"{result.threshold:g}",
-        "cards": cards,
+        "cards": [
+            {
+                **_card(hit, tokenizers.get(hit.passage.kb_id)),
+                "rank": rank,
+                "kb_name": bases[hit.passage.kb_id].name,
+                "movement": _movement(letter, comparison.by_hit[hit.passage.chunk_id]),
+            }
+            for rank, hit in enumerate(result.hits, start=1)
+        ],
         "notices": notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
         "debug_url": debug_url(request.knowledge_base_ids, request.query, request_as_json(request)),
     }
@@ -377,18 +380,18 @@ def _side(
 
 def _card(hit: Hit, tokenizer: Tokenizer | None) -> dict[str, Any]:
     passage = hit.passage
-    place = [passage.source] if passage.source and passage.title else []
-    if passage.page:
-        place.append(_("page %(page)d") % {"page": passage.page})
-    if not passage.origin:
-        place.append(_("chunk %(number)d") % {"number": passage.position + 1})
+    place = (
+        passage.source if passage.title else "",
+        _("page %(page)d") % {"page": passage.page} if passage.page else "",
+        "" if passage.origin else _("chunk %(number)d") % {"number": passage.position + 1},
+    )
     text = [Segment(passage.searched, is_match=False)]
     if tokenizer:
         text = list(highlight(passage.searched, hit.matched_terms, tokenizer))
     return {
         "chunk_id": passage.chunk_id,
         "title": passage.title or passage.source or _("untitled"),
-        "place": place,
+        "place": list(filter(None, place)),
         "text": list(excerpt(text, EXCERPT_CHARACTERS)),
         "score": f"{hit.score:.4f}",
         "url": found_url(passage),
@@ -409,23 +412,25 @@ def _movement(letter: str, result: ComparedResult) -> dict[str, str]:
             "passages": _("It was gone when its text was read"),
             "parent": _("Another chunk of the same longer passage stands for it"),
         }
-        message = _("not among the results of %(side)s") % {"side": other}
-        sign = _("only %(side)s") % {"side": letter}
-        reason = reasons.get(cut_by) or lost_label(cut_by)
-        return {"direction": "gone", "sign": sign, "description": message, "reason": reason}
+        return {
+            "direction": "gone",
+            "sign": _("only %(side)s") % {"side": letter},
+            "description": _("not among the results of %(side)s") % {"side": other},
+            "reason": reasons.get(cut_by) or lost_label(cut_by),
+        }
     if result.moved == 0:
         return {"direction": "same", "sign": "=", "description": _("at the same place in %(side)s") % {"side": other}}
     direction = "up" if result.moved > 0 else "down"
     places = abs(result.moved)
     at = {"rank": rank, "side": other, "n": places}
     if letter == "A":
-        sign, message = _("B: %(rank)d") % at, _("at rank %(rank)d in %(side)s")
-    elif result.moved > 0:
-        sign = f"▲{places}"
-        message = ngettext("up %(n)d place from rank %(rank)d in A", "up %(n)d places from rank %(rank)d in A", places)
-    else:
-        sign = f"▼{places}"
-        message = ngettext(
+        there = _("at rank %(rank)d in %(side)s") % at
+        return {"direction": direction, "sign": _("B: %(rank)d") % at, "description": there}
+    messages = {
+        "up": ngettext("up %(n)d place from rank %(rank)d in A", "up %(n)d places from rank %(rank)d in A", places),
+        "down": ngettext(
             "down %(n)d place from rank %(rank)d in A", "down %(n)d places from rank %(rank)d in A", places
-        )
-    return {"direction": direction, "sign": sign, "description": message % at}
+        ),
+    }
+    sign = "▲" if direction == "up" else "▼"
+    return {"direction": direction, "sign": f"{sign}{places}", "description": messages[direction] % at}

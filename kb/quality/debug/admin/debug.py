@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
 from django.db.models import F
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -195,21 +196,19 @@ class SearchDebugView(AdminPage):
         except NoChannelAvailable as error:
             context["outage"] = notices(error.degradations, (), page.bases)
             return 503
-        context["explanation"] = explain(outcome, page.bases, caller)
-        context |= self._beside(page, context["explanation"])
-        return 200
-
-    def _beside(self, page: SearchPage, explanation: Mapping[str, Any]) -> dict[str, Any]:
-        """What one may do with what was found."""
-        given, query = self.request.GET, page.form.cleaned_data["q"]
+        explanation = explain(outcome, page.bases, caller)
+        given, query = self.request.GET, form.cleaned_data["q"]
+        as_side = urlencode({name_at(name, "a"): values for name, values in given.lists()}, doseq=True)
         shown = [row["chunk_id"] for row in (*explanation["results"], *explanation["cut"])]
         eval_set = str(self.request.session.get(SESSION_KEY) or DEFAULT_SET)  # that the user has last judged in
         editable = frozenset(kb.pk for kb in page.chosen if getattr(kb, "may_edit", False))
-        return {
-            "judging": judging(principal_of(self.request), eval_set, query, editable, shown, editable=editable),
+        context |= {
+            "explanation": explanation,
+            "judging": judging(caller, eval_set, query, editable, shown, editable=editable),
             "why_not": f"{reverse('admin:why_not')}?{given.urlencode()}&chunk=",
-            "compare": f"{reverse('admin:compare')}?{_as_side(given)}",
+            "compare": f"{reverse('admin:compare')}?{as_side}",
         }
+        return 200
 
 
 @admin_page("search-debug/history/", name="search_debug_history")
@@ -224,14 +223,6 @@ class SearchHistoryView(TemplateView):
         )
 
 
-def _as_side(given: QueryDict) -> str:
-    """The search as the first of two sides that are compared."""
-    query = QueryDict(mutable=True)
-    for name, values in given.lists():
-        query.setlist(name_at(name, "a"), values)
-    return query.urlencode()
-
-
 def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, str] | None:
     """A query that finds something: the title of a document that is there."""
     ids = [kb.pk for kb in bases if getattr(kb, "has_chunks", True)]
@@ -244,6 +235,5 @@ def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, 
     )
     if document is None:
         return None
-    query = QueryDict(mutable=True)
-    query.update({"kb": document.knowledge_base_id, "q": document.title})
-    return {"title": document.title, "url": f"?{query.urlencode()}"}
+    query = urlencode({"kb": document.knowledge_base_id, "q": document.title})
+    return {"title": document.title, "url": f"?{query}"}

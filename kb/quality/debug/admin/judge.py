@@ -24,13 +24,12 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
 from kb.content.models import Chunk
 from kb.quality.debug.admin.form import search_parameters
-from kb.quality.debug.services import searches_that_found
 from kb.quality.eval_sets.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet
 from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog
-from kb.search.services.search_log import WITHHELD
+from kb.search.services.search_log import WITHHELD, searches_that_found
 from kb.web.admin.scoped import ConditionFilter, ReadOnlyAdmin, column, principal, row_id, visible
 from kb.web.admin.site import add_part, page
 

@@ -31,7 +31,6 @@ from kb.quality.why_not.services.sentences import (
 )
 from kb.search.admin.labels import degradation_heading
 from kb.search.services.search import SearchRequest, request_as_json
-from retrieval.config import RetrievalConfig
 from retrieval.recall import RANKS_A_CANDIDATE
 
 SALT = "why-not"
@@ -349,11 +348,20 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
     if why.verdict.stage is Stage.CHANNELS:
         scopes = why.outcome.wiring.pipeline.scopes
         config = next(scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id)
+    # What a setting comes to where it is left to the search.
+    derived: Mapping[str, Any] = {
+        "vector_top_k": config.vector_candidates,
+        "bm25_top_k": config.bm25_candidates,
+        "score_threshold": why.outcome.result.threshold,
+        "overlap_threshold": why.outcome.result.threshold,
+        "cosine_threshold": why.outcome.result.threshold,
+        "rerank_top_k": config.top_k,
+    }
     changes = ", ".join(
         _("%(setting)s: %(before)s → %(after)s")
         % {
             "setting": setting_label(name),
-            "before": value_text(name, _effective(config, name, why)),
+            "before": value_text(name, derived.get(name) if getattr(config, name) is None else getattr(config, name)),
             "after": value_text(name, value),
         }
         for name, value in remedy.settings.items()
@@ -366,19 +374,6 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
         )
         % {"profile": profile_in_force(why).name},
     }
-
-
-def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:
-    """A setting's value, and what it comes to where it is left to the search."""
-    derived: Mapping[str, Any] = {
-        "vector_top_k": config.vector_candidates,
-        "bm25_top_k": config.bm25_candidates,
-        "score_threshold": why.outcome.result.threshold,
-        "overlap_threshold": why.outcome.result.threshold,
-        "cosine_threshold": why.outcome.result.threshold,
-        "rerank_top_k": config.top_k,
-    }
-    return derived.get(name) if getattr(config, name) is None else getattr(config, name)
 
 
 def done_text(remedy: Remedy, text: str) -> str:

@@ -111,9 +111,18 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
     figures = {name: _as_text(value) for name, value in step.figures.items()}
     if step.stage is Stage.CHANNELS:
         figures |= {
-            "ranks": _listed(_rank_text(place) for place in places if place.state is PlaceState.CANDIDATE)
+            "ranks": _listed(
+                _("%(channel)s rank %(rank)s") % {"channel": channel_text(each.channel), "rank": each.channel_rank}
+                for each in places
+                if each.state is PlaceState.CANDIDATE
+            )
             or _("a chunk of the same content"),
-            "places": _listed(_place_text(place) for place in places if place.rank is not None),
+            "places": _listed(
+                _("%(channel)s rank %(rank)s of %(total)s (%(depth)s become candidates)")
+                % {"channel": channel_text(each.channel), "rank": each.rank, "total": each.total, "depth": each.depth}
+                for each in places
+                if each.rank is not None
+            ),
             "failed": _listed(channel_text(place.channel) for place in places if place.error),
         }
     if "threshold" in step.figures:
@@ -125,10 +134,11 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
         figures["depth"] = _("; the first %(depth)s go on") % {"depth": depth} if depth else ""
     if step.reason is Reason.DOUBLE:
         cut_by = step.figures["cut_by"]
-        stage = stage_text(Stage.FUSION if cut_by == "vector_only" else Stage(cut_by)) if cut_by else ""
-        figures["fate"] = _("it was cut by the stage “%(stage)s”") % {"stage": stage}
         if step.figures["rank"]:
             figures["fate"] = _("it is result %(rank)s") % {"rank": step.figures["rank"]}
+        else:
+            stage = stage_text(Stage.FUSION if cut_by == "vector_only" else Stage(cut_by)) if cut_by else ""
+            figures["fate"] = _("it was cut by the stage “%(stage)s”") % {"stage": stage}
     return figures
 
 
@@ -140,16 +150,6 @@ def _as_text(value: Any) -> str:
 
 def _listed(parts: Any) -> str:
     return _(", ").join(dict.fromkeys(parts))
-
-
-def _rank_text(place: Place) -> str:
-    return _("%(channel)s rank %(rank)s") % {"channel": channel_text(place.channel), "rank": place.channel_rank}
-
-
-def _place_text(place: Place) -> str:
-    message = _("%(channel)s rank %(rank)s of %(total)s (%(depth)s become candidates)")
-    figures = {"rank": place.rank, "total": place.total, "depth": place.depth}
-    return message % {"channel": channel_text(place.channel), **figures}
 
 
 def stage_text(stage: Stage) -> str:

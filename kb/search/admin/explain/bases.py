@@ -1,6 +1,6 @@
 """Where an explained search has searched: each knowledge base, its settings, and how each channel fared in it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -58,7 +58,7 @@ def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -
                 "channels": [_channel_run(stage, scope, spans, outcome.result.analysis) for stage in stages],
                 "tier": tier,
                 "tier_text": tier_text(tier),
-                "index_notes": index_notes(keyword),
+                "index_notes": list(index_notes(keyword)),
                 "tokenizer_url": tokenizer_url(kb) if "target_tokenizer" in keyword else "",
             }
         )
@@ -113,26 +113,20 @@ def vector_source_text(source: str) -> str:
     }.get(source, source)
 
 
-def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
+def index_notes(keyword: Mapping[str, Any]) -> Iterator[str]:
     """How large the keyword index was, and what it took to have it, from the detail of the channel's span."""
-    notes = []
     if (indexed := keyword.get("indexed_chunks")) is not None:
-        notes.append(ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed})
+        yield ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed}
     if (allowed := keyword.get("allowed_chunks")) is not None:
-        notes.append(
-            ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed)
-            % {"count": allowed}
-        )
+        yield ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed) % {
+            "count": allowed
+        }
     if changed := keyword.get("changed_chunks"):
-        notes.append(
-            ngettext(
-                "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
-            )
-            % {"count": changed}
-        )
+        yield ngettext(
+            "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
+        ) % {"count": changed}
     if keyword.get("waited_ms", 0) >= LEAST_WAIT_SHOWN_MS:
-        notes.append(_("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])})
-    return tuple(notes)
+        yield _("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])}
 
 
 def tier_text(tier: str) -> str:

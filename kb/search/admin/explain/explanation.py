@@ -188,17 +188,15 @@ class _Description:
                 "cut": f"{detail['threshold']:g}",
                 "scale": detail["scale"],
             }
-        yield self._origin_of_the_cut()
-        count = detail["passed"]
-        yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
-
-    def _origin_of_the_cut(self) -> str:
         asked = self._config.score_threshold
         if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
-            return _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale") % {
+            yield _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale") % {
                 "asked": f"{asked:g}"
             }
-        return _("the scale’s default") if asked is None else _("as the settings ask")
+        else:
+            yield _("the scale’s default") if asked is None else _("as the settings ask")
+        count = detail["passed"]
+        yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
 
     def _selection(self) -> Iterable[str]:
         detail, config = self._details["selection"], self._config

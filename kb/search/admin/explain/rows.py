@@ -298,10 +298,9 @@ def _place(passage: Passage) -> tuple[str, ...]:
         origin = passage.origin
         place = _("from %(source)s, place %(rank)d") % {"source": origin.source, "rank": origin.rank}
         return tuple(filter(None, (place, origin.url, origin.published)))
-    parts = [passage.source] if passage.source and passage.title else []
-    if passage.page:
-        parts.append(_("page %(page)d") % {"page": passage.page})
-    return (*parts, _("chunk %(number)d") % {"number": passage.position + 1})
+    source = passage.source if passage.title else ""
+    page = _("page %(page)d") % {"page": passage.page} if passage.page else ""
+    return tuple(filter(None, (source, page, _("chunk %(number)d") % {"number": passage.position + 1})))
 
 
 MOST_LISTED = 100

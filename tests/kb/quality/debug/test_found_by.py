@@ -2,8 +2,8 @@ import pytest
 from django.db import connection
 
 from kb.models import Chunk, SearchLog
-from kb.quality.debug.services import searches_that_found
 from kb.search.services.search import SearchRequest, search
+from kb.search.services.search_log import searches_that_found
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of
 

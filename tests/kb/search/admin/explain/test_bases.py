@@ -48,7 +48,7 @@ def test_changes_that_were_read_over_the_base_are_told_of(open_debug, handbook):
 )
 def test_waiting_for_the_index_is_told_of_where_it_took_long(waited, words):
     with override("en"):
-        assert index_notes({"waited_ms": waited}) == words
+        assert tuple(index_notes({"waited_ms": waited})) == words
 
 
 def test_a_search_while_the_chunks_are_tokenised_anew_says_which_tokenizer_it_used(open_debug, handbook):
