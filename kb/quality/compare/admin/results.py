@@ -38,8 +38,7 @@ from kb.quality.runs.admin.report import (
     signed,
     three_decimals,
 )
-from kb.search.admin.explain.analysis import cutters
-from kb.search.admin.explain.rows import found_url
+from kb.search.admin.explain.rows import cutters, found_url
 from kb.search.admin.labels import milliseconds, notices, stage_label
 from kb.search.services.search import SearchOutcome, request_as_json
 from kb.web.admin.scoped import Choice

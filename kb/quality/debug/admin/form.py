@@ -99,14 +99,29 @@ class SearchForm(forms.Form):
         max_value=MAX_LATENCY_BUDGET_MS,
         widget=text_input(inputmode="numeric"),
     )
-    tags = NamesField(label=gettext_lazy("Tags"), required=False, max_length=2_000, widget=text_input())
-    concepts = NamesField(label=gettext_lazy("Concepts"), required=False, max_length=2_000, widget=text_input())
-    source_type = forms.ChoiceField(label=gettext_lazy("Source type"), required=False, widget=select())
+    tags = NamesField(
+        label=gettext_lazy("Tags"), required=False, max_length=2_000, widget=text_input(placeholder=gettext_lazy("any"))
+    )
+    concepts = NamesField(
+        label=gettext_lazy("Concepts"),
+        required=False,
+        max_length=2_000,
+        widget=text_input(placeholder=gettext_lazy("any")),
+    )
+    source_type = forms.TypedChoiceField(
+        label=gettext_lazy("Source type"),
+        required=False,
+        choices=[("", gettext_lazy("any")), *Document.SourceType.choices],
+        coerce=lambda value: [value],
+        widget=select(),
+    )
     metadata = ConditionsField(
         label=gettext_lazy("Metadata"),
         required=False,
         max_length=2_000,
-        widget=text_input(spellcheck="false", autocapitalize="off"),
+        widget=text_input(
+            spellcheck="false", autocapitalize="off", placeholder=gettext_lazy("year >= 2023, department = sales")
+        ),
     )
 
     def __init__(
@@ -122,17 +137,11 @@ class SearchForm(forms.Form):
         self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
         own = _("Each its own (%(profiles)s)") % {"profiles": inherited["profile"]}
         self.offer("profile", [("", own), *as_field_choices(profiles)])
-        self.offer(
-            "source_type", [("", _("any")), *((value, str(label)) for value, label in Document.SourceType.choices)]
-        )
         for name, choices in choices_text().items():
             self.offer(name, [("", _("Inherited (%(value)s)") % {"value": inherited[name]}), *choices.items()])
         for name in ("top_k", "threshold", "neighbours", *WEIGHTS):
             self.fields[name].widget.attrs["placeholder"] = inherited[name]
         self.fields["budget"].widget.attrs["placeholder"] = str(settings.LATENCY_BUDGET_MS)
-        for name in ("tags", "concepts"):
-            self.fields[name].widget.attrs["placeholder"] = _("any")
-        self.fields["metadata"].widget.attrs["placeholder"] = _("year >= 2023, department = sales")
         if data is None and len(bases) == 1:
             self.initial["kb"] = [str(bases[0].pk)]
 
@@ -144,8 +153,6 @@ class SearchForm(forms.Form):
         if values.get("q") and not values.get("kb") and "kb" not in self.errors:
             self.add_error("kb", _("Choose at least one knowledge base."))
         asked = {name: values.get(field) for field, name in FILTERS.items() if values.get(field)}
-        if "source_types" in asked:
-            asked["source_types"] = [asked["source_types"]]
         try:
             self.filters = Filters.parse(asked)
         except InvalidFilter as error:

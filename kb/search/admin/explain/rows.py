@@ -1,26 +1,37 @@
 """The candidates of an explained search and what each stage dropped, as rows of the search-debug page."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.content.models import Chunk
-from kb.search.admin.explain.analysis import cutters, keyword_scores
-from kb.search.admin.explain.bases import channels_asked
-from kb.search.admin.labels import fusion_text, listed, source_caps, source_label, stage_label
+from kb.search.admin.labels import (
+    CHANNELS,
+    STAND_INS,
+    fusion_text,
+    listed,
+    source_caps,
+    source_label,
+    stage_label,
+    with_figure,
+)
 from kb.search.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
+from retrieval.postings import hash_terms
+from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.selection import result_count, stands_for_parent
-from retrieval.trace import Dropped
-from retrieval.types import Candidate, Passage, Provenance, Result
+from retrieval.trace import Dropped, Span
+from retrieval.types import Analysis, Candidate, Lexicon, Passage, Provenance, Result
 
 _LABELS = {
     "fusion": gettext_lazy("Fusion"),
@@ -112,6 +123,82 @@ def _move(before: str, rank_before: int, rank: int) -> dict[str, Any]:
             -places,
         )
     return {"places": places, "distance": abs(places), "description": message % known}
+
+
+def cutters(outcome: SearchOutcome) -> dict[int, Tokenizer]:
+    """Each knowledge base's tokenizer, where there is one."""
+    return {scope.kb_id: scope.tokenizer for scope in outcome.wiring.pipeline.scopes if scope.tokenizer}
+
+
+def channels_asked(spans: Iterable[Span]) -> tuple[str, ...]:
+    """The channels of a search in the order of the page: the standing ones, and the others that were asked."""
+    spans = list(spans)
+    asked = {span.stage for span in spans}
+    named = dict.fromkeys(span.detail["channel"] for span in spans if "channel" in span.detail)
+    usual = [each for each in (*CHANNELS, *STAND_INS) if each in asked or each in ("vector", "bm25")]
+    # Sources elsewhere share a stage, and each has a ranking of its own.
+    return (*(each for each in usual if each not in ("web", "external")), *named)
+
+
+def keyword_scores(result: Result) -> dict[int, dict[str, Any]]:
+    """How the BM25 scores of all candidates add up, by chunk id, from one look into each knowledge base's index.
+
+    Those of a knowledge base whose keyword index has not answered are missing, and those without any term of the query.
+    """
+    return {
+        chunk_id: score
+        for kb_id, lexicon in result.lexicons.items()
+        for chunk_id, score in _of_one_base(
+            result.analysis, lexicon, [each for each in result.candidates if each.kb_id == kb_id], kb_id
+        )
+    }
+
+
+def _of_one_base(
+    analysis: Analysis, lexicon: Lexicon, candidates: Sequence[Candidate], kb_id: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each chunk's total, the sub-query that it is the score for, the terms that add most first, and those missing."""
+    counts = [Counter(query.search_tokens(kb_id)) for query in analysis.queries]
+    terms = tuple(dict.fromkeys(term for count in counts for term in count))
+    if not terms or not candidates:
+        return
+    hashes, chunk_ids = hash_terms(terms), np.array([each.chunk_id for each in candidates], dtype=np.int64)
+    idf = lexicon.idf(hashes)  # (n_terms,)
+    frequencies = lexicon.frequencies(hashes, chunk_ids)  # (n_chunks, n_terms)
+    contributions = lexicon.contributions(hashes, chunk_ids)  # (n_chunks, n_terms), of each term named once
+    repeats = np.array([[count[term] for term in terms] for count in counts])
+    totals = contributions @ repeats.T
+    shown = np.array([each.scores.get("bm25", np.nan) for each in candidates])
+    # A chunk that several queries have found has the score of the one that put it first.
+    of_query = np.where(np.isnan(shown), totals.argmax(axis=1), np.abs(totals - shown[:, np.newaxis]).argmin(axis=1))
+    for row, (candidate, query) in enumerate(zip(candidates, of_query.tolist(), strict=True)):
+        if totals[row, query] <= 0:
+            continue
+        added = contributions[row] * repeats[query]
+        order = [place for place in np.lexsort((-idf, -added)).tolist() if repeats[query, place]]
+        held = [
+            {
+                "term": terms[place],
+                "repeats": int(repeats[query, place]),
+                "idf": f"{idf[place]:.{USUAL_DECIMALS}f}",
+                "frequency": int(frequencies[row, place]),
+                "adds": f"{added[place]:.{USUAL_DECIMALS}f}",
+                "share": f"{100 * added[place] / added.sum():.1f}",
+            }
+            for place in order
+            if added[place]
+        ]
+        yield (
+            candidate.chunk_id,
+            {
+                "total": f"{totals[row, query]:.{USUAL_DECIMALS}f}",
+                "query": analysis.queries[query].text if query else "",
+                "terms": held,
+                "missing": listed(
+                    with_figure(terms[place], f"{idf[place]:.{USUAL_DECIMALS}f}") for place in order if not added[place]
+                ),
+            },
+        )
 
 
 EXCERPT_CHARACTERS = 200

@@ -14,7 +14,7 @@ from kb.models import (
     KnowledgeBase,
 )
 from kb.providers import embedding_models as providers
-from kb.search.admin.explain.bases import index_notes, tier_text, vector_source_text
+from kb.search.admin.explain.explanation import index_notes, tier_text, vector_source_text
 from kb.search.services.search import SearchRequest, respond
 from tests.factories import make_document, make_kb, principal
 from tests.kb.quality.debug.admin.debug_page import Page, words

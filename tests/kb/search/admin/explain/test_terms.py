@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from kb.models import Chunk, KnowledgeBase
-from kb.search.admin.explain.analysis import keyword_scores
+from kb.search.admin.explain.rows import keyword_scores
 from tests.factories import make_document, make_kb
 from tests.kb.quality.debug.admin.debug_page import Page, cell, outcome_of, words
 
