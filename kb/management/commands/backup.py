@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 from kb.base.files import FilesUnavailable, replace_file
 from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
-from kb.operations.services.backups.backup import BackedUp, backup
+from kb.operations.services.backups.backup import backup
 from kb.operations.services.backups.format import stored_name
 
 
@@ -35,20 +35,20 @@ class Command(KnowledgeBaseCommand):
         except FilesUnavailable as error:
             raise CommandError(str(error)) from error
         said = (
-            f"{done.knowledge_bases} knowledge bases, {done.documents} documents, {done.chunks} chunks, {done.files} files, "
-            f"{done.size / 1024**2:.1f} MB. It holds everything but SECRET_KEY and the other variables: keep them elsewhere."
+            f"{done['knowledge_bases']} knowledge bases, {done['documents']} documents, {done['chunks']} chunks, "
+            f"{done['files']} files, {done['size'] / 1024**2:.1f} MB. It holds everything but SECRET_KEY and the other variables: keep them elsewhere."
         )
         self.answer(options, done, [said])
-        if done.missing_files and not options["json"]:
-            self.stderr.write(f"{done.missing_files} uploaded files are not there any more and were left out")
+        if done["missing_files"] and not options["json"]:
+            self.stderr.write(f"{done['missing_files']} uploaded files are not there any more and were left out")
 
-    def _to_path(self, target: Path) -> BackedUp:
+    def _to_path(self, target: Path) -> dict[str, int]:
         if target.exists():
             raise CommandError(f"{target} is there already: choose another file, or delete it")
         with self.progress_bar(unit="B") as bar:
             return backup(target, on_bytes=bar.update)
 
-    def _to_storage(self, name: str) -> BackedUp:
+    def _to_storage(self, name: str) -> dict[str, int]:
         stored = stored_name(name)
         with tempfile.TemporaryDirectory(dir=archive_folder()) as folder:
             done = self._to_path(Path(folder) / name)

@@ -13,7 +13,7 @@ from kb.base.files import FilesUnavailable
 from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups.format import stored_name
-from kb.operations.services.backups.restore import RestoredAll, restore
+from kb.operations.services.backups.restore import restore
 
 
 class Command(KnowledgeBaseCommand):
@@ -39,14 +39,14 @@ class Command(KnowledgeBaseCommand):
         except FilesUnavailable as error:
             raise CommandError(str(error)) from error
         self.build_indexes(list(KnowledgeBase.objects.order_by("pk")))
-        counts = done.counts
+        counts = done["counts"]
         said = (
             f"{counts['knowledge_bases']} knowledge bases, {counts['documents']} documents, {counts['chunks']} chunks, "
-            f"{done.files} files, as of {done.created_at}. Start web, MCP, workers and beat now."
+            f"{done['files']} files, as of {done['created_at']}. Start web, MCP, workers and beat now."
         )
         self.answer(options, done, [said])
 
-    def _restore(self, options: dict[str, Any]) -> RestoredAll:
+    def _restore(self, options: dict[str, Any]) -> dict[str, Any]:
         with (
             _source(options["source"], in_storage=options["storage"]) as path,
             self.progress_bar(unit="B", scale=True) as whole,

@@ -3,10 +3,9 @@
 import secrets
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Protocol
+from io import TextIOBase
 
 from django.conf import settings
 from django.core.files.base import ContentFile
@@ -30,42 +29,22 @@ UNASKED_DOWNLOAD_BYTES = 200_000_000
 SOURCE_TYPES = {"faq.md": Document.SourceType.QA, "error-codes.html": Document.SourceType.WEB}
 
 
-class Output(Protocol):
-    def write(self, text: str, /) -> object: ...
+# By the folder of kb/demo that holds the files of each, the knowledge bases of the first start.
+DEMOS: dict[str, dict[str, str]] = {
+    "zh": {
+        "name": "演示知识库",
+        "language": KnowledgeBase.Language.CHINESE,
+        "description": "虚构产品“知暖 TH-01”智能温控器的手册、常见问题与工程文档。",
+    },
+    "en": {
+        "name": "Demo knowledge base",
+        "language": KnowledgeBase.Language.ENGLISH,
+        "description": "Handbook, FAQ and engineering wiki of a fictional smart thermostat, the Zhinuan TH-01.",
+    },
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Demo:
-    """A knowledge base of the first start; `folder` of kb/demo holds its files."""
-
-    folder: str
-    name: str
-    language: str
-    description: str
-
-
-DEMOS = (
-    Demo(
-        "zh", "演示知识库", KnowledgeBase.Language.CHINESE, "虚构产品“知暖 TH-01”智能温控器的手册、常见问题与工程文档。"
-    ),
-    Demo(
-        "en",
-        "Demo knowledge base",
-        KnowledgeBase.Language.ENGLISH,
-        "Handbook, FAQ and engineering wiki of a fictional smart thermostat, the Zhinuan TH-01.",
-    ),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """The embedding model of the demo; `reason` says why it is a lesser one than configured, else it is empty."""
-
-    model: str
-    reason: str = ""
-
-
-def first_start(stdout: Output) -> bool:
+def first_start(stdout: TextIOBase) -> bool:
     """Makes an administrator and the demo content where there is no user yet; else returns False at once.
 
     Without a user there is no content either, since every knowledge base has an owner, so a demo comes only once.
@@ -74,19 +53,13 @@ def first_start(stdout: Output) -> bool:
     """
     if User.objects.exists():
         return False
-    choice = choose_model(stdout)
+    model, reason = choose_model(stdout)
     password = secrets.token_urlsafe(12)
     with transaction.atomic():
         admin = User.objects.create_superuser(ADMIN, password=password)
-        for demo in DEMOS:
-            kb = knowledge_base_create(
-                name=demo.name,
-                owner=admin,
-                embedding_model=choice.model,
-                language=demo.language,
-                description=demo.description,
-            )
-            for file in demo_files(demo.folder):
+        for folder, demo in DEMOS.items():
+            kb = knowledge_base_create(owner=admin, embedding_model=model, **demo)
+            for file in demo_files(folder):
                 document_add(
                     knowledge_base=kb,
                     file=ContentFile(file.read_bytes()),
@@ -99,8 +72,8 @@ def first_start(stdout: Output) -> bool:
         f"\n{line}\n  user name: {ADMIN}\n  password:  {password}\n"
         f"  It is shown this once; change it in the admin.\n{line}\n"
     )
-    if choice.reason:
-        stdout.write(f"{_advice(choice)}\n")
+    if reason:
+        stdout.write(f"{_advice(reason)}\n")
     return True
 
 
@@ -109,47 +82,42 @@ def is_searchable() -> bool:
     return not Document.objects.filter(status__in=Document.UNFINISHED).exists()
 
 
-def choose_model(stdout: Output) -> ModelChoice:
-    """The configured model where it is here or small enough to fetch unasked, else the hashing embedder."""
+def choose_model(stdout: TextIOBase) -> tuple[str, str]:
+    """The configured model where it is here or small enough to fetch unasked, else the hashing embedder, and why."""
     model: str = settings.EMBEDDING_MODEL
     if model == HASHING_MODEL_ID or model.startswith(OPENAI_PREFIX):
-        return ModelChoice(model)
+        return model, ""
     if not libraries_available():
-        return ModelChoice(HASHING_MODEL_ID, "sentence-transformers or torch is not installed")
+        return HASHING_MODEL_ID, "sentence-transformers or torch is not installed"
     endpoint = settings.HF_ENDPOINT or None
     found = probe(model, endpoint=endpoint, timeout_s=PROBE_SECONDS)
-    if found.found == "local":
-        return ModelChoice(model)
     if found.found == "none":
-        return ModelChoice(HASHING_MODEL_ID, found.reason)
+        return HASHING_MODEL_ID, found.reason
+    if found.found == "local":
+        return model, ""
     if found.size_bytes is None or found.size_bytes > UNASKED_DOWNLOAD_BYTES:
         size = "of unknown size" if found.size_bytes is None else f"{found.size_bytes / 1e6:,.0f} MB large"
-        return ModelChoice(
-            HASHING_MODEL_ID, f"it is {size}, and more than 200 MB are downloaded only when you ask for it"
-        )
+        return HASHING_MODEL_ID, f"it is {size}, and more than 200 MB are downloaded only when you ask for it"
     stdout.write(f"Downloading the embedding model {model} ({found.size_bytes / 1e6:,.0f} MB) ...\n")
-    return _fetch(model, endpoint, found.size_bytes)
-
-
-def _fetch(model: str, endpoint: str | None, size: int) -> ModelChoice:
-    with tqdm(total=size, unit="B", unit_scale=True, file=sys.stderr) as bar:
+    failure: str | None = None
+    with tqdm(total=found.size_bytes, unit="B", unit_scale=True, file=sys.stderr) as bar:
         try:
             download(model, endpoint=endpoint, progress=lambda done, _total: bar.update(done - bar.n))
         except ModelUnavailable as error:
-            return ModelChoice(HASHING_MODEL_ID, message_of(error))
-    return ModelChoice(model)
+            failure = message_of(error)
+    return (model, "") if failure is None else (HASHING_MODEL_ID, failure)
 
 
-def _advice(choice: ModelChoice) -> str:
+def _advice(reason: str) -> str:
     model = settings.EMBEDDING_MODEL
-    models = {demo.name: recommended_embedding_model(demo.language) for demo in DEMOS}
+    models = {demo["name"]: recommended_embedding_model(demo["language"]) for demo in DEMOS.values()}
     steps = [f"manage.py download_model {each}" for each in dict.fromkeys(models.values())]
     if not libraries_available():
         steps.insert(0, "pip install 'zhiku[models]'")
     steps += [f'manage.py reindex --kb "{name}" --embeddings --model {each}' for name, each in models.items()]
     return (
         f"The demo runs degraded, on the hashing embedder, which compares words and not meaning: {model} is not used "
-        f"({choice.reason}). To change that:\n" + "\n".join(f"  {step}" for step in steps)
+        f"({reason}). To change that:\n" + "\n".join(f"  {step}" for step in steps)
     )
 
 

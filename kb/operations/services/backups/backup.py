@@ -11,7 +11,6 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from kb.access.models import KnowledgeBase, User
+from kb.base.db.connections import fetch_all
 from kb.base.errors import Rejected
 from kb.base.files import private_file
 from kb.base.models import installation_id
@@ -49,9 +49,7 @@ _PASSED_ON: Final = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PGPASSFILE")
 
 def server_major() -> int:
     """The major version of the server."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT current_setting('server_version_num')::int / 10000")
-        return int(cursor.fetchone()[0])
+    return int(fetch_all("SELECT current_setting('server_version_num')::int / 10000")[0][0])
 
 
 def run(
@@ -135,24 +133,16 @@ logger = logging.getLogger(__name__)
 LEFT_OUT = ("bm25_indexes", "django_session")
 
 
-@dataclass(frozen=True, slots=True)
-class BackedUp:
-    """What a backup holds; `missing_files`: uploads that were deleted meanwhile, or had gone before."""
-
-    knowledge_bases: int
-    documents: int
-    chunks: int
-    files: int
-    missing_files: int
-    size: int
-
-
-def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> BackedUp:
+def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> dict[str, int]:
     """Writes a backup: the database as it is at this moment, and the files that it names.
 
     Args:
         target: where to make the file; what is there is replaced once the backup is whole.
         on_bytes: told how many further bytes are written.
+
+    Returns:
+        Counts of knowledge_bases, documents, chunks, files and missing_files, which are uploads that were deleted meanwhile or
+        before, and the size in bytes.
 
     Raises:
         Rejected: pg_dump is missing, too old, or failed.
@@ -173,7 +163,6 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> BackedUp:
                 "knowledge_bases": KnowledgeBase.objects.count(),
                 "documents": Document.objects.count(),
                 "chunks": Chunk.objects.count(),
-                "users": User.objects.count(),
             }
             writer.close(
                 {
@@ -182,15 +171,14 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> BackedUp:
                     "installation": installation_id(),
                     "postgresql": server_major(),
                     "migrations": sorted(MigrationRecorder(connection).applied_migrations()),
-                    "counts": counts,
+                    "counts": counts | {"users": User.objects.count()},
                     "missing_files": missing,
                 }
             )
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)
-    size = target.stat().st_size
-    return BackedUp(counts["knowledge_bases"], counts["documents"], counts["chunks"], files, missing, size)
+    return counts | {"files": files, "missing_files": missing, "size": target.stat().st_size}
 
 
 @contextmanager

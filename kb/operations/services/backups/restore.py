@@ -4,19 +4,19 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from django.core.files import File
 from django.core.management import CommandError, call_command
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import Q
 from django.utils import timezone
 
 from kb.access.models import KnowledgeBase, User
+from kb.base.db.connections import fetch_all
 from kb.base.errors import Rejected
 from kb.base.files import replace_file
 from kb.base.models import forget_installation
@@ -53,17 +53,6 @@ _BECOME_ANOTHER: Final = (
 OnStep = Callable[[str, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredAll:
-    """What was restored, and as which installation."""
-
-    counts: dict[str, int]
-    files: int
-    zhiku: str
-    created_at: str
-    installation: str
-
-
 def restore(
     path: Path,
     *,
@@ -71,7 +60,7 @@ def restore(
     is_trusted: bool = False,
     on_bytes: OnBytes = lambda _: None,
     on_step: OnStep = lambda _name, _total: None,
-) -> RestoredAll:
+) -> dict[str, Any]:
     """Restores a backup, verified as a whole before anything is touched; then migrates it to this version of the code.
 
     Args:
@@ -80,6 +69,10 @@ def restore(
         is_trusted: take it although another secret key signed it.
         on_bytes: told how many further bytes are verified, and once more when they are restored.
         on_step: told the table whose rows come next or the index that is built next, and how many of both there are.
+
+    Returns:
+        The counts of rows, the number of files, the version (`zhiku`) and the moment (`created_at`) of the backup, and the new
+        id of the installation.
 
     Raises:
         Rejected: the backup is damaged, forged or of a newer version, the database is in use or not empty, or PostgreSQL's
@@ -92,10 +85,8 @@ def restore(
         if not is_forced:
             # Tables that a migration has made are no content, users and knowledge bases are
             for model in (User, KnowledgeBase):
-                with connection.cursor() as cursor:
-                    cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{model._meta.db_table}"])
-                    (is_there,) = cursor.fetchone()
-                if is_there and model._default_manager.exists():
+                [(table,)] = fetch_all("SELECT to_regclass(%s)", [f"public.{model._meta.db_table}"])
+                if table and model._default_manager.exists():
                     raise Rejected(
                         "not_empty",
                         "The database holds users or knowledge bases: restore into an empty one, "
@@ -107,9 +98,8 @@ def restore(
         _migrate()
         _resume_jobs()
         manifest = archive.manifest
-        return RestoredAll(
-            manifest["counts"], len(archive.files), manifest["zhiku"], manifest["created_at"], installation
-        )
+        about = {name: manifest[name] for name in ("counts", "zhiku", "created_at")}
+        return about | {"files": len(archive.files), "installation": installation}
 
 
 def _refuse_newer(manifest: dict[str, Any]) -> None:
@@ -131,16 +121,15 @@ def _refuse_newer(manifest: dict[str, Any]) -> None:
 
 def _refuse_others() -> None:
     """A process that goes on would serve what it has in memory of the former installation."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
-            " AND pid <> pg_backend_pid()"
+    [(others,)] = fetch_all(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        " AND pid <> pg_backend_pid()"
+    )
+    if others:
+        raise Rejected(
+            "in_use",
+            f"{others} other connections use this database: stop web, MCP, workers and beat, then restore.",
         )
-        if others := cursor.fetchone()[0]:
-            raise Rejected(
-                "in_use",
-                f"{others} other connections use this database: stop web, MCP, workers and beat, then restore.",
-            )
 
 
 def _restore_files(archive: Reader, on_bytes: OnBytes) -> None:
@@ -169,11 +158,9 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
         arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
         programs.run("pg_restore", *arguments, str(dump), at_least=major)
         # The statements after which the database holds nothing but its extensions
-        with connection.cursor() as cursor:
-            cursor.execute(_OBJECTS)
-            statements = [statement for (statement,) in cursor.fetchall()]
-        before = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
-        emptying.write_text("".join(f"{statement};\n" for statement in before + statements))
+        statements = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
+        statements += [statement for (statement,) in fetch_all(_OBJECTS)]
+        emptying.write_text("".join(f"{statement};\n" for statement in statements))
         another.write_text(_BECOME_ANOTHER.format(id=installation))
         total = sum(bool(_LONG_ENTRY.match(line)) for line in lines)
 

@@ -112,9 +112,9 @@ def test_downloads_nothing_large_unasked(settings, hub, monkeypatch, size):
     settings.EMBEDDING_MODEL = "org/large"
     hub("remote", size)
     monkeypatch.setattr(bootstrap, "download", lambda *_, **__: pytest.fail("downloaded unasked"))
-    choice = choose_model(io.StringIO())
-    assert choice.model == "hashing"
-    assert "only when you ask" in choice.reason
+    model, reason = choose_model(io.StringIO())
+    assert model == "hashing"
+    assert "only when you ask" in reason
 
 
 def test_downloads_a_small_model_and_uses_it(settings, hub, monkeypatch):
@@ -122,16 +122,16 @@ def test_downloads_a_small_model_and_uses_it(settings, hub, monkeypatch):
     hub("remote", 90_000_000)
     asked = []
     monkeypatch.setattr(bootstrap, "download", lambda model, **_: asked.append(model))
-    assert choose_model(io.StringIO()).model == "org/small"
+    assert choose_model(io.StringIO()) == ("org/small", "")
     assert asked == ["org/small"]
 
 
 def test_a_download_that_fails_leaves_the_hashing_embedder(settings, hub):
     settings.EMBEDDING_MODEL = "org/small"
     hub("remote", 90_000_000)
-    choice = choose_model(io.StringIO())  # HF_HUB_OFFLINE is set in tests, so the download itself fails
-    assert choice.model == "hashing"
-    assert "org/small" in choice.reason
+    model, reason = choose_model(io.StringIO())  # HF_HUB_OFFLINE is set in tests, so the download itself fails
+    assert model == "hashing"
+    assert "org/small" in reason
 
 
 def test_without_the_libraries_does_not_look_for_a_model(settings, monkeypatch):
@@ -144,19 +144,19 @@ def test_without_the_libraries_does_not_look_for_a_model(settings, monkeypatch):
 
 def test_uses_an_embedding_server_as_configured(settings):
     settings.EMBEDDING_MODEL = "openai:bge-m3"
-    assert choose_model(io.StringIO()) == bootstrap.ModelChoice("openai:bge-m3")
+    assert choose_model(io.StringIO()) == ("openai:bge-m3", "")
 
 
-@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.folder)
-def test_the_demo_covers_every_kind_of_file(demo):
-    kinds = {file.name.rpartition(".")[2] for file in demo_files(demo.folder)}
+@pytest.mark.parametrize("folder", DEMOS)
+def test_the_demo_covers_every_kind_of_file(folder):
+    kinds = {file.name.rpartition(".")[2] for file in demo_files(folder)}
     assert kinds == {"md", "html", "txt", "pdf", "docx"}
     assert all(f".{kind}" in SUPPORTED_EXTENSIONS for kind in kinds)
 
 
-@pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.folder)
-def test_the_demo_holds_its_codes_as_text(demo):
-    texts = [parse(file.read_bytes(), file.name) for file in demo_files(demo.folder)]
+@pytest.mark.parametrize("folder", DEMOS)
+def test_the_demo_holds_its_codes_as_text(folder):
+    texts = [parse(file.read_bytes(), file.name) for file in demo_files(folder)]
     everything = "\n".join(
         " ".join((*section.heading_path, section.text)) for text in texts for section in text.sections
     )
