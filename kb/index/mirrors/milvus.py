@@ -1,9 +1,9 @@
 """Milvus: vectors in HNSW indexes, and keyword search by its own BM25."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import grpc  # type: ignore[import-untyped]
 import numpy as np
@@ -11,21 +11,13 @@ from numpy.typing import NDArray
 from pymilvus import DataType, Function, FunctionType, MilvusClient, MilvusException
 
 from kb.access.models import KnowledgeBase
-from kb.index.mirrors.protocol import (
-    Found,
-    StoredVector,
-    StoreError,
-    TextCollection,
-    VectorCollection,
-    kb_prefix,
-    pieces,
-)
+from kb.index.mirrors.protocol import Found, Mirror, StoredVector, StoreError, TextCollection, VectorCollection, pieces
 from retrieval.function_words import CHINESE_PARTICLES_ALONE
-from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.messages import gettext_noop
 
-M, EF_CONSTRUCTION, LEAST_EF = 24, 200, 256
-K1, B = 1.5, 0.75
-"""As rank-bm25 has them."""
+GRAPH = {"M": 24, "efConstruction": 200}
+LEAST_EF = 256
+AS_RANK_BM25 = {"bm25_k1": 1.5, "bm25_b": 0.75}
 MAX_TEXT_BYTES = 65_535
 ROWS_A_CALL = 500
 IDS_A_FILTER = 10_000
@@ -39,42 +31,30 @@ ENGLISH_WITHOUT_STEMS = {"tokenizer": "standard", "filter": ["lowercase"]}
 """Milvus Lite has no English analyser."""
 
 
-class MilvusMirror:
+class MilvusMirror(Mirror):
     """Of a server or cluster by its address, or of Milvus Lite by the path of a file, which one process may open.
 
-    Args:
-        uri: such as http://milvus:19530.
-        token: as USER:PASSWORD or an API key; blank: none.
-        timeout_s: for one call, in seconds.
+    Its token is USER:PASSWORD or an API key.
     """
 
     store = KnowledgeBase.Store.MILVUS.value
     has_keywords = True
     most = 16_384
+    unreachable = gettext_noop("Milvus at {uri}: {error}")
+    faults = (MilvusException, grpc.RpcError, OSError)
 
-    def __init__(self, uri: str, token: str, timeout_s: float) -> None:
-        self._is_lite = "://" not in uri
-        self._timeout_s = timeout_s
+    def __init__(self, url: str, token: str, timeout_s: float) -> None:
+        self._is_lite = "://" not in url
         self._ready: set[str] = set()
-        with _as_store_error(uri):
-            self._client = MilvusClient(uri, token=token, timeout=timeout_s)
-        self._uri = uri
+        super().__init__(url, token, timeout_s)
 
     def ping(self) -> str:
-        with _as_store_error(self._uri):
+        with self._calling():
             return f"Milvus {self._client.get_server_version(timeout=self._timeout_s)}"
 
     def close(self) -> None:
         """Ends the connection, and with it Milvus Lite."""
         self._client.close()
-
-    def collections(self, kb_id: int) -> set[str]:
-        with _as_store_error(self._uri):
-            names = self._client.list_collections(timeout=self._timeout_s)
-        return {name for name in names if name.startswith(kb_prefix(kb_id))}
-
-    def counts(self, kb_id: int) -> dict[str, int]:
-        return {name: self._count(name) for name in self.collections(kb_id)}
 
     def nearest(
         self, collection: VectorCollection, vector: NDArray[np.float32], limit: int
@@ -94,16 +74,12 @@ class MilvusMirror:
     def write_vectors(
         self, collection: VectorCollection, chunk_ids: Sequence[int], vectors: Sequence[StoredVector]
     ) -> None:
-        self._ensure(collection.name, lambda: self._create_vectors(collection))
-        self.delete_chunks(collection.name, chunk_ids)
         rows = [{"pk": each.key, "chunk_id": each.chunk_id, "vector": each.vector} for each in vectors]
-        self._insert(collection.name, rows)
+        self._write(collection, chunk_ids, rows)
 
     def write_texts(self, collection: TextCollection, chunk_ids: Sequence[int], texts: Mapping[int, str]) -> None:
-        self._ensure(collection.name, lambda: self._create_texts(collection))
-        self.delete_chunks(collection.name, chunk_ids)
         rows = [{"pk": key, "chunk_id": key, "text": _bounded(text)} for key, text in texts.items()]
-        self._insert(collection.name, rows)
+        self._write(collection, chunk_ids, rows)
 
     def search_texts(
         self, collection: TextCollection, text: str, limit: int, *, only: Sequence[int] | None = None
@@ -133,107 +109,95 @@ class MilvusMirror:
         return np.array([key for key, _ in best], dtype=np.int64), np.array([score for _, score in best])
 
     def delete_chunks(self, collection_name: str, chunk_ids: Sequence[int]) -> None:
-        self._load(collection_name)
+        self._is_there(collection_name)
         for ids in pieces(chunk_ids, IDS_A_FILTER):
             with self._using(collection_name):
                 self._client.delete(collection_name, filter=_among(ids), timeout=self._timeout_s)
 
-    def drop(self, kb_id: int) -> None:
-        for name in self.collections(kb_id):
-            with _as_store_error(self._uri):
-                self._client.drop_collection(name, timeout=self._timeout_s)
-            self._ready.discard(name)
-
     # -- Collections -------------------------------------------------------------------------------------------------
-    def _create_vectors(self, collection: VectorCollection) -> None:
-        schema = _schema()
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=collection.dimension)
-        indexes = MilvusClient.prepare_index_params()
-        parameters = {"M": M, "efConstruction": EF_CONSTRUCTION}
-        indexes.add_index("vector", index_type="HNSW", metric_type="COSINE", params=parameters)
-        self._create(collection.name, schema, indexes)
+    def _connect(self, token: str) -> Any:
+        return MilvusClient(self._url, token=token, timeout=self._timeout_s)
 
-    def _create_texts(self, collection: TextCollection) -> None:
-        english = ENGLISH_WITHOUT_STEMS if self._is_lite else ENGLISH
-        schema = _schema()
-        schema.add_field(
-            "text",
-            DataType.VARCHAR,
-            max_length=MAX_TEXT_BYTES,
-            enable_analyzer=True,
-            analyzer_params=CHINESE if collection.language == KnowledgeBase.Language.CHINESE else english,
-        )
-        schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
-        schema.add_function(Function("bm25", FunctionType.BM25, ["text"], ["sparse"]))
-        indexes = MilvusClient.prepare_index_params()
-        parameters = {"bm25_k1": K1, "bm25_b": B}
-        indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
-        self._create(collection.name, schema, indexes)
+    def _names(self) -> Iterable[str]:
+        return list(self._client.list_collections(timeout=self._timeout_s))
 
-    def _create(self, name: str, schema: Any, indexes: Any) -> None:
-        with _as_store_error(self._uri):
+    def _drop(self, name: str) -> None:
+        self._client.drop_collection(name, timeout=self._timeout_s)
+        self._ready.discard(name)
+
+    def _create(self, collection: VectorCollection | TextCollection) -> None:
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("pk", DataType.INT64, is_primary=True)
+        schema.add_field("chunk_id", DataType.INT64)
+        indexes = MilvusClient.prepare_index_params()
+        if isinstance(collection, VectorCollection):
+            schema.add_field("vector", DataType.FLOAT_VECTOR, dim=collection.dimension)
+            indexes.add_index("vector", index_type="HNSW", metric_type="COSINE", params=GRAPH)
+        else:
+            english = ENGLISH_WITHOUT_STEMS if self._is_lite else ENGLISH
+            schema.add_field(
+                "text",
+                DataType.VARCHAR,
+                max_length=MAX_TEXT_BYTES,
+                enable_analyzer=True,
+                analyzer_params=CHINESE if collection.language == KnowledgeBase.Language.CHINESE else english,
+            )
+            schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
+            schema.add_function(Function("bm25", FunctionType.BM25, ["text"], ["sparse"]))
+            indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=AS_RANK_BM25)
+        name = collection.name
+        with self._calling():
             # Strong: a change that was applied is found by the next search of any process.
             self._client.create_collection(name, schema=schema, consistency_level="Strong", timeout=self._timeout_s)
             # The client would wait half a second before it asks whether the index of no rows is built.
             self._client.create_index(name, indexes, timeout=self._timeout_s, sync=False)
 
-    def _ensure(self, name: str, create: Callable[[], None]) -> None:
-        if name not in self._ready and not self._exists(name):
-            create()
-        self._load(name)
-
-    def _exists(self, name: str) -> bool:
-        with _as_store_error(self._uri):
-            return bool(self._client.has_collection(name, timeout=self._timeout_s))
-
-    def _load(self, name: str) -> None:
-        """A server that was restarted may hold a collection that nobody has loaded."""
+    def _is_there(self, name: str) -> bool:
+        """Loads a collection that is there: one of a server that was restarted may be loaded by nobody yet."""
         if name not in self._ready:
-            with _as_store_error(self._uri):
+            with self._calling():
+                if not self._client.has_collection(name, timeout=self._timeout_s):
+                    return False
                 self._client.load_collection(name, timeout=self._timeout_s)
             self._ready.add(name)
+        return True
 
     @contextmanager
     def _using(self, name: str) -> Iterator[None]:
         """A collection that fails may have been dropped, or its server restarted: it is looked for again."""
         try:
-            with _as_store_error(self._uri):
+            with self._calling():
                 yield
         except StoreError:
             self._ready.discard(name)
             raise
 
     # -- Rows --------------------------------------------------------------------------------------------------------
-    def _insert(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    def _write(
+        self, collection: VectorCollection | TextCollection, chunk_ids: Sequence[int], rows: Sequence[dict[str, Any]]
+    ) -> None:
+        if not self._is_there(collection.name):
+            self._create(collection)
+        self.delete_chunks(collection.name, chunk_ids)
         for part in pieces(rows, ROWS_A_CALL):
-            with self._using(name):
-                self._client.upsert(name, list(part), timeout=self._timeout_s)
+            with self._using(collection.name):
+                self._client.upsert(collection.name, list(part), timeout=self._timeout_s)
 
     def _search(self, name: str, **asked: Any) -> Sequence[Mapping[str, Any]] | None:
         """None where there is no such collection."""
-        if name not in self._ready:
-            if not self._exists(name):
-                return None
-            self._load(name)
+        if not self._is_there(name):
+            return None
         with self._using(name):
             found = self._client.search(name, consistency_level="Strong", timeout=self._timeout_s, **asked)
-        hits: Sequence[Mapping[str, Any]] = found[0] if found else []
-        return hits
+        return cast("Sequence[Mapping[str, Any]]", found[0] if found else [])
 
     def _count(self, name: str) -> int:
-        self._load(name)
+        self._is_there(name)
         with self._using(name):
             rows = self._client.query(
                 name, output_fields=["count(*)"], consistency_level="Strong", timeout=self._timeout_s
             )
         return int(rows[0]["count(*)"])
-
-
-def _schema() -> Any:
-    schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-    schema.add_field("pk", DataType.INT64, is_primary=True)
-    schema.add_field("chunk_id", DataType.INT64)
-    return schema
 
 
 def _among(chunk_ids: Sequence[int]) -> str:
@@ -243,14 +207,6 @@ def _among(chunk_ids: Sequence[int]) -> str:
 def _bounded(text: str) -> str:
     """What a field may hold of a text, in whole characters."""
     return text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
-
-
-@contextmanager
-def _as_store_error(uri: str) -> Iterator[None]:
-    try:
-        yield
-    except (MilvusException, grpc.RpcError, OSError) as error:
-        raise StoreError(Message(gettext_noop("Milvus at {uri}: {error}"), uri=uri, error=message_of(error))) from error
 
 
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs, with a traceback, each error that it raises as well

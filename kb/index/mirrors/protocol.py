@@ -1,15 +1,18 @@
 """What a server must offer to hold a copy of a knowledge base's vectors, and of its texts."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kb.base.models import installation_id
 from retrieval.errors import RetrievalError
+from retrieval.messages import Message, message_of
 
 T = TypeVar("T")
 
@@ -17,6 +20,8 @@ Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 ORDINALS = 1 << 16
 """More vectors of one kind than any chunk has, so that a chunk's id and a vector's place in it make one number."""
+
+NO_KEYWORDS = "this store has no ranked keyword search: has_keywords says so"
 
 
 class StoreError(RetrievalError):
@@ -66,30 +71,49 @@ class StoredVector:
         return self.chunk_id * ORDINALS + self.ordinal
 
 
-class Mirror(Protocol):
+class Mirror(ABC):
     """A server with a collection for each knowledge base, model and kind, so that no search can reach another's.
 
     Every method raises StoreError where the server cannot be reached or refuses.
+
+    Args:
+        url: of a server, such as http://milvus:19530; or a path, of what only one process may open.
+        token: as the server wants it; blank: none.
+        timeout_s: for one call, in seconds.
 
     Attributes:
         store: as in `KnowledgeBase.Store`.
         has_keywords: whether it ranks texts by keywords.
         most: how many results one search may ask for.
+        unreachable: the template of a StoreError, of the address and the client's error.
+        faults: the errors of its client.
     """
 
-    store: str
-    has_keywords: bool
-    most: int
+    store: ClassVar[str]
+    has_keywords: ClassVar[bool] = False
+    most: ClassVar[int]
+    unreachable: ClassVar[str]
+    faults: ClassVar[tuple[type[Exception], ...]]
 
+    def __init__(self, url: str, token: str, timeout_s: float) -> None:
+        self._url, self._timeout_s = url, timeout_s
+        with self._calling():
+            self._client = self._connect(token)
+
+    @abstractmethod
     def ping(self) -> str:
         """Returns what answers, and its version."""
 
     def collections(self, kb_id: int) -> set[str]:
         """Returns the names of those that the knowledge base has."""
+        with self._calling():
+            return {name for name in self._names() if name.startswith(kb_prefix(kb_id))}
 
     def counts(self, kb_id: int) -> dict[str, int]:
         """Returns how many vectors or texts each of its collections holds, by name."""
+        return {name: self._count(name) for name in self.collections(kb_id)}
 
+    @abstractmethod
     def nearest(
         self, collection: VectorCollection, vector: NDArray[np.float32], limit: int
     ) -> NDArray[np.int64] | None:
@@ -98,6 +122,7 @@ class Mirror(Protocol):
         None where there is no such collection.
         """
 
+    @abstractmethod
     def write_vectors(
         self, collection: VectorCollection, chunk_ids: Sequence[int], vectors: Sequence[StoredVector]
     ) -> None:
@@ -105,6 +130,7 @@ class Mirror(Protocol):
 
     def write_texts(self, collection: TextCollection, chunk_ids: Sequence[int], texts: Mapping[int, str]) -> None:
         """Makes the texts those that the collection holds of the chunks."""
+        raise NotImplementedError(NO_KEYWORDS)
 
     def search_texts(
         self, collection: TextCollection, text: str, limit: int, *, only: Sequence[int] | None = None
@@ -113,12 +139,42 @@ class Mirror(Protocol):
 
         None where there is no such collection.
         """
+        raise NotImplementedError(NO_KEYWORDS)
 
+    @abstractmethod
     def delete_chunks(self, collection_name: str, chunk_ids: Sequence[int]) -> None:
         """Deletes all that a collection of any sort holds of the chunks."""
 
     def drop(self, kb_id: int) -> None:
         """Deletes all collections of the knowledge base."""
+        for name in self.collections(kb_id):
+            with self._calling():
+                self._drop(name)
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Ends the connection."""
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        try:
+            yield
+        except self.faults as error:
+            # The templates name the address in two ways.
+            raise StoreError(
+                Message(self.unreachable, url=self._url, uri=self._url, error=message_of(error))
+            ) from error
+
+    @abstractmethod
+    def _connect(self, token: str) -> Any: ...
+
+    @abstractmethod
+    def _names(self) -> Iterable[str]: ...
+
+    @abstractmethod
+    def _count(self, name: str) -> int: ...
+
+    @abstractmethod
+    def _drop(self, name: str) -> None: ...
 
 
 def kb_prefix(kb_id: int) -> str:

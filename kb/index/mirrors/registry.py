@@ -1,6 +1,5 @@
 """The stores that this installation has beside PostgreSQL."""
 
-import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 from django.conf import settings
+from django.utils.module_loading import import_string
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
@@ -23,24 +23,22 @@ T = TypeVar("T")
 
 Store = KnowledgeBase.Store
 
-FAILURES_TO_PAUSE = 2
 SECONDS_PAUSED = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """How a store is reached: its module and class, its settings, and the extra that brings its package."""
+    """How a store is reached: its class, its settings, and the extra that brings its package."""
 
-    module: str
-    name: str
+    path: str
     address: str
     token: str
     extra: str
 
 
 DRIVERS = {
-    Store.MILVUS.value: Driver("kb.index.mirrors.milvus", "MilvusMirror", "MILVUS_URI", "MILVUS_TOKEN", "milvus"),
-    Store.CHROMA.value: Driver("kb.index.mirrors.chroma", "ChromaMirror", "CHROMA_URL", "CHROMA_TOKEN", "chroma"),
+    Store.MILVUS.value: Driver("kb.index.mirrors.milvus.MilvusMirror", "MILVUS_URI", "MILVUS_TOKEN", "milvus"),
+    Store.CHROMA.value: Driver("kb.index.mirrors.chroma.ChromaMirror", "CHROMA_URL", "CHROMA_TOKEN", "chroma"),
 }
 KEYWORD_STORES = frozenset({Store.MILVUS.value})
 
@@ -49,19 +47,18 @@ KEYWORD_STORES = frozenset({Store.MILVUS.value})
 class _Held:
     """What this process has opened. Neither client outlives a fork, so a child opens its own."""
 
-    pid: int
+    pid: int = field(default_factory=os.getpid)
     mirrors: dict[tuple[str, str, str], Mirror] = field(default_factory=dict)
     breakers: dict[str, CircuitBreaker] = field(default_factory=dict)
     opening: dict[str, threading.Lock] = field(default_factory=lambda: {name: threading.Lock() for name in DRIVERS})
 
 
-_held = _Held(os.getpid())
+_held = _Held()
 
 
 def configured_stores() -> tuple[str, ...]:
     """The stores that a knowledge base may be moved to."""
-    addresses = {name: getattr(settings, driver.address) for name, driver in DRIVERS.items()}
-    return (Store.POSTGRES.value, *(name for name, address in addresses.items() if address))
+    return (Store.POSTGRES.value, *(name for name, driver in DRIVERS.items() if getattr(settings, driver.address)))
 
 
 def mirror(store: str) -> Mirror:
@@ -101,7 +98,7 @@ def asked(store: str, ask: Callable[[Mirror], T]) -> T:
     Raises:
         ChannelUnavailable: its server cannot be reached or refuses, or has done so repeatedly a moment ago.
     """
-    closed = CircuitBreaker(failures_to_open=FAILURES_TO_PAUSE, seconds_open=SECONDS_PAUSED)
+    closed = CircuitBreaker(failures_to_open=2, seconds_open=SECONDS_PAUSED)
     breaker = _of_this_process().breakers.setdefault(store, closed)
     if not breaker.allows():
         raise _unavailable(f"{Store(store).label} failed repeatedly and is not asked for {SECONDS_PAUSED:.0f} s")
@@ -118,16 +115,14 @@ def forget() -> None:
     """Has the next use open every client again."""
     global _held  # noqa: PLW0603 - one for the process
     for each in _held.mirrors.values():
-        close = getattr(each, "close", None)
-        if close is not None:
-            close()
-    _held = _Held(os.getpid())
+        each.close()
+    _held = _Held()
 
 
 def _of_this_process() -> _Held:
     global _held  # noqa: PLW0603 - one for the process
     if _held.pid != os.getpid():
-        _held = _Held(os.getpid())
+        _held = _Held()
     return _held
 
 
@@ -145,7 +140,7 @@ def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:
             )
         )
     try:
-        kind: Callable[[str, str, float], Mirror] = getattr(importlib.import_module(driver.module), driver.name)
+        kind: Callable[[str, str, float], Mirror] = import_string(driver.path)
     except ImportError as error:
         raise StoreNotConfigured(
             Message(

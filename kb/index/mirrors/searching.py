@@ -4,6 +4,7 @@ So deleted and disabled chunks never come back, scores and ties are PostgreSQL's
 in is found all the same.
 """
 
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -54,23 +55,20 @@ class MirroredVectorStore:
         kind: str = "content",
         only: NDArray[np.int64] | None = None,
     ) -> Found:
-        is_small = only is not None and only.size <= MAX_EXACT
-        if k < 1 or is_small or not np.any(vector):
-            return self._exact.search(kb_id, model_id, vector, k, kind=kind, only=only)
+        exact = partial(self._exact.search, kb_id, model_id, vector, k, kind=kind)
+        if k < 1 or not np.any(vector) or (only is not None and only.size <= MAX_EXACT):
+            return exact(only=only)
         pending = pending_chunks(kb_id, self._store, ("", model_id))
         if pending is None:
             raise outdated(self._store, BEHIND)
         collection = VectorCollection(kb_id, model_id, str(kind), vector.size)
         named = asked(self._store, lambda mirror: _named(mirror, collection, vector, k, pending, only))
-        if named is None or not named.size:
-            if named is not None and has_taken_in(self._store, collection):
-                raise outdated(self._store, LOST)
-            return self._exact.search(kb_id, model_id, vector, k, kind=kind, only=only)
-        among = np.union1d(named, pending if only is None else np.intersect1d(pending, only))
-        found = self._exact.search(kb_id, model_id, vector, k, kind=kind, only=among)
-        if found[0].size < k:  # what the server named is not there any more
-            return self._exact.search(kb_id, model_id, vector, k, kind=kind, only=only)
-        return found
+        if named is None:
+            return exact(only=only)
+        if not named.size and has_taken_in(self._store, collection):
+            raise outdated(self._store, LOST)
+        found = exact(only=np.union1d(named, pending if only is None else np.intersect1d(pending, only)))
+        return found if found[0].size >= k else exact(only=only)  # what the server named is not there any more
 
     def similarities(
         self,
@@ -104,20 +102,19 @@ class MirroredKeywordStore:
             raise outdated(self.name, BEHIND)
         if pending.size:
             return None
-        collection = TextCollection(kb_id, self._language)
-        chunk_ids, scores = self._asked(collection, text, k, only)
+        chunk_ids, scores = self._asked(kb_id, text, k, only)
         there = enabled_among(kb_id, chunk_ids)
         return chunk_ids[there], scores[there]
 
     def scores(self, kb_id: int, text: str, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         if not chunk_ids.size:
             return np.empty(0)
-        collection = TextCollection(kb_id, self._language)
-        found, scores = self._asked(collection, text, chunk_ids.size, chunk_ids)
+        found, scores = self._asked(kb_id, text, chunk_ids.size, chunk_ids)
         known = dict(zip(found.tolist(), scores.tolist(), strict=True))
         return np.array([known.get(chunk_id, 0.0) for chunk_id in chunk_ids.tolist()])
 
-    def _asked(self, collection: TextCollection, text: str, k: int, only: NDArray[np.int64] | None) -> Found:
+    def _asked(self, kb_id: int, text: str, k: int, only: NDArray[np.int64] | None) -> Found:
+        collection = TextCollection(kb_id, self._language)
         ids = None if only is None else only.tolist()
         found = asked(self.name, lambda mirror: mirror.search_texts(collection, text, min(k, mirror.most), only=ids))
         if found is None and has_taken_in(self.name, collection):
@@ -151,8 +148,7 @@ def _named(
         nearest = mirror.nearest(collection, vector, limit)
         if nearest is None:
             return NOTHING[0]
-        chunk_ids = np.unique(nearest)
-        current = np.setdiff1d(chunk_ids, pending, assume_unique=True)
+        current = np.setdiff1d(nearest, pending)
         if only is not None:
             current = np.intersect1d(current, only, assume_unique=True)
         if current.size >= k:
