@@ -46,9 +46,8 @@ class _CopyLost(Exception):
     """A collection that has taken something in is not there."""
 
 
-_Change = tuple[
-    int, int | None, str
-]  # the id of a row of the log, the chunk (None: all that the store holds), the model
+# The id of a row of the log, the chunk (None: all that the store holds), and the model.
+_Change = tuple[int, int | None, str]
 
 
 @contextmanager
@@ -115,9 +114,10 @@ def refill(kb_id: int, store: str) -> int:
 def waiting() -> list[tuple[int, str]]:
     """The knowledge bases and stores with changes to apply, less those that have failed a moment ago."""
     now = timezone.now()
-    filling = KnowledgeBase.objects.exclude(target_store="").values("pk")
     rows = StoreChange.objects.filter(
-        Q(chunk_id__isnull=False) | Q(created_at__lt=now - RETIRED_FOR) | Q(knowledge_base__in=filling)
+        Q(chunk_id__isnull=False)
+        | Q(created_at__lt=now - RETIRED_FOR)
+        | Q(knowledge_base__in=KnowledgeBase.objects.exclude(target_store="").values("pk"))
     )
     paused = set(StoreState.objects.filter(retry_at__gt=now).values_list("knowledge_base_id", "store"))
     found = rows.order_by("knowledge_base_id", "store").values_list("knowledge_base_id", "store").distinct()
@@ -152,38 +152,41 @@ def _apply_batch(kb_id: int, store: str) -> bool:
 
 def _oldest(kb_id: int, store: str) -> list[_Change]:
     log = StoreChange.objects.filter(knowledge_base=kb_id, store=store).order_by("pk")
-    if not KnowledgeBase.objects.filter(Q(store=store) | Q(target_store=store), pk=kb_id).exists():
-        is_gone = not KnowledgeBase.objects.filter(pk=kb_id).exists()
-        log = log if is_gone else log.filter(created_at__lt=timezone.now() - RETIRED_FOR)
+    stores = KnowledgeBase.objects.filter(pk=kb_id).values_list("store", "target_store").first()
+    if stores is not None and store not in stores:
+        log = log.filter(created_at__lt=timezone.now() - RETIRED_FOR)
     return list(log.values_list("pk", "chunk_id", "model")[:CHANGES_A_BATCH])
 
 
 def _write(target: Mirror, kb: KnowledgeBase, changes: Sequence[_Change]) -> None:
     """Brings what the store holds of changed chunks up to date; of some only the vectors of a model have changed."""
     whole = sorted({chunk_id for _, chunk_id, model in changes if chunk_id is not None and not model})
-    by_model: dict[str, set[int]] = defaultdict(set)
-    for _, chunk_id, model in changes:
-        if chunk_id is not None and model:
-            by_model[model].add(chunk_id)
     there = target.collections(kb.pk)
-    text_collection = TextCollection(kb.pk, kb.language)
     if whole:
-        _write_vectors(target, kb, whole, there - {text_collection.name}, None)
+        texts = TextCollection(kb.pk, kb.language)
+        _write_vectors(target, kb, whole, there - {texts.name}, None)
         if target.has_keywords:
-            _require_collection(target.store, text_collection, there)
+            _require_collection(target.store, texts, there)
             rows = Chunk.objects.filter(pk__in=whole, enabled=True).select_related("document")
-            target.write_texts(text_collection, whole, {chunk.pk: searchable_text_of(chunk) for chunk in rows})
-    for model_id, chunk_ids in by_model.items():
-        prefix = vectors_prefix(kb.pk, model_id)
-        if others := sorted(chunk_ids.difference(whole)):
-            _write_vectors(target, kb, others, {name for name in there if name.startswith(prefix)}, model_id)
+            target.write_texts(texts, whole, {chunk.pk: searchable_text_of(chunk) for chunk in rows})
+    for model_id in {model for _, _, model in changes if model}:
+        changed = {chunk_id for _, chunk_id, model in changes if model == model_id and chunk_id is not None}
+        if others := sorted(changed.difference(whole)):
+            of_model = {name for name in there if name.startswith(vectors_prefix(kb.pk, model_id))}
+            _write_vectors(target, kb, others, of_model, model_id)
 
 
 def _write_vectors(
     target: Mirror, kb: KnowledgeBase, chunk_ids: Sequence[int], there: set[str], model_id: str | None
 ) -> None:
     """Makes each collection hold what PostgreSQL holds of the chunks: of one model, or of all."""
-    found = _vectors(kb.pk, chunk_ids, model_id)
+    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, chunk__in=chunk_ids, enabled=True).order_by("pk")
+    if model_id is not None:
+        rows = rows.filter(model=model_id)
+    found: dict[VectorCollection, list[StoredVector]] = defaultdict(list)
+    for chunk_id, model, kind, ordinal, vector in rows.values_list("chunk_id", "model", "kind", "ordinal", "vector"):
+        values = np.asarray(vector, dtype=np.float32)
+        found[VectorCollection(kb.pk, model, kind, values.size)].append(StoredVector(chunk_id, ordinal, values))
     for collection, vectors in found.items():
         _require_collection(target.store, collection, there)
         target.write_vectors(collection, chunk_ids, vectors)
@@ -196,17 +199,6 @@ def _require_collection(store: str, collection: TextCollection | VectorCollectio
         raise _CopyLost
 
 
-def _vectors(kb_id: int, chunk_ids: Sequence[int], model_id: str | None) -> dict[VectorCollection, list[StoredVector]]:
-    rows = ChunkEmbedding.objects.filter(knowledge_base=kb_id, chunk__in=chunk_ids, enabled=True).order_by("pk")
-    if model_id is not None:
-        rows = rows.filter(model=model_id)
-    found: dict[VectorCollection, list[StoredVector]] = defaultdict(list)
-    for chunk_id, model, kind, ordinal, vector in rows.values_list("chunk_id", "model", "kind", "ordinal", "vector"):
-        values = np.asarray(vector, dtype=np.float32)
-        found[VectorCollection(kb_id, model, kind, values.size)].append(StoredVector(chunk_id, ordinal, values))
-    return found
-
-
 def _settle(kb_id: int, store: str, changes: Sequence[_Change]) -> None:
     """Deletes the rows that were applied.
 
@@ -216,10 +208,9 @@ def _settle(kb_id: int, store: str, changes: Sequence[_Change]) -> None:
     with transaction.atomic():
         deleted, _by_model = StoreChange.objects.filter(pk__in=[pk for pk, _, _ in changes]).delete()
         if deleted < len(changes):
-            again = {chunk_id for _, chunk_id, _ in changes if chunk_id is not None}
             StoreChange.objects.bulk_create(
                 StoreChange(knowledge_base_id=kb_id, store=store, chunk_id=chunk_id, model="")
-                for chunk_id in sorted(again)
+                for chunk_id in sorted({chunk_id for _, chunk_id, _ in changes if chunk_id is not None})
             )
 
 
@@ -239,9 +230,8 @@ def note_failure(kb_id: int, store: str, reason: str) -> None:
     logger.warning("the copy of knowledge base %s was not brought up to date: %s", kb_id, reason)
     now = timezone.now()
     state = StoreState.objects.filter(knowledge_base=kb_id, store=store).first()
-    if (
-        state is None
-    ):  # it was deleted or has moved, and what it had there is to be dropped: due again as if that were now
+    if state is None:
+        # It was deleted or has moved, and what it had there is to be dropped: due again as if that were now.
         StoreChange.objects.filter(knowledge_base=kb_id, store=store).update(created_at=now)
         return
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.failures, 10))

@@ -1,5 +1,6 @@
 """How far the copies of knowledge bases in other stores are, and whether they find what an exact search finds."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,8 +44,7 @@ class CopyCheck:
 
     @property
     def is_complete(self) -> bool:
-        names = self.expected.keys() | self.found.keys()
-        return all(self.expected.get(name, 0) == self.found.get(name, 0) for name in names)
+        return Counter(self.expected) == Counter(self.found)
 
     @property
     def is_good(self) -> bool:
@@ -97,27 +97,29 @@ def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
 
 def copy_count(kb: KnowledgeBase, store: str) -> CopyCheck:
     """As `copy_check`, without a search."""
-    spaces = _spaces(kb.pk)
-    expected = {space.name: count for space, count in spaces.items()}
+    expected = {space.name: count for space, count in _spaces(kb.pk).items()}
     target = mirror(store)
     if target.has_keywords:
-        expected[TextCollection(kb.pk, kb.language).name] = Chunk.objects.filter(
-            knowledge_base=kb, enabled=True
-        ).count()
+        texts = Chunk.objects.filter(knowledge_base=kb, enabled=True)
+        expected[TextCollection(kb.pk, kb.language).name] = texts.count()
     return CopyCheck(expected, target.counts(kb.pk))
 
 
 def measured(check: CopyCheck, kb: KnowledgeBase, store: str) -> CopyCheck:
     """The counts, and how much of what exact searches find the copy's searches do."""
-    searched = [space for space in _spaces(kb.pk) if (space.model_id, space.kind) == (kb.embedding_model, "content")]
-    recalls = [_recall(store, space, row) for space in searched for row in _sample(space)]
-    known = [recall for recall in recalls if recall is not None]
-    return replace(check, recall=float(np.mean(known)) if known else None, sampled=len(known))
+    recalls = [
+        recall
+        for space in _spaces(kb.pk)
+        if (space.model_id, space.kind) == (kb.embedding_model, "content")
+        for vector in _sample(space)
+        if (recall := _recall(store, space, vector)) is not None
+    ]
+    return replace(check, recall=float(np.mean(recalls)) if recalls else None, sampled=len(recalls))
 
 
 def _spaces(kb_id: int) -> dict[VectorCollection, int]:
-    rows = fetch_all(SPACES, [kb_id])
-    return {VectorCollection(kb_id, model, kind, dimension): count for model, kind, dimension, count in rows}
+    """The vectors of a knowledge base, and how many they are."""
+    return {VectorCollection(kb_id, *space): count for *space, count in fetch_all(SPACES, [kb_id])}
 
 
 def _sample(space: VectorCollection) -> list[list[float]]:
@@ -139,8 +141,8 @@ def _recall(store: str, space: VectorCollection, row: list[float]) -> float | No
     )
     exact: dict[int, float] = {}
     for start in range(0, everything.size, MAX_EXACT):  # so many at a time are compared without an index
-        part = everything[start : start + MAX_EXACT]
-        found = PgVectorStore().search(space.kb_id, space.model_id, vector, DEPTH, kind=space.kind, only=part)
+        only = everything[start : start + MAX_EXACT]
+        found = PgVectorStore().search(space.kb_id, space.model_id, vector, DEPTH, kind=space.kind, only=only)
         exact |= dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
     best = sorted(exact, key=lambda chunk_id: (-exact[chunk_id], chunk_id))[:DEPTH]
     if not best:

@@ -43,8 +43,11 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
         if store == locked.store:
             raise Rejected("store_in_use", _("Searches use %(store)s already.") % {"store": Store(store).label})
         if locked.target_store not in ("", store):
-            message = _("The knowledge base is on its way to %(store)s: wait for it, or cancel that move first.")
-            raise Rejected("already_changing", message % {"store": Store(locked.target_store).label})
+            raise Rejected(
+                "already_changing",
+                _("The knowledge base is on its way to %(store)s: wait for it, or cancel that move first.")
+                % {"store": Store(locked.target_store).label},
+            )
         state, _is_new = StoreState.objects.get_or_create(knowledge_base=locked, store=store)
         if not locked.target_store or state.status == Status.FAILED:
             locked.target_store = store
@@ -145,9 +148,8 @@ class StoreMove(Move):
         """Without those that have failed, now or for good."""
         states = StoreState.objects.filter(
             knowledge_base=OuterRef("pk"), store=OuterRef("target_store"), status__in=(Status.FILLING, Status.CHECKING)
-        )
-        going_on = states.exclude(retry_at__gt=timezone.now())
-        return KnowledgeBase.objects.exclude(target_store="").filter(Exists(going_on))
+        ).exclude(retry_at__gt=timezone.now())
+        return KnowledgeBase.objects.exclude(target_store="").filter(Exists(states))
 
     def sweep(self) -> list[int]:
         """All of them: to apply changes has locks of its own, so that a task too many does no harm."""
@@ -167,11 +169,13 @@ def _indexed(kb: KnowledgeBase) -> dict[str, object]:
     if not maintain_vector_indexes(kb.pk).is_done:
         raise AlreadyRunning("already_running", "Another process is making vector indexes.")
     if lacking := spaces_without_index(kb.pk):
-        template = gettext_noop(
-            "The index of {vectors} vectors could not be made, and without it each search would compare them all: see the "
-            "worker’s log for the reason (mostly memory or disk), then start the move again."
+        reason = Message(
+            gettext_noop(
+                "The index of {vectors} vectors could not be made, and without it each search would compare them all: see "
+                "the worker’s log for the reason (mostly memory or disk), then start the move again."
+            ),
+            vectors=max(space.vectors for space in lacking),
         )
-        reason = Message(template, vectors=max(space.vectors for space in lacking))
         raise _failed(kb, Store.POSTGRES, "index_not_made", reason, {})
     _update_status(kb, Status.CHECKING)
     measure_due(kb.pk)
@@ -202,24 +206,23 @@ def _update_status(kb: KnowledgeBase, status: str) -> None:
 
 def _bad(check: CopyCheck) -> str:
     if not check.is_complete:
-        message = _(
+        return _(
             "The copy holds %(found)d vectors and texts, and PostgreSQL %(expected)d: start the move again; if that does not "
             "help, look at the store’s log."
-        )
-        return message % {"found": sum(check.found.values()), "expected": sum(check.expected.values())}
-    message = _(
+        ) % {"found": sum(check.found.values()), "expected": sum(check.expected.values())}
+    return _(
         "The copy finds %(recall).3f of what an exact search finds, and %(least).2f is wanted: look at the store’s index "
         "settings, then start the move again."
-    )
-    return message % {"recall": check.recall or 0.0, "least": LEAST_RECALL}
+    ) % {"recall": check.recall or 0.0, "least": LEAST_RECALL}
 
 
 def _not_configured(store: str) -> str:
     driver = DRIVERS.get(store)
     if driver is None:
-        known = ", ".join(Store.values)
-        return _("There is no store “%(store)s”: choose one of %(known)s.") % {"store": store[:40], "known": known}
-    message = _(
+        return _("There is no store “%(store)s”: choose one of %(known)s.") % {
+            "store": store[:40],
+            "known": ", ".join(Store.values),
+        }
+    return _(
         "%(store)s is not set up here: set %(variable)s, start the web and worker processes anew, and try again."
-    )
-    return message % {"store": Store(store).label, "variable": driver.address}
+    ) % {"store": Store(store).label, "variable": driver.address}
