@@ -356,13 +356,12 @@ class BM25Store:
         changes = changes_since(key.kb_id, key.tokenizer_id, base.base_version, limit=limit)
         if changes is None:
             return None
-        if not changes.chunk_ids.size:
-            current = StoredIndex(base.index.base, base.base_version, base.build_ms)
-        else:
+        version, chunk_ids, rows = changes
+        index = base.index.base
+        if chunk_ids.size:
             self._cache.count(updates=1)
-            index = base.index.with_changes(changes.chunk_ids, changes.rows)
-            current = StoredIndex(index, base.base_version, base.build_ms)
-        return Found(current, key.at(changes.version), found.tier)
+            index = base.index.with_changes(chunk_ids, rows)
+        return Found(StoredIndex(index, base.base_version, base.build_ms), key.at(version), found.tier)
 
     def _build(self, wanted: CacheKey) -> Answer:
         started = time.perf_counter()

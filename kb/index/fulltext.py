@@ -116,9 +116,9 @@ def _candidates(k: int) -> int:
 def _holders(kb_id: int, tokenizer_id: str, lexemes: Sequence[str], only: NDArray[np.int64] | None) -> _Holders:
     rows = fetch_all(HOLDERS, [list(map(quoted_lexeme, lexemes)), kb_id, tokenizer_id])
     found = {place - 1: np.frombuffer(ids, dtype=">i8").astype(np.int64) for place, ids in rows}
-    lists = [found.get(place, np.empty(0, dtype=np.int64)) for place in range(len(lexemes))]
-    counts = np.array([ids.size for ids in lists], dtype=np.int64)
-    held, places = np.concatenate([*lists, np.empty(0, dtype=np.int64)]), np.repeat(np.arange(counts.size), counts)
+    counts = np.array([found[place].size if place in found else 0 for place in range(len(lexemes))], dtype=np.int64)
+    held = np.concatenate([*found.values(), np.empty(0, dtype=np.int64)])  # the rows are in the order of the lexemes
+    places = np.repeat(np.arange(counts.size), counts)
     if only is not None:
         passes = np.isin(held, only)
         held, places = held[passes], places[passes]
@@ -213,22 +213,8 @@ WHERE log.changed > greatest(%(min)s, %(share)s * coalesce(i.chunk_count, 0))
   AND (%(only)s::bigint[] IS NULL OR log.knowledge_base_id = ANY(%(only)s))
 """
 
+MOVED = "the knowledge base has moved to another tokenizer: try again"
 StoredRow = tuple[int, bytes, bytes, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What happened to a knowledge base's chunks since a version.
-
-    Attributes:
-        version: the knowledge base's when this was read.
-        chunk_ids: shape (n_changed,), ascending.
-        rows: the postings of those that are there and enabled.
-    """
-
-    version: int
-    chunk_ids: NDArray[np.int64]
-    rows: tuple[StoredRow, ...]
 
 
 def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
@@ -243,27 +229,34 @@ def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
         if first is None:
             return 0, OkapiIndex.build(())
         version, active, *_ = first
-        _require_tokenizer(active, tokenizer_id)
+        if active != tokenizer_id:
+            raise ScopeOutdated(MOVED)
         return version, OkapiIndex.build(row[2:] for row in chain([first], cursor) if row[2] is not None)
 
 
-def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) -> Changes | None:
+def changes_since(
+    kb_id: int, tokenizer_id: str, version: int, *, limit: int
+) -> tuple[int, NDArray[np.int64], tuple[StoredRow, ...]] | None:
     """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
+
+    Returns:
+        The knowledge base's version when this was read; the chunks that have changed, shape (n_changed,), ascending; and
+        the postings of those that are there and enabled.
 
     Raises:
         ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
     """
+    values = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
     with binary_cursor() as cursor:
-        wanted = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
-        found = cursor.execute(CHANGES, wanted, binary=True).fetchall()
+        found = cursor.execute(CHANGES, values, binary=True).fetchall()
     if not found or len(found) > limit:
         return None
-    _require_tokenizer(found[0][1], tokenizer_id)
+    if found[0][1] != tokenizer_id:
+        raise ScopeOutdated(MOVED)
     if any(is_reset for _, _, _, is_reset, *_ in found):
         return None
     changed = np.sort(np.array([row[2] for row in found if row[2] is not None], dtype=np.int64))
-    rows = tuple((row[2], row[4], row[5], row[6]) for row in found if row[4] is not None)
-    return Changes(found[0][0], changed, rows)
+    return found[0][0], changed, tuple((row[2], *row[4:]) for row in found if row[4] is not None)
 
 
 def log_start(kb_id: int) -> int:
@@ -277,8 +270,3 @@ def long_change_logs(kb_ids: Sequence[int] | None = None) -> list[int]:
     only = None if kb_ids is None else list(kb_ids)
     values = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": only}
     return [kb_id for (kb_id,) in fetch_all(LONG_LOGS, values)]
-
-
-def _require_tokenizer(active: str, wanted: str) -> None:
-    if active != wanted:
-        raise ScopeOutdated("the knowledge base has moved to another tokenizer: try again")

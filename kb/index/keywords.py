@@ -68,17 +68,17 @@ class Terms:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class LlmReader:
     """Reads chunks with one call each.
 
-    Args:
+    Attributes:
         generator: the language model.
         timeout_s: of a call.
     """
 
-    def __init__(self, generator: OpenAIGenerator, *, timeout_s: float) -> None:
-        self._generator = generator
-        self._timeout_s = timeout_s
+    generator: OpenAIGenerator
+    timeout_s: float
 
     def read(self, text: str, *, keywords: bool, questions: bool) -> Terms:
         """The keywords and questions of a text, those of the two that are asked for.
@@ -87,7 +87,7 @@ class LlmReader:
             GenerationFailed: as the generator; `llm_unusable` when the answer does not follow the schema.
         """
         wanted = [name for name, asked in (("keywords", keywords), ("questions", questions)) if asked]
-        return _parse(self._generator.complete(_prompt(text, wanted), timeout_s=self._timeout_s, as_json=True), wanted)
+        return _parse(self.generator.complete(_prompt(text, wanted), timeout_s=self.timeout_s, as_json=True), wanted)
 
 
 def _prompt(text: str, wanted: list[str]) -> list[Turn]:
@@ -105,20 +105,19 @@ def _prompt(text: str, wanted: list[str]) -> list[Turn]:
 
 
 def _parse(answer: str, wanted: list[str]) -> Terms:
+    """A code fence around the answer is taken off; some models fill one with blanks, over which a pattern would take hours."""
+    answer = answer.strip()
+    fence = _FENCE.match(answer)
+    if fence and answer.endswith("```") and len(answer) >= fence.end() + 3:
+        answer = answer[fence.end() : -3]
     try:
-        found: Any = json.loads(_unfenced(answer.strip()))
+        found: Any = json.loads(answer)
     except (ValueError, RecursionError) as error:
         raise _unusable(Message(gettext_noop("is not JSON"))) from error
     if not isinstance(found, dict):
         raise _unusable(Message(gettext_noop("is not a JSON object")))
     read = {name: _texts(found.get(name), name) for name in wanted}
     return Terms(read.get("keywords", ()), read.get("questions", ()))
-
-
-def _unfenced(answer: str) -> str:
-    """Without the code fence around it; some models fill an answer with blanks, over which an expression would take hours."""
-    fence = _FENCE.match(answer)
-    return answer[fence.end() : -3] if fence and answer.endswith("```") and len(answer) >= fence.end() + 3 else answer
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:
@@ -132,8 +131,7 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
     items: dict[str, Any] = _SCHEMAS[name]
     distinct: dict[str, str] = {}
     for text in value:
-        kept = "".join(letter for letter in text if letter.isprintable() or letter.isspace())
-        cleaned = " ".join(kept.split())
+        cleaned = " ".join("".join(letter for letter in text if letter.isprintable() or letter.isspace()).split())
         if 0 < len(cleaned) <= items["items"]["maxLength"]:
             distinct.setdefault(cleaned.casefold(), cleaned)
     return tuple(distinct.values())[: items["maxItems"]]
@@ -155,9 +153,10 @@ def _unusable(fault: str) -> GenerationFailed:
 def chunk_reader() -> LlmReader | None:
     """What finds keywords and questions of chunks; None where no language model is configured."""
     model = generator()
-    if model is not None:
-        model.load()  # here, so that the first chunk does not wait for it
-    return None if model is None else LlmReader(model, timeout_s=settings.LLM_SECONDS)
+    if model is None:
+        return None
+    model.load()  # here, so that the first chunk does not wait for it
+    return LlmReader(model, timeout_s=settings.LLM_SECONDS)
 
 
 logger = logging.getLogger(__name__)
@@ -225,9 +224,7 @@ def find_terms(
     if extraction is None:
         return [Terms(each.keywords or (), each.questions) for each in chunks]
     is_slow = extraction.reader is not None and (extraction.by_model or extraction.questions)
-    executor: Executor = InlineExecutor()
-    if is_slow:
-        executor = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="terms")
+    executor: Executor = ThreadPoolExecutor(READ_AT_ONCE, "terms") if is_slow else InlineExecutor()
     found = []
     try:
         for future in [executor.submit(_terms, each, extraction) for each in chunks]:
@@ -263,8 +260,7 @@ def _terms(chunk: Source, extraction: Extraction) -> Terms:
         read = _read(chunk.text, extraction, keywords=wants_keywords and extraction.by_model, questions=wants_questions)
     keywords = chunk.keywords or ()
     if wants_keywords:
-        by_model = extraction.by_model and not read.problem
-        keywords = read.keywords if by_model else extract(chunk.text, extraction)
+        keywords = read.keywords if extraction.by_model and not read.problem else extract(chunk.text, extraction)
     return Terms(keywords, chunk.questions or read.questions, read.problem)
 
 

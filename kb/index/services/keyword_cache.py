@@ -31,7 +31,7 @@ class IndexState(StrEnum):
     OUTDATED = "outdated"  # the next search builds another
 
 
-def with_base(rows: QuerySet[KnowledgeBase]) -> QuerySet[Any]:
+def with_base(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Knowledge bases with what `bm25_indexes` says of their base, the count of `changes` since it, and `is_reset`."""
     newer = ChunkChange.objects.filter(knowledge_base=OuterRef("pk"), version__gt=OuterRef("base_version"))
     written = newer.exclude(operation=ChunkChange.Operation.RESET).order_by().values("knowledge_base")
@@ -55,25 +55,23 @@ def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> I
     """The state of a knowledge base that was read through `with_base`, with its `version_row`."""
     if not has_chunks:
         return IndexState.EMPTY
+    serves = kb.base_tokenizer == kb.tokenizer_id and kb.base_format == index_fingerprint()
     if kb.base_version is None:
         state = IndexState.MISSING
-    else:
-        serves = kb.base_tokenizer == kb.tokenizer_id and kb.base_format == index_fingerprint()
-        is_usable = serves and not kb.is_reset and kb.changes <= most_changes(kb.base_chunks)
+    elif not serves or kb.is_reset or kb.changes > most_changes(kb.base_chunks):
         state = IndexState.OUTDATED
-        if is_usable:
-            state = IndexState.CHANGED if kb.changes else IndexState.CURRENT
+    else:
+        state = IndexState.CHANGED if kb.changes else IndexState.CURRENT
     return IndexState.BUILDING if kb.pk in building and state is not IndexState.CURRENT else state
 
 
 def indexed_knowledge_bases(principal: Principal) -> QuerySet[Any]:
     """The knowledge bases whose indexes the principal may know of, to be paged and given to `add_index_state`."""
-    rows = KnowledgeBase.objects.visible_to(principal).select_related("version_row")
-    annotated: QuerySet[Any] = with_base(rows).annotate(
+    rows: QuerySet[Any] = with_base(KnowledgeBase.objects.visible_to(principal).select_related("version_row")).annotate(
         base_bytes=_payload_bytes("bm25_index__payload"),
         has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))),
     )
-    return annotated
+    return rows
 
 
 def add_index_state(rows: Sequence[Any]) -> None:

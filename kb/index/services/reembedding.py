@@ -55,8 +55,11 @@ def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) 
         if model_id == locked.embedding_model:
             raise Rejected("model_in_use", _("Searches use the model “%(model)s” already.") % {"model": model_id})
         if locked.target_embedding_model not in ("", model_id):
-            message = _("The knowledge base is on its way to “%(model)s”: swap to it or cancel that change first.")
-            raise Rejected("already_changing", message % {"model": locked.target_embedding_model})
+            raise Rejected(
+                "already_changing",
+                _("The knowledge base is on its way to “%(model)s”: swap to it or cancel that change first.")
+                % {"model": locked.target_embedding_model},
+            )
         row, _created = Reembedding.objects.get_or_create(knowledge_base=locked, defaults={"model": model_id})
         if not locked.target_embedding_model:
             row.model, row.dimension = model_id, None
@@ -138,8 +141,10 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
             )
         row = Reembedding.objects.filter(knowledge_base=locked).first()
         if row and row.swapped_at and row.swapped_at > timezone.now() - RETIRED_FOR:
-            message = _("Searches that began before the swap may still read the former vectors: try again in a minute.")
-            raise Rejected("just_swapped", message)
+            raise Rejected(
+                "just_swapped",
+                _("Searches that began before the swap may still read the former vectors: try again in a minute."),
+            )
         vectors_dropping.send(KnowledgeBase, knowledge_base=locked)
         locked.previous_embedding_model = ""
         locked.save(update_fields=["previous_embedding_model"])
@@ -149,9 +154,8 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
 
 def profile_after(kb: KnowledgeBase, model_id: str) -> str:
     """The name of the profile that a knowledge base would search by with a model: its own, unless it is the usual one."""
-    profile = kb.profile
-    is_usual = profile.is_version_of_same(starting_profile(kb.embedding_model))
-    return starting_profile(model_id).name if is_usual else str(profile.name)
+    is_usual = kb.profile.is_version_of_same(starting_profile(kb.embedding_model))
+    return starting_profile(model_id).name if is_usual else str(kb.profile.name)
 
 
 def search_with(kb: KnowledgeBase, model_id: str) -> None:
@@ -163,8 +167,11 @@ def search_with(kb: KnowledgeBase, model_id: str) -> None:
     if model_id == kb.embedding_model:
         return
     if not model_id or model_id not in (kb.target_embedding_model, kb.previous_embedding_model):
-        message = _("The knowledge base holds no vectors of the model “%(model)s”: start a change to it first.")
-        raise Rejected("no_such_vectors", message % {"model": model_id})
+        raise Rejected(
+            "no_such_vectors",
+            _("The knowledge base holds no vectors of the model “%(model)s”: start a change to it first.")
+            % {"model": model_id},
+        )
     kb.embedding_model, kb.dimension = model_id, None  # whatever the model answers with is what made them
 
 
@@ -240,13 +247,13 @@ class Reembed(Move):
         return row.status == Status.SWAPPED
 
     def unfinished(self) -> QuerySet[Reembedding]:
-        rows = Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING))
-        return rows.exclude(knowledge_base__target_embedding_model="")
+        return Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING)).exclude(
+            knowledge_base__target_embedding_model=""
+        )
 
     def note_failure(self, kb_id: int, error: Exception) -> None:
         """Stores why a worker could not go on; what it has made is used by the next try."""
-        unfinished = Reembedding.objects.filter(knowledge_base=kb_id, status__in=(Status.BUILDING, Status.INDEXING))
-        unfinished.update(status=Status.FAILED, error=message_of(error), told_at=timezone.now())
+        self.unfinished().filter(pk=kb_id).update(status=Status.FAILED, error=message_of(error), told_at=timezone.now())
 
 
 REEMBED = Reembed()
@@ -254,10 +261,15 @@ REEMBED = Reembed()
 
 def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
     """Writes the vectors of chunks, less those that have been edited meanwhile; False where the target has changed."""
-    sources = []
-    for chunk in batch:  # another model is no reason to look for other keywords and questions than the chunk has
-        keywords = tuple(chunk.keywords) if kb.keyword_vectors or chunk.own_keywords else ()
-        sources.append(Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), keywords))
+    sources = [  # another model is no reason to look for other keywords and questions than the chunk has
+        Source(
+            searchable_text_of(chunk),
+            chunk.text,
+            tuple(chunk.questions),
+            tuple(chunk.keywords) if kb.keyword_vectors or chunk.own_keywords else (),
+        )
+        for chunk in batch
+    ]
     prepared = prepare(sources, tokenizers=(), embedder=model)
     with holding_model(kb):
         if not KnowledgeBase.objects.filter(pk=kb.pk, target_embedding_model=model.model_id).exists():

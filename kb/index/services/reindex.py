@@ -104,8 +104,7 @@ def reindex_embeddings(
     embedded = ChunkEmbedding.objects.filter(model=model.model_id, kind=ChunkEmbedding.Kind.CONTENT)
     while True:
         for batch in chunk_batches(kb, done=finished.intersection):
-            sources = list(map(source_of, batch))
-            prepared = prepare(sources, tokenizers=(), embedder=model, extraction=extraction_of(kb))
+            prepared = prepare(list(map(source_of, batch)), tokenizers=(), embedder=model, extraction=extraction_of(kb))
             with holding_model(kb):
                 rebuild_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
             on_progress(len(batch))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import SequenceMatcher
@@ -138,8 +138,7 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
         tokenized += 1
         terms = after(text)
         postings = count_postings(terms)
-        stored = row["stored__terms"], row["stored__frequencies"]
-        if stored != (postings.terms_bytes, postings.frequencies_bytes):
+        if (row["stored__terms"], row["stored__frequencies"]) != (postings.terms_bytes, postings.frequencies_bytes):
             affected += 1
             if len(examples) < MAX_EXAMPLES:
                 former = before(text)
@@ -190,19 +189,17 @@ def _changed_texts(before: JiebaTokenizer, after: JiebaTokenizer) -> Callable[[s
     starts = re.compile(f"[{re.escape(''.join(sorted(lengths)))}]" if words else r"(?!)")
     # A stop word drops its stem too, and so words that do not contain it.
     plain = JiebaTokenizer()
-    latin = [word for word in stop_words if _LATIN.search(word)]
-    terms = {term for word in latin for term in (word, *plain(word))}
+    terms = {term for word in stop_words if _LATIN.search(word) for term in (word, *plain(word))}
 
     def may_differ(text: str) -> bool:
         folded = _fold(text, after)
-        if any(
+        return any(
             folded[match.start() : match.start() + length] in words
             for match in starts.finditer(folded)
             for length in lengths[match[0]]
-        ):
-            return True
-        # Without its Chinese a text is cut at once.
-        return bool(terms) and not terms.isdisjoint(plain(_CHINESE_RUN.sub(" ", text)))
+        ) or bool(
+            terms and not terms.isdisjoint(plain(_CHINESE_RUN.sub(" ", text)))
+        )  # without Chinese it is cut at once
 
     return may_differ
 
@@ -281,8 +278,11 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     """
     with TOKENIZING.changing(kb) as row:
         wanted = settings.tokenizer_id
-        written = {name: getattr(settings, name) for name in SETTINGS}
-        TokenizerSettings.objects.update_or_create(knowledge_base=row, tokenizer_id=wanted, defaults=written)
+        TokenizerSettings.objects.update_or_create(
+            knowledge_base=row,
+            tokenizer_id=wanted,
+            defaults={name: getattr(settings, name) for name in SETTINGS},
+        )
         target = "" if wanted == row.tokenizer_id else wanted
         if target != row.target_tokenizer_id:
             _keep_only(row.pk, row.tokenizer_id, target)
@@ -304,8 +304,10 @@ def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
     """None where the knowledge base is not on its way to another tokenizer."""
     if not kb.target_tokenizer_id:
         return None
-    done = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=kb.target_tokenizer_id).count()
-    return Progress(done, Chunk.objects.filter(knowledge_base=kb).count())
+    return Progress(
+        done=ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=kb.target_tokenizer_id).count(),
+        total=Chunk.objects.filter(knowledge_base=kb).count(),
+    )
 
 
 class Tokenizing(Move):
@@ -396,11 +398,9 @@ def drop_retired_postings() -> int:
     for kb_id in list(retired.values_list("pk", flat=True)):
         with transaction.atomic():
             locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb_id).first()
-            if locked is None:
-                continue
-            _keep_only(kb_id, locked.tokenizer_id, locked.target_tokenizer_id)
-            KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
-        cleared += 1
+            if locked is not None:
+                _keep_only(kb_id, locked.tokenizer_id, locked.target_tokenizer_id)
+                cleared += KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
     return cleared
 
 
@@ -417,7 +417,7 @@ def _keep_only(kb_id: int, *tokenizer_ids: str) -> None:
 
 def problem_text(error: DictionaryError) -> str:
     """What is wrong with a line of a dictionary or of stop words, and the remedy, in the reader's language."""
-    sentences: Mapping[str, str] = {
+    return {
         "empty_word": _("Line %(line)d: there is no word before the frequency: write one."),
         "no_letters": _("Line %(line)d: what has no letter and no digit is never searched: take the line out."),
         "word_too_long": _("Line %(line)d: the word is too long: write one of at most %(characters)s characters."),
@@ -429,8 +429,7 @@ def problem_text(error: DictionaryError) -> str:
         "too_many_characters": _(
             "The words have more than %(all_characters)s characters in all: leave out words that seldom occur."
         ),
-    }
-    return sentences[error.problem] % {
+    }[error.problem] % {
         "line": error.line,
         "characters": MAX_WORD_CHARACTERS,
         "frequency": f"{MAX_FREQUENCY:,}",

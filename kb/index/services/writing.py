@@ -154,8 +154,7 @@ def any_chunk_without(kb: KnowledgeBase, derived: QuerySet[Any]) -> bool:
     one row, and takes time with the square of the chunks.
     """
     own = Subquery(derived.filter(chunk=OuterRef("pk")).values("pk")[:1])
-    found: bool = Chunk.objects.filter(knowledge_base=kb).annotate(own=own).filter(own__isnull=True).exists()
-    return found
+    return bool(Chunk.objects.filter(knowledge_base=kb).annotate(own=own).filter(own__isnull=True).exists())
 
 
 def searchable_text_of(chunk: Chunk) -> str:
