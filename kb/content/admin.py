@@ -117,9 +117,6 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            opts=self.model_admin.opts,
-            original=self.kb,
-            kb=self.kb,
             members=self.members,
             roles=Membership.Role.choices,
             asked=self._asked(),
@@ -156,20 +153,17 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             return message % names
         if action == "transfer":
             offered = ownership_transfer(kb=self.kb, by=by, username=member.user.username).is_offered
-            message = (
-                _("It belongs to %(name)s once they accept.")
-                if offered
-                else _("The knowledge base belongs to %(name)s from now on.")
-            )
-            return message % names
+            if offered:
+                return _("It belongs to %(name)s once they accept.") % names
+            return _("The knowledge base belongs to %(name)s from now on.") % names
         if action == "withdraw":
             offer_withdraw(kb=self.kb, by=by)
             return _("The offer is withdrawn.")
         role = self.request.POST.get("role", "")
         if role not in Membership.Role.values:
             raise PermissionDenied
-        changed = member_change(kb=self.kb, by=by, user_id=user_id, role=role)
-        return _("%(name)s has the role “%(role)s” from now on.") % {**names, "role": changed.role_text}
+        names["role"] = member_change(kb=self.kb, by=by, user_id=user_id, role=role).role_text
+        return _("%(name)s has the role “%(role)s” from now on.") % names
 
     def _asked(self) -> dict[str, Any] | None:
         """What a link asks to do to a member, before it is done."""
@@ -193,9 +187,6 @@ class LeaveView(KnowledgeBasePage, TemplateView):
     @property
     def title(self) -> str:
         return _("Leave “%(name)s”?") % {"name": self.kb.name}
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**kwargs, opts=self.model_admin.opts, original=self.kb, kb=self.kb)
 
     def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
         name = self.kb.name

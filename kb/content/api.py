@@ -116,8 +116,7 @@ class MemberViewSet(ApiViewSet):
         return Response(MemberSerializer(members_of(self._owned(kb_id)), many=True).data)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
-        kb = self._owned(kb_id)
-        member = member_add(kb=kb, by=self.principal, **self.checked(MemberAddSerializer))
+        member = member_add(kb=self._owned(kb_id), by=self.principal, **self.checked(MemberAddSerializer))
         return Response(MemberSerializer(member).data, status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, kb_id: int, user_id: int) -> Response:  # noqa: ARG002
@@ -126,8 +125,7 @@ class MemberViewSet(ApiViewSet):
     def partial_update(self, request: Request, kb_id: int, user_id: int) -> Response:  # noqa: ARG002
         kb = self._owned(kb_id)
         member_of(kb, user_id)
-        role = self.checked(MemberChangeSerializer)["role"]
-        member = member_change(kb=kb, by=self.principal, user_id=user_id, role=role)
+        member = member_change(kb=kb, by=self.principal, user_id=user_id, **self.checked(MemberChangeSerializer))
         return Response(MemberSerializer(member).data)
 
     def destroy(self, request: Request, kb_id: int, user_id: int) -> Response:  # noqa: ARG002
@@ -143,9 +141,7 @@ class MemberViewSet(ApiViewSet):
         responses=answers({200: MemberSerializer, 202: MemberSerializer}, 400, 403, 404, 409, 413, 415),
     )
     def transfer(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
-        kb = self._owned(kb_id)
-        username = self.checked(OwnerSerializer)["username"]
-        member = ownership_transfer(kb=kb, by=self.principal, username=username)
+        member = ownership_transfer(kb=self._owned(kb_id), by=self.principal, **self.checked(OwnerSerializer))
         code = status.HTTP_202_ACCEPTED if member.is_offered else status.HTTP_200_OK
         return Response(MemberSerializer(member).data, status=code)
 
@@ -167,8 +163,7 @@ class MemberViewSet(ApiViewSet):
         responses=answers({204: None}, 403, 404, 409),
     )
     def leave(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
-        kb: KnowledgeBase = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        member_leave(kb=kb, principal=self.principal)
+        member_leave(kb=one(KnowledgeBase.objects.visible_to(self.principal), kb_id), principal=self.principal)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     def _owned(self, kb_id: int) -> KnowledgeBase:
@@ -208,8 +203,7 @@ class InvitationViewSet(ApiViewSet):
         responses=answers({200: JoinedSerializer}, 400, 403, 404),
     )
     def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = invitation_accept(principal=self.principal, invitation_id=pk)
-        return Response(JoinedSerializer(kb).data)
+        return Response(JoinedSerializer(invitation_accept(principal=self.principal, invitation_id=pk)).data)
 
     @extend_schema(
         operation_id="invitations_decline",

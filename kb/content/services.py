@@ -58,8 +58,7 @@ def knowledge_base_update(kb: KnowledgeBase, *, by: Principal, **changes: Any) -
         Rejected: the owner has another one of this name, or the settings of chunks do not go together.
     """
     if changes.get("name", kb.name) != kb.name and not may_rename(kb, by):
-        message = _("Only the user to whom a knowledge base belongs may rename it, and no key that is bound.")
-        raise NotAllowed(message)
+        raise NotAllowed(_("Only the user to whom a knowledge base belongs may rename it, and no key that is bound."))
     for field, value in changes.items():
         setattr(kb, field, value)
     _save(kb, update_fields=[*changes, "updated_at"])
@@ -84,8 +83,10 @@ def _save(kb: KnowledgeBase, update_fields: list[str] | None = None) -> None:
         with transaction.atomic():
             kb.save(update_fields=update_fields)
     except IntegrityError as error:
-        message = _("You have a knowledge base named “%(name)s” already: choose another name.") % {"name": kb.name}
-        raise Rejected("name_taken", message) from error
+        raise Rejected(
+            "name_taken",
+            _("You have a knowledge base named “%(name)s” already: choose another name.") % {"name": kb.name},
+        ) from error
 
 
 def prepare_knowledge_base(kb: KnowledgeBase) -> None:

@@ -112,8 +112,8 @@ class RedisTier:
             held = self._held(kb_id)
             if held is None:
                 return 0
-            client = self._cache.client.get_client(write=False)
-            return int(client.strlen(self._cache.client.make_key(str(held))))
+            client = self._cache.client
+            return int(client.get_client(write=False).strlen(client.make_key(str(held))))
 
     def _held(self, kb_id: int) -> CacheKey | None:
         """What the pointer says; nothing where it holds garbage, which goes, so that it is met and logged once."""
@@ -423,8 +423,8 @@ class RequestedIndex:
                 ),
             ) from None
         self._answer = answer
-        waited = (time.monotonic() - started) * 1_000
-        return LoadedIndex(answer.value.index, {**self._store.detail(answer), "waited_ms": round(waited, 3)})
+        waited_ms = round((time.monotonic() - started) * 1_000, 3)
+        return LoadedIndex(answer.value.index, {**self._store.detail(answer), "waited_ms": waited_ms})
 
     def _landed(self, deadline: float) -> Answer:
         flight = self._flight
@@ -432,8 +432,7 @@ class RequestedIndex:
             if not (flight.done() or connection.in_atomic_block):
                 connections.close_all()  # this thread holds none while it waits
             answer: Answer = flight.result(timeout=max(0.0, deadline - time.monotonic()))
-            is_gone = not answer.key.version
-            if is_gone or answer.key.serves(self._key):
+            if not answer.key.version or answer.key.serves(self._key):  # version 0: the knowledge base was deleted
                 break
             # That flight had started before this version was committed.
             newer = self._store.live(self._key)

@@ -126,14 +126,14 @@ class Condition:
         """
         names, operator = ("names", "comparison") if lenient else ("key", "op")
         if not isinstance(value, Mapping) or not {names, operator} <= set(value) <= {names, operator, "value"}:
-            wanted = (
+            raise InvalidFilter(
+                field,
                 _("“%(field)s”: give an object with “names”, “comparison” and “value”.")
                 if lenient
-                else _("“%(field)s”: give an object with “key”, “op” and “value”.")
+                else _("“%(field)s”: give an object with “key”, “op” and “value”."),
             )
-            raise InvalidFilter(field, wanted)
-        operators = LENIENT_OPERATORS if lenient else STRICT_OPERATORS
-        op = Operator(read_choice(f"{field}.{operator}", value[operator], operators))
+        choices = LENIENT_OPERATORS if lenient else STRICT_OPERATORS
+        op = Operator(read_choice(f"{field}.{operator}", value[operator], choices))
         place, given = f"{field}.value", value.get("value")
         if not lenient:
             return cls((read_text(f"{field}.key", value["key"]),), op, _strict_value(place, op, given))
@@ -153,11 +153,7 @@ class Condition:
         if not self.is_lenient:
             return self._strict_clause()
         test, values = self._test("value")
-        clauses: list[Clause] = []
-        for name in self.names:
-            column = FIELDS.get(name)
-            field = f"COALESCE(d.metadata -> %s, to_jsonb({column}))" if column else "d.metadata -> %s"
-            clauses.append((_HOLDS.format(field=field, test=test), [name, _LEAVES, *values]))
+        clauses = [(_HOLDS.format(field=_field(name), test=test), [name, _LEAVES, *values]) for name in self.names]
         clause, given = joined(clauses, Logic.OR)
         return (f"NOT {clause}" if self.operator in NEGATIONS else clause), given
 
@@ -168,8 +164,7 @@ class Condition:
             case Operator.EXISTS:
                 return "(d.metadata ? %s) = %s", [key, value]
             case Operator.IN:
-                wanted = [_json(each) for each in _several(value)]
-                return "d.metadata -> %s = ANY(%s::jsonb[])", [key, wanted]
+                return "d.metadata -> %s = ANY(%s::jsonb[])", [key, [_json(each) for each in _several(value)]]
             case Operator.CONTAINS if isinstance(value, str):
                 return f"({_HAS_ELEMENT} OR {_HAS_STRING_PART})", [key, key, _json(value), key, key, value]
             case Operator.CONTAINS:
@@ -193,9 +188,8 @@ class Condition:
             return _ANY_PART.format(test=_HAS_PART[operator]), [_texts(values)]
         if operator is Operator.IS:
             return _equals(values)
-        if (
-            operator is Operator.IN
-        ):  # a list may also be one text with commas, which may be a part of its only element too
+        if operator is Operator.IN:
+            # A list may also be one text with commas, which may be a part of its only element too.
             parts = [part.strip() for value in values if isinstance(value, str) for part in _COMMA.split(value)]
             return _equals((*values, *filter(None, parts)))
         return joined([_compared(field, operator, value) for value in values], Logic.OR)
@@ -259,6 +253,10 @@ def _lenient_value(field: str, operator: Operator, value: Any) -> Scalar | tuple
     return read_each(read_scalar)(field, value) if isinstance(value, list | tuple) else read_scalar(field, value)
 
 
+def _field(name: str) -> str:
+    return f"COALESCE(d.metadata -> %s, to_jsonb({FIELDS[name]}))" if name in FIELDS else "d.metadata -> %s"
+
+
 def _several(value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     return value if isinstance(value, tuple) else (value,)
 
@@ -290,6 +288,7 @@ _TIME = rf"""(CASE
         CASE WHEN pg_input_is_valid({_WRITTEN}, 'timestamptz') THEN {_WRITTEN}::timestamptz END
     WHEN pg_input_is_valid({_WRITTEN}, 'timestamp') THEN {_WRITTEN}::timestamp AT TIME ZONE %s
 END)"""
+_SAME = f"({_TEXT} = ANY(%s::text[]) OR (jsonb_typeof(leaf) = 'number' AND {_TEXT}::numeric = ANY(%s::numeric[])))"
 _HAS_PART: Final[Mapping[Operator, str]] = {
     Operator.CONTAINS: f"strpos({_TEXT}, part) > 0",
     Operator.STARTS_WITH: f"starts_with({_TEXT}, part)",
@@ -305,8 +304,7 @@ _MICROSECOND = timedelta(microseconds=1)  # PostgreSQL's times are no finer
 def _equals(values: tuple[Scalar, ...]) -> Clause:
     """The same text, or where the field holds a number, the same number."""
     numbers = [number for value in values if (number := _number(value)) is not None]
-    test = f"({_TEXT} = ANY(%s::text[]) OR (jsonb_typeof(leaf) = 'number' AND {_TEXT}::numeric = ANY(%s::numeric[])))"
-    return test, [_texts(values), numbers]
+    return _SAME, [_texts(values), numbers]
 
 
 def _compared(field: str, operator: Operator, value: Scalar) -> Clause:

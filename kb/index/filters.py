@@ -48,6 +48,13 @@ WITH RECURSIVE concept AS (
     SELECT narrower.id FROM kb_concept narrower JOIN concept ON narrower.parent_id = concept.id
 )
 """
+CLAUSES: Mapping[str, str] = {
+    "document_ids": "d.id = ANY(%s::bigint[])",
+    "tags": "d.tags && %s::varchar[]",
+    "source_types": "d.source_type = ANY(%s::varchar[])",
+    "created_after": "d.created_at >= %s",
+    "created_before": "d.created_at < %s",
+}
 OF_CONCEPTS = """
 d.id IN (SELECT document_id FROM kb_document_concepts WHERE concept_id IN (SELECT id FROM concept))
 """
@@ -85,8 +92,12 @@ class Filters:
             raise InvalidFilter("filters", _("Give an object of filters by name."))
         for name in mapping:
             if name not in _PARSERS:
-                message = _("There is no filter “%(name)s”: choose from %(names)s.")
-                raise InvalidFilter(str(name), message, name=name, names=", ".join(_PARSERS))
+                raise InvalidFilter(
+                    str(name),
+                    _("There is no filter “%(name)s”: choose from %(names)s."),
+                    name=name,
+                    names=", ".join(_PARSERS),
+                )
         return cls(**{name: _PARSERS[name](name, value) for name, value in mapping.items() if value is not None})
 
     @property
@@ -99,8 +110,11 @@ class Filters:
         written: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         written["metadata"] = [each.as_dict() for each in self.metadata]
         written["matching"] = self.matching and self.matching.as_dict()
-        given = {name: value for name, value in written.items() if value}
-        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in written.items()
+            if value
+        }
 
 
 def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.int64] | None:
@@ -118,24 +132,20 @@ def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.
         keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]
         concepts, concept_values = CONCEPTS, [kb_id, ids, kb_id, keys]
     conditions, values = joined(list(_clauses(filters)), Logic.AND)
-    statement = CHUNK_IDS.format(concepts=concepts, visible=visible, conditions=conditions)
-    [(found,)] = fetch_all(statement, [*concept_values, kb_id, *visible_values, *values])
+    [(found,)] = fetch_all(
+        CHUNK_IDS.format(concepts=concepts, visible=visible, conditions=conditions),
+        [*concept_values, kb_id, *visible_values, *values],
+    )
     return np.sort(np.frombuffer(found or b"", dtype=">i8").astype(np.int64))
 
 
 def _clauses(filters: Filters) -> Iterable[Clause]:
-    if filters.document_ids is not None:
-        yield "d.id = ANY(%s::bigint[])", [list(filters.document_ids)]
-    if filters.tags is not None:
-        yield "d.tags && %s::varchar[]", [list(filters.tags)]
+    for name, clause in CLAUSES.items():
+        value = getattr(filters, name)
+        if value is not None:
+            yield clause, [list(value) if isinstance(value, tuple) else value]
     if filters.concepts is not None:
         yield OF_CONCEPTS, []
-    if filters.source_types is not None:
-        yield "d.source_type = ANY(%s::varchar[])", [list(filters.source_types)]
-    if filters.created_after is not None:
-        yield "d.created_at >= %s", [filters.created_after]
-    if filters.created_before is not None:
-        yield "d.created_at < %s", [filters.created_before]
     for condition in filters.metadata:
         yield condition.clause()
     if filters.matching is not None:
@@ -179,8 +189,12 @@ def read_condition(text: str) -> dict[str, Any]:
     sign = _SIGN.search(text)
     key = text[: sign.start()].strip() if sign else ""
     if sign is None or not key:
-        message = _("“%(text)s” is no condition: write a key, one of %(signs)s, and a value, such as year >= 2023.")
-        raise InvalidFilter("metadata", message, text=text.strip()[:100], signs=" ".join(_WRITTEN.values()))
+        raise InvalidFilter(
+            "metadata",
+            _("“%(text)s” is no condition: write a key, one of %(signs)s, and a value, such as year >= 2023."),
+            text=text.strip()[:100],
+            signs=" ".join(_WRITTEN.values()),
+        )
     return {"key": key, "op": SIGNS[sign[0]].value, "value": _value(text[sign.end() :].strip())}
 
 
@@ -213,6 +227,5 @@ def enabled_among(kb_id: int, chunk_ids: NDArray[np.int64]) -> NDArray[np.bool_]
     if not chunk_ids.size:
         return np.empty(0, dtype=bool)
     rows = fetch_all(ENABLED, [kb_id, array_text(chunk_ids.tolist())])
-    there = np.array([chunk_id for (chunk_id,) in rows], dtype=np.int64)
-    found: NDArray[np.bool_] = np.isin(chunk_ids, there)
+    found: NDArray[np.bool_] = np.isin(chunk_ids, np.array(rows, dtype=np.int64))
     return found

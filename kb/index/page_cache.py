@@ -2,10 +2,12 @@
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from django.conf import settings
 from django.core.cache import caches
@@ -58,19 +60,8 @@ PREWARM = "SELECT pg_prewarm(%s::regclass, 'read', 'main', %s, %s)"
 READ_FILE = "SELECT length(pg_read_binary_file(%s, %s, %s, true))"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What is read at once.
-
-    Attributes:
-        size: in bytes.
-        index: the name of an index, which is read block by block; else `statement` reads rows.
-    """
-
-    size: int
-    index: str = ""
-    statement: str = ""
-    values: tuple[Any, ...] = ()
+Part = tuple[int, Callable[..., object]]
+"""The bytes of what is read at once, and what reads it over a `session`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,54 +127,50 @@ def read_in() -> ReadIn | None:
 
 
 def _read(session: BaseDatabaseWrapper, wanted: Sequence[Part], limit: int) -> ReadIn:
-    end, parts, size, left_out = time.monotonic() + MOST_SECONDS, 0, 0, 0
-    for part in wanted:
-        if size + part.size > limit or time.monotonic() > end:
+    end, parts, bytes_read, left_out = time.monotonic() + MOST_SECONDS, 0, 0, 0
+    for size, read in wanted:
+        if bytes_read + size > limit or time.monotonic() > end:
             left_out += 1
             continue
-        if part.index:
-            _read_index(session, part)
-        else:
-            fetch_all(part.statement, part.values, session)
-        parts, size = parts + 1, size + part.size
-    return ReadIn(parts, size, left_out)
+        read(session=session)
+        parts, bytes_read = parts + 1, bytes_read + size
+    return ReadIn(parts, bytes_read, left_out)
 
 
 def _parts() -> Iterator[Part]:
     """In the order in which they are wanted."""
     may_read, finished = reads_indexes(), finished_indexes()
     if may_read:
-        yield from (Part(_size_of(name), name) for name in LOOKUPS)
-    spaces: dict[int, list[VectorSpace]] = {}
+        yield from map(_of_index, LOOKUPS)
+    spaces: dict[int, list[VectorSpace]] = defaultdict(list)
     for space in vector_spaces():
         if space.is_searched:
-            spaces.setdefault(space.kb_id, []).append(space)
+            spaces[space.kb_id].append(space)
     for kb_id in knowledge_bases_by_use():
-        for space in spaces.get(kb_id, ()):
+        for space in spaces[kb_id]:
             if may_read and space.index_name in finished:
-                yield Part(_size_of(space.index_name), space.index_name)
-            values = (kb_id, space.model_id, space.kind)
-            yield Part(space.vectors * (2 * space.dimension + ROW_BYTES), statement=VECTORS, values=values)
+                yield _of_index(space.index_name)
+            read = partial(fetch_all, VECTORS, (kb_id, space.model_id, space.kind))
+            yield space.vectors * (2 * space.dimension + ROW_BYTES), read
         [(size,)] = fetch_all(CHUNK_BYTES, [kb_id])
-        yield Part(int(size), statement=CHUNKS, values=(kb_id,))
+        yield int(size), partial(fetch_all, CHUNKS, (kb_id,))
 
 
-def _read_index(session: BaseDatabaseWrapper, part: Part) -> None:
+def _of_index(name: str) -> Part:
+    [(size,)] = fetch_all("SELECT coalesce(pg_relation_size(to_regclass(%s)), 0)", [name])
+    return int(size), partial(_read_index, name, int(size) // BLOCK_BYTES)
+
+
+def _read_index(name: str, blocks: int, session: BaseDatabaseWrapper) -> None:
     has_prewarm = fetch_all(HAS_PREWARM, session=session)[0][0]
-    [(path,)] = fetch_all("SELECT pg_relation_filepath(to_regclass(%s))", [part.index], session)
-    blocks = part.size // BLOCK_BYTES
+    [(path,)] = fetch_all("SELECT pg_relation_filepath(to_regclass(%s))", [name], session)
     for first in range(0, blocks if path else 0, PIECE_BLOCKS):
         if has_prewarm:
-            fetch_all(PREWARM, [part.index, first, min(first + PIECE_BLOCKS, blocks) - 1], session)
+            fetch_all(PREWARM, [name, first, min(first + PIECE_BLOCKS, blocks) - 1], session)
             continue
         segment, within = divmod(first * BLOCK_BYTES, SEGMENT_BYTES)
-        name = f"{path}.{segment}" if segment else path
-        fetch_all(READ_FILE, [name, within, PIECE_BLOCKS * BLOCK_BYTES], session)
-
-
-def _size_of(relation: str) -> int:
-    [(size,)] = fetch_all("SELECT coalesce(pg_relation_size(to_regclass(%s)), 0)", [relation])
-    return int(size)
+        file = f"{path}.{segment}" if segment else path
+        fetch_all(READ_FILE, [file, within, PIECE_BLOCKS * BLOCK_BYTES], session)
 
 
 def note_key() -> str:

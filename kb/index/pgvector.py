@@ -62,11 +62,9 @@ def forget_efforts() -> None:
 def _efforts(minute: int) -> Mapping[tuple[int, str, str], Effort]:  # noqa: ARG001 - the next one asks again
     """Those that differ from the default, which are few: one small query a minute and process."""
     rows = VectorIndex.objects.filter(method=settings.VECTOR_INDEX_METHOD)
-    named = rows.exclude(method=VectorIndex.Method.HNSW, effort=DEFAULT_EF_SEARCH, is_used=True)
-    values = named.values_list("knowledge_base_id", "model", "kind", "method", "effort", "is_used")
     return {
-        (kb_id, model, kind): Effort(VectorIndex.Method(method), effort, is_used)
-        for kb_id, model, kind, method, effort, is_used in values
+        (row.knowledge_base_id, row.model, row.kind): Effort(VectorIndex.Method(row.method), row.effort, row.is_used)
+        for row in rows.exclude(method=VectorIndex.Method.HNSW, effort=DEFAULT_EF_SEARCH, is_used=True)
     }
 
 
@@ -245,13 +243,12 @@ def exact_place(
         keyword_share: that of the vectors of keywords, where chunks have one.
         only: ids of the chunks that may be found, ascending; None: all.
     """
-    kinds = [str(kind)] + ([str(ChunkEmbedding.Kind.KEYWORDS)] if keyword_share else [])
     values: dict[str, Any] = {
         "kb": kb_id,
         "model": model_id,
         "vector": HalfVector(vector).to_text(),
         "kind": str(kind),
-        "kinds": kinds,
+        "kinds": [str(kind), *([str(ChunkEmbedding.Kind.KEYWORDS)] if keyword_share else [])],
         "share": keyword_share,
         "chunk": chunk_id,
         "index": VectorSpace(kb_id, model_id, str(kind), 0, len(vector)).index_name,
@@ -260,8 +257,7 @@ def exact_place(
     distances = SEVERAL_EACH if keyword_share or kind == ChunkEmbedding.Kind.QUESTION else ONE_EACH
     among = "" if only is None else AMONG
     compared, own = (distances.format(dimension=len(vector), among=among + each) for each in ("", OWN))
-    statement = RANK.format(compared=compared, own=own)
-    [(distance, above, total, is_indexed)] = fetch_all(statement, values)
+    [(distance, above, total, is_indexed)] = fetch_all(RANK.format(compared=compared, own=own), values)
     if distance is None:
         return ExactPlace(None, None, total, is_indexed)
     return ExactPlace(above + 1, 1.0 - distance, total, is_indexed)

@@ -1,8 +1,9 @@
 """Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -39,9 +40,9 @@ def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callabl
     quote = connection.ops.quote_name
     table, columns = quote(model._meta.db_table), ", ".join(quote(str(field.column)) for field in fields)
     with connection.cursor() as cursor:
-        key = model._meta.pk.column
         cursor.execute(
-            "SELECT nextval(pg_get_serial_sequence(%s, %s)) FROM generate_series(1, %s)", [table, key, len(rows)]
+            "SELECT nextval(pg_get_serial_sequence(%s, %s)) FROM generate_series(1, %s)",
+            [table, model._meta.pk.column, len(rows)],
         )
         for row, (pk,) in zip(rows, cursor.fetchall(), strict=True):
             row.pk = pk
@@ -160,9 +161,9 @@ def embed(
 
 def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
     """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
-    for chunk, each in zip(chunks, prepared, strict=True):
-        _give_terms(chunk, each)
     pairs = list(zip(chunks, prepared, strict=True))
+    for chunk, each in pairs:
+        _give_terms(chunk, each)
     copy_rows(Chunk, chunks)
     copy_rows(ChunkPostings, _postings_rows((chunk, each.postings) for chunk, each in pairs))
     vectors = [row for kind, of_kind in _by_kind(pairs) for row in _vector_rows(of_kind, model_id, kind)]
@@ -175,8 +176,7 @@ def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> N
     Those of other models too, since they are of what a chunk was before: whoever needs them makes them again.
     """
     pairs = list(pairs)
-    others = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
-    others.exclude(model=model_id).delete()
+    ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs]).exclude(model=model_id).delete()
     rebuild_vectors(pairs, model_id)
 
 
@@ -210,10 +210,9 @@ def _by_kind(
     pairs: Sequence[tuple[Chunk, Prepared]],
 ) -> list[tuple[ChunkEmbedding.Kind, list[tuple[Chunk, NDArray[np.float32]]]]]:
     kind = ChunkEmbedding.Kind
-    of_keywords = [(chunk, each.keyword_vector) for chunk, each in pairs]
     return [
         (kind.CONTENT, [(chunk, each.vector) for chunk, each in pairs]),
-        (kind.KEYWORDS, [(chunk, vector) for chunk, vector in of_keywords if vector is not None]),
+        (kind.KEYWORDS, [(chunk, each.keyword_vector) for chunk, each in pairs if each.keyword_vector is not None]),
         (kind.QUESTION, [(chunk, vector) for chunk, each in pairs for vector in each.question_vectors]),
     ]
 
@@ -271,19 +270,16 @@ def write_vectors(
 def _vector_rows(
     pairs: Iterable[tuple[Chunk, NDArray[np.floating]]], model_id: str, kind: ChunkEmbedding.Kind
 ) -> list[ChunkEmbedding]:
-    written: Counter[int] = Counter()
-    rows = []
-    for chunk, vector in pairs:
-        rows.append(
-            ChunkEmbedding(
-                chunk=chunk,
-                knowledge_base_id=chunk.knowledge_base_id,
-                kind=kind,
-                ordinal=written[chunk.pk],
-                model=model_id,
-                vector=HalfVector(vector),
-                enabled=chunk.enabled,
-            )
+    ordinals: dict[int, Iterator[int]] = defaultdict(count)
+    return [
+        ChunkEmbedding(
+            chunk=chunk,
+            knowledge_base_id=chunk.knowledge_base_id,
+            kind=kind,
+            ordinal=next(ordinals[chunk.pk]),
+            model=model_id,
+            vector=HalfVector(vector),
+            enabled=chunk.enabled,
         )
-        written[chunk.pk] += 1
-    return rows
+        for chunk, vector in pairs
+    ]

@@ -72,8 +72,8 @@ def build_options(memory_bytes: int) -> dict[str, int]:
     workers = settings.INDEX_BUILD_WORKERS  # beside the process that builds; None: as the server is set
     if workers is None and settings.EMBEDDED:
         workers = min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 1))
-    parallel = {} if workers is None else {"max_parallel_maintenance_workers": workers}
-    return {"maintenance_work_mem": memory_bytes // 1024, **parallel}
+    options = {"maintenance_work_mem": memory_bytes // 1024, "max_parallel_maintenance_workers": workers}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def available_bytes() -> int:
@@ -232,9 +232,11 @@ def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
     keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
     broken = [name for name, is_valid in there.items() if not is_valid]
     unwanted = [name for name, is_valid in there.items() if is_valid and name not in keep]
-    unfinished = {name for name in keep if not there[name] and spaces[name].is_searched}
-    wanted = unfinished | {name for name, space in spaces.items() if _is_wanted(space)}
-    create = [spaces[name] for name in spaces if name in wanted and not there.get(name, False)]
+    create = [
+        space
+        for name, space in spaces.items()
+        if not there.get(name, False) and (_is_wanted(space) or (name in keep and space.is_searched))
+    ]
     if not (create or broken or unwanted):
         return IndexChanges()
     with own_session() as session:
@@ -285,8 +287,7 @@ def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
         try:
             _run(session, statement)
         except DatabaseError as error:
-            state: str | None = getattr(error.__cause__, "sqlstate", None)
-            if not bool(state and state.startswith(NO_RESOURCES)):
+            if not (getattr(error.__cause__, "sqlstate", None) or "").startswith(NO_RESOURCES):
                 raise
             logger.warning("%s: %s. It is built again by one process.", space.index_name, error)
             _run(session, DROP.format(name=sql.Identifier(space.index_name)))

@@ -53,13 +53,11 @@ def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
         if not taken:
             return []
         known = {(row.knowledge_base_id, row.model, row.kind): row for row in VectorIndex.objects.all()}
-        due = [
-            space
+        return [
+            row
             for space in spaces_with_index(kb_id)
-            if _is_due(space, known.get((space.kb_id, space.model_id, space.kind)))
+            if _is_due(space, known.get((space.kb_id, space.model_id, space.kind))) and (row := measure(space))
         ]
-        measured = [measure(space) for space in due]
-    return [row for row in measured if row is not None]
 
 
 def measure(space: VectorSpace) -> VectorIndex | None:
@@ -75,7 +73,7 @@ def measure(space: VectorSpace) -> VectorIndex | None:
         recall = recall_of(found, exact)
         if recall >= settings.VECTOR_RECALL_TARGET:
             break
-    is_used = recall >= settings.VECTOR_RECALL_TARGET or exact_ms > EXACT_AT_MOST_MS
+    is_enough = recall >= settings.VECTOR_RECALL_TARGET
     row, _created = VectorIndex.objects.update_or_create(
         knowledge_base_id=space.kb_id,
         model=space.model_id,
@@ -83,7 +81,7 @@ def measure(space: VectorSpace) -> VectorIndex | None:
         defaults={
             "method": effort.method,
             "effort": effort.depth,
-            "is_used": is_used,
+            "is_used": is_enough or exact_ms > EXACT_AT_MOST_MS,
             "vectors": space.vectors,
             "recall": recall,
             "sampled": len(exact),
@@ -92,8 +90,8 @@ def measure(space: VectorSpace) -> VectorIndex | None:
         },
     )
     forget_efforts()
-    level = logging.INFO if recall >= settings.VECTOR_RECALL_TARGET else logging.WARNING
-    logger.log(level, "the vector index %s finds %.3f of the nearest %s", space.index_name, recall, DEPTH)
+    log = logger.info if is_enough else logger.warning
+    log("the vector index %s finds %.3f of the nearest %s", space.index_name, recall, DEPTH)
     return row
 
 

@@ -97,8 +97,8 @@ class Queue(Generic[M]):
 
     def claimable(self) -> Q:
         """Rows that wait, and those whose worker was lost."""
-        expired = {"status": self.running, f"{self.until}__lt": timezone.now()}
-        return (Q(status=self.waiting) | Q(**expired)) & self.available
+        lost = Q(("status", self.running), (f"{self.until}__lt", timezone.now()))
+        return (Q(status=self.waiting) | lost) & self.available
 
     def lost(self, now: datetime) -> QuerySet[M]:
         """Rows whose task or worker was lost."""
@@ -149,8 +149,7 @@ class Queue(Generic[M]):
         with transaction.atomic():
             lost = self.lost(now).select_for_update(skip_locked=True, no_key=True).order_by("pk")
             ids = list(lost.values_list("pk", flat=True)[:limit])
-            rows = self.model._default_manager.filter(pk__in=ids)
-            rows.update(**self.freed(self.waiting, until=now + TASK_AWAITED))
+            self.model._default_manager.filter(pk__in=ids).update(**self.freed(self.waiting, until=now + TASK_AWAITED))
         return ids
 
     @contextmanager
@@ -161,8 +160,9 @@ class Queue(Generic[M]):
         def renew() -> None:
             while not ended.wait(self.lasts().total_seconds() / RENEWALS):
                 try:
-                    held = self.model._default_manager.filter(**{self.lease: lease}, status=self.running)
-                    held.update(**{self.until: timezone.now() + self.lasts()})
+                    self.model._default_manager.filter(**{self.lease: lease}, status=self.running).update(
+                        **{self.until: timezone.now() + self.lasts()}
+                    )
                 except Error as error:
                     logger.warning("a lease could not be renewed, which is tried again: %s", error)
                 finally:

@@ -143,6 +143,6 @@ class Move(ABC):
 
 def lock_row(kb: KnowledgeBase) -> KnowledgeBase:
     """The row of a knowledge base, locked until the transaction ends."""
-    rows = KnowledgeBase.objects.select_for_update(no_key=True, of=("self",)).select_related("profile")
-    found: KnowledgeBase = rows.get(pk=kb.pk)
+    rows = KnowledgeBase.objects.select_for_update(no_key=True, of=("self",))
+    found: KnowledgeBase = rows.select_related("profile").get(pk=kb.pk)
     return found

@@ -97,8 +97,11 @@ def name_and_version(text: str) -> tuple[str, int | None]:
     if not at:
         return version, None
     if not (version.isascii() and version.isdecimal() and 0 < int(version[:20]) <= MAX_VERSION):
-        message = _("“%(text)s” names no version of a profile: write NAME@NUMBER, or NAME for the one that is live.")
-        raise Rejected("profile_version", message % {"text": text})
+        raise Rejected(
+            "profile_version",
+            _("“%(text)s” names no version of a profile: write NAME@NUMBER, or NAME for the one that is live.")
+            % {"text": text},
+        )
     return name, int(version)
 
 
@@ -126,14 +129,17 @@ def find_version(
     live = named_at(principal, name, scope=scope)
     if live is None:
         names = ", ".join(visible.order_by("name").values_list("name", flat=True).distinct())
-        message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
-        raise NotVisible(message % {"name": name, "names": names})
+        raise NotVisible(
+            _("There is no retrieval profile named “%(name)s”; there are: %(names)s.") % {"name": name, "names": names}
+        )
     if version in (None, live.version):
         return live
     found = visible.versions_of(live).filter(version=version).first()
     if found is None:
-        message = _("The retrieval profile “%(name)s” has no version %(version)s: name another.")
-        raise NotVisible(message % {"name": name, "version": version})
+        raise NotVisible(
+            _("The retrieval profile “%(name)s” has no version %(version)s: name another.")
+            % {"name": name, "version": version}
+        )
     return found
 
 
@@ -147,11 +153,12 @@ def named_at(principal: Principal, name: str, *, scope: Collection[int] = ()) ->
     """
     rows = RetrievalProfile.objects.visible_to(principal)
     place, is_exact, own = storable(name).partition(OF)
-    if is_exact:
-        is_id = place.isascii() and place.isdecimal() and len(place) <= MAX_ID_DIGITS
-        rows = rows.filter(name=own, knowledge_base_id=int(place)) if is_id else rows.none()
-    else:
+    if not is_exact:
         rows = rows.filter(name=place)
+    elif place.isascii() and place.isdecimal() and len(place) <= MAX_ID_DIGITS:
+        rows = rows.filter(name=own, knowledge_base_id=int(place))
+    else:
+        return None
     rows = rows.order_by("knowledge_base_id", "-published", "-version").distinct("knowledge_base_id")
     return _one_meant(list(rows), scope)
 
@@ -160,11 +167,14 @@ def _one_meant(rows: Sequence[RetrievalProfile], scope: Collection[int]) -> Retr
     in_scope = [row for row in rows if row.knowledge_base_id in scope]
     meant = in_scope or [row for row in rows if row.knowledge_base_id is None] or rows
     if len(meant) > 1:
-        exact = ", ".join(reference(row) for row in meant[:NAMED_IN_MESSAGE])
-        message = _(
-            "Several knowledge bases have a profile named “%(name)s”: put the knowledge base’s id before it, as in %(exact)s."
+        raise Rejected(
+            "profile_ambiguous",
+            _(
+                "Several knowledge bases have a profile named “%(name)s”: put the knowledge base’s id before it, as in "
+                "%(exact)s."
+            )
+            % {"name": meant[0].name, "exact": ", ".join(map(reference, meant[:NAMED_IN_MESSAGE]))},
         )
-        raise Rejected("profile_ambiguous", message % {"name": meant[0].name, "exact": exact})
     return meant[0] if meant else None
 
 
@@ -177,8 +187,11 @@ def place_of(principal: Principal, name: str) -> KnowledgeBase | None:
     try:
         profile = named_at(principal, name)
     except Rejected as error:
-        message = _("Several knowledge bases have a profile named “%(name)s”: say which of them this version is for.")
-        raise Rejected("profile_place_ambiguous", message % {"name": name}) from error
+        raise Rejected(
+            "profile_place_ambiguous",
+            _("Several knowledge bases have a profile named “%(name)s”: say which of them this version is for.")
+            % {"name": name},
+        ) from error
     return profile.knowledge_base if profile else None
 
 
@@ -190,10 +203,10 @@ def choosable_profiles(kb: KnowledgeBase | None) -> QuerySet[RetrievalProfile]:
     """
     offered = Q(published=True, knowledge_base=None)
     if kb is not None and kb.pk is not None:
-        in_use = Q(name=kb.profile.name, knowledge_base=kb.profile.knowledge_base_id)
-        offered |= Q(published=True, knowledge_base=kb) | in_use
-    rows = RetrievalProfile.objects.filter(offered)
-    return rows.order_by("name", "knowledge_base_id", "-published", "-version").distinct("name", "knowledge_base_id")
+        offered |= Q(published=True, knowledge_base=kb)
+        offered |= Q(name=kb.profile.name, knowledge_base=kb.profile.knowledge_base_id)
+    rows = RetrievalProfile.objects.filter(offered).order_by("name", "knowledge_base_id", "-published", "-version")
+    return rows.distinct("name", "knowledge_base_id")
 
 
 def create_version(
@@ -226,7 +239,7 @@ def create_version(
         lock_until_commit(Purpose.PROFILES)
         namesakes = RetrievalProfile.objects.filter(name=name)
         newest = namesakes.filter(knowledge_base=knowledge_base).order_by("-version").first()
-        draft = RetrievalProfile(
+        draft = RetrievalProfile.objects.create(
             name=name,
             version=newest.version + 1 if newest else 1,
             knowledge_base=knowledge_base,
@@ -234,7 +247,6 @@ def create_version(
             settings=dict(settings),
             created_by_id=principal.user.pk,
         )
-        draft.save()
         if not RetrievalProfile.objects.editable_by(principal).filter(pk=draft.pk).exists():
             raise NotAllowed(
                 _(
@@ -243,10 +255,11 @@ def create_version(
                 % {"name": name}
             )
         # After the rights: who may not make a shared one learns nothing of the names of others.
-        elsewhere = namesakes.filter(knowledge_base__isnull=knowledge_base is not None)
-        if newest is None and elsewhere.exists():
-            message = _("There is a profile named “%(name)s” elsewhere: choose another name.")
-            raise Rejected("profile_name_taken", message % {"name": name})
+        if newest is None and namesakes.filter(knowledge_base__isnull=knowledge_base is not None).exists():
+            raise Rejected(
+                "profile_name_taken",
+                _("There is a profile named “%(name)s” elsewhere: choose another name.") % {"name": name},
+            )
     return draft
 
 
@@ -254,8 +267,11 @@ def _check_name(name: str) -> None:
     if not name:
         raise Rejected("profile_unnamed", _("Give the profile a name."))
     if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or NOT_IN_NAMES & set(name):
-        message = _("A profile’s name has at most %(most)d characters, and neither / nor @ among them: choose another.")
-        raise Rejected("profile_name_invalid", message % {"most": MAX_NAME_CHARACTERS})
+        raise Rejected(
+            "profile_name_invalid",
+            _("A profile’s name has at most %(most)d characters, and neither / nor @ among them: choose another.")
+            % {"most": MAX_NAME_CHARACTERS},
+        )
 
 
 def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuerySet:

@@ -33,8 +33,9 @@ LOAD_SECONDS = 120.0
 
 def embedder(model_id: str) -> Embedder:
     """The embedder of a model; the model itself is loaded at its first use, once a process."""
-    options = EmbedderOptions(base_url=settings.EMBEDDING_BASE_URL, api_key=settings.EMBEDDING_API_KEY)
-    return get_embedder(model_id, options)
+    return get_embedder(
+        model_id, EmbedderOptions(base_url=settings.EMBEDDING_BASE_URL, api_key=settings.EMBEDDING_API_KEY)
+    )
 
 
 def query_vectors(model_id: str) -> QueryEmbedder:
@@ -57,13 +58,13 @@ def generator() -> OpenAIGenerator | None:
     """The language model; None where none is configured."""
     if not settings.LLM_API_KEY and not settings.LLM_BASE_URL_IS_SET:
         return None
-    return _generator(settings.LLM_BASE_URL, settings.LLM_API_KEY, settings.LLM_MODEL)
+    return _generator(base_url=settings.LLM_BASE_URL, api_key=settings.LLM_API_KEY, model=settings.LLM_MODEL)
 
 
 def rewriter() -> LlmRewriter | None:
     """What rewrites queries; None where no language model is configured."""
     model = generator()
-    return None if model is None else _rewriter(model)
+    return None if model is None else _rewriter(model, timeout_s=settings.LLM_REWRITE_SECONDS)
 
 
 def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> tuple[str, ...]:
@@ -90,25 +91,16 @@ def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> tuple[s
     return tuple(failed)
 
 
-@lru_cache(maxsize=4)
-def _generator(base_url: str, api_key: str, model: str) -> OpenAIGenerator:
-    return OpenAIGenerator(base_url=base_url, api_key=api_key, model=model)
-
-
-@lru_cache(maxsize=4)
-def _rewriter(model: OpenAIGenerator) -> LlmRewriter:
-    return LlmRewriter(model, timeout_s=settings.LLM_REWRITE_SECONDS)
+# One a process for each set of settings.
+_generator = lru_cache(maxsize=4)(OpenAIGenerator)
+_rewriter = lru_cache(maxsize=4)(LlmRewriter)
+_rerank_server = lru_cache(maxsize=4)(HttpReranker)
 
 
 def _http_reranker() -> HttpReranker:
-    return _http_reranker_at(
-        settings.RERANK_BASE_URL, settings.RERANK_API_KEY, settings.RERANK_MODEL, settings.RERANK_FORM
+    return _rerank_server(
+        settings.RERANK_BASE_URL, settings.RERANK_API_KEY, settings.RERANK_MODEL, form=settings.RERANK_FORM
     )
-
-
-@lru_cache(maxsize=4)
-def _http_reranker_at(base_url: str, api_key: str, model: str, form: str) -> HttpReranker:
-    return HttpReranker(base_url, api_key=api_key, model=model, form=form)
 
 
 RECOMMENDED: Final = {"zh": "BAAI/bge-large-zh-v1.5", "en": "BAAI/bge-large-en-v1.5"}
@@ -151,18 +143,21 @@ def require_embedding_model(model_id: str) -> str:
     if model_id.strip() == settings.EMBEDDING_MODEL:
         name = model_id.strip()
     elif _is_path(model_id) and model_id.strip() not in settings.EMBEDDING_MODELS_ALLOWED:
-        message = _(
-            "Name an embedding model by its id: paths stand in EMBEDDING_MODEL and EMBEDDING_MODELS_ALLOWED only."
+        raise Rejected(
+            "unknown_model",
+            _("Name an embedding model by its id: paths stand in EMBEDDING_MODEL and EMBEDDING_MODELS_ALLOWED only."),
         )
-        raise Rejected("unknown_model", message)
     else:
         name = _normalized(model_id)
     if not _is_allowed(name):
-        message = _(
-            "“%(model)s” is not among the models that may be used here: choose a suggested one, or let whoever runs the "
-            "server add it to EMBEDDING_MODELS_ALLOWED."
+        raise Rejected(
+            "unknown_model",
+            _(
+                "“%(model)s” is not among the models that may be used here: choose a suggested one, or let whoever runs the "
+                "server add it to EMBEDDING_MODELS_ALLOWED."
+            )
+            % {"model": name},
         )
-        raise Rejected("unknown_model", message % {"model": name})
     if problem := _problem(name):
         raise Rejected("unknown_model", problem % {"model": name})
     return name
@@ -187,8 +182,8 @@ def _problem(name: str) -> str:
         return _(
             "Local models need packages that are not installed: run “pip install 'zhiku[models]'”, or use hashing."
         )
-    named_by_operator = name == settings.EMBEDDING_MODEL or _is_path(name)
-    if (local_path(name) if named_by_operator else installed_path(name)) is None:
+    find = local_path if name == settings.EMBEDDING_MODEL or _is_path(name) else installed_path
+    if find(name) is None:
         return _(
             "The weights of “%(model)s” are not on this server: run “manage.py download_model %(model)s” there and save "
             "again, or use one of the suggested models."

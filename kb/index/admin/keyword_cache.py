@@ -1,6 +1,7 @@
 """Where the indexes of knowledge bases are: the tiers of the keyword cache, and the store that searches use."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -52,8 +53,7 @@ class KeywordCacheView(AdminPage):
         page = Paginator(indexed_knowledge_bases(caller), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
         bases: list[Any] = list(page.object_list)
         add_index_state(bases)
-        editable = KnowledgeBase.objects.editable_by(caller).filter(pk__in=[kb.pk for kb in bases])
-        editable_ids = set(editable.values_list("pk", flat=True))
+        editable = KnowledgeBase.objects.editable_by(caller).in_bulk([kb.pk for kb in bases])
         named = tokenizers_text({kb.tokenizer_id for kb in bases})
         rows = [
             {
@@ -61,7 +61,7 @@ class KeywordCacheView(AdminPage):
                 "tokenizer": named[kb.tokenizer_id],
                 "state": index_state_text(kb.index_state, kb.changes),
                 "label": INDEX_LABELS[kb.index_state],
-                "may_drop": kb.pk in editable_ids,
+                "may_drop": kb.pk in editable,
             }
             for kb in bases
         ]
@@ -105,17 +105,18 @@ class InvalidateView(AdminPage):
 
     def post(self, *_args: Any, **_kwargs: Any) -> HttpResponse:
         BM25Store().invalidate(self.kb.pk)
-        done = _("The keyword index of “%(name)s” was dropped; the next search builds it anew.")
-        messages.success(self.request, done % {"name": self.kb.name})
-        return HttpResponseRedirect(reverse("admin:keyword_cache"))
+        messages.success(
+            self.request,
+            _("The keyword index of “%(name)s” was dropped; the next search builds it anew.") % {"name": self.kb.name},
+        )
+        return redirect("admin:keyword_cache")
 
 
 def index_state_text(state: IndexState, changes: int) -> str:
     if state is IndexState.CHANGED:
-        message = ngettext(
+        return ngettext(
             "current: %(count)d change over the base", "current: %(count)d changes over the base", changes
-        )
-        return message % {"count": changes}
+        ) % {"count": changes}
     return {
         IndexState.EMPTY: _("no chunks"),
         IndexState.BUILDING: _("being built now"),
@@ -128,28 +129,40 @@ def index_state_text(state: IndexState, changes: int) -> str:
 def _tier_cards(stored_bytes: int) -> list[dict[str, Any]]:
     """What the page shows of each tier: its hit ratio in per cent (a dash before the first look-up), and its counts."""
     counters = cache_counters()
-    names = {
-        PROCESS_TIER: (_("Process memory"), _("Indexes ready to be searched; each process holds its own.")),
-        "redis": (_("Redis"), _("Sealed payloads that all processes share, with a time to live.")),
-        "database": (_("PostgreSQL"), _("One sealed payload for each knowledge base, which outlives restarts.")),
-    }
     labels = {"hits": _("hits"), "misses": _("misses"), "stores": _("stores"), "errors": _("errors")}
-    cards = []
-    for tier, (name, what) in names.items():
-        counts = counters.get(tier, {})
-        counted = labels
-        sizes = {_("read and written"): counts.get("nbytes", 0)}
-        if tier == PROCESS_TIER:
-            counted = labels | {"builds": _("built anew"), "updates": _("changes read over a base")}
-            sizes = {_("memory"): counts.get("nbytes", 0), _("limit of each process"): settings.BM25_MEMORY_BYTES}
-        elif tier == "database":
-            sizes[_("stored for what you may see")] = stored_bytes
-        figures = {label: f"{counts.get(field, 0):,}" for field, label in counted.items()}
-        figures |= {label: filesizeformat(size) for label, size in sizes.items()}
-        hits = counts.get("hits", 0)
-        looked_up = hits + counts.get("misses", 0)
-        ratio = f"{100 * hits / looked_up:.0f}%" if looked_up else "–"
-        cards.append({"tier": tier, "name": name, "what": what, "hit_ratio": ratio, "figures": figures})
+    cards: list[dict[str, Any]] = [
+        {
+            "tier": PROCESS_TIER,
+            "name": _("Process memory"),
+            "what": _("Indexes ready to be searched; each process holds its own."),
+            "counts": labels | {"builds": _("built anew"), "updates": _("changes read over a base")},
+            "bytes": _("memory"),
+            "sizes": {_("limit of each process"): settings.BM25_MEMORY_BYTES},
+        },
+        {
+            "tier": "redis",
+            "name": _("Redis"),
+            "what": _("Sealed payloads that all processes share, with a time to live."),
+            "counts": labels,
+            "bytes": _("read and written"),
+            "sizes": {},
+        },
+        {
+            "tier": "database",
+            "name": _("PostgreSQL"),
+            "what": _("One sealed payload for each knowledge base, which outlives restarts."),
+            "counts": labels,
+            "bytes": _("read and written"),
+            "sizes": {_("stored for what you may see"): stored_bytes},
+        },
+    ]
+    for card in cards:
+        counted = Counter(counters.get(card["tier"], {}))
+        sizes = {card["bytes"]: counted["nbytes"], **card["sizes"]}
+        card["figures"] = {label: f"{counted[field]:,}" for field, label in card["counts"].items()}
+        card["figures"] |= {label: filesizeformat(size) for label, size in sizes.items()}
+        looked_up = counted["hits"] + counted["misses"]
+        card["hit_ratio"] = f"{100 * counted['hits'] / looked_up:.0f}%" if looked_up else "–"
     return cards
 
 
@@ -161,14 +174,7 @@ class StoresView(KnowledgeBasePage, TemplateView):
         return _("Store of “%(name)s”") % {"name": self.kb.name}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(
-            **kwargs,
-            opts=self.model_admin.opts,
-            original=self.kb,
-            kb=self.kb,
-            may_edit=self.may_edit,
-            state=stores_state(self.kb),
-        )
+        return super().get_context_data(**kwargs, state=stores_state(self.kb))
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         if not self.may_edit:
@@ -180,8 +186,9 @@ class StoresView(KnowledgeBasePage, TemplateView):
                     messages.success(request, _("The move was cancelled: the present store stays."))
                 case "rebuild":
                     store_rebuild(self.kb)
-                    done = _("A worker fills the copy anew; PostgreSQL answers until it is complete.")
-                    messages.success(request, done)
+                    messages.success(
+                        request, _("A worker fills the copy anew; PostgreSQL answers until it is complete.")
+                    )
                 case _:
                     migration_start(self.kb, request.POST.get("store", ""))  # the page itself says how far it is
         except (ServiceError, RetrievalError) as error:

@@ -123,8 +123,10 @@ class TokenizerForm(forms.Form):
     def clean_engine(self) -> str:
         engine = Engine(self.cleaned_data["engine"])
         if self.may_edit and not engine_version(engine):
-            message = _("%(engine)s is not installed on this server: run “%(command)s” there and restart it.")
-            raise ValidationError(message % {"engine": engine.value, "command": INSTALL_COMMANDS[engine]})
+            raise ValidationError(
+                _("%(engine)s is not installed on this server: run “%(command)s” there and restart it.")
+                % {"engine": engine.value, "command": INSTALL_COMMANDS[engine]}
+            )
         return engine.value
 
     def clean_simplify(self) -> bool:
@@ -200,10 +202,6 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             kwargs["preview"] = {"before": shown_tokens(self.active.explain(form["text"].value() or ""))}
         return super().get_context_data(
             **{**kwargs, "form": form},
-            opts=self.model_admin.opts,
-            original=self.kb,
-            kb=self.kb,
-            may_edit=self.may_edit,
             active=tokenizer_text(self.kb.tokenizer_id),
             trouble=_trouble(self.kb, self.active),
             progress=tokenizing_progress(self.kb),
@@ -220,11 +218,13 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         is_known = settings.tokenizer_id in (self.kb.tokenizer_id, self.kb.target_tokenizer_id)
         if action == "save" and self.kb.chunk_count and not is_known:
             return self.render_to_response(self.get_context_data(form=form, asks=True))
-        if tokenizer_change(self.kb, settings):
-            message = _("The settings were saved.")  # the page itself says how far the tokenising is
-        else:
-            message = _("These settings are in use already: nothing was changed.")
-        messages.success(self.request, message)
+        is_started = tokenizer_change(self.kb, settings)  # the page itself says how far the tokenising is
+        messages.success(
+            self.request,
+            _("The settings were saved.")
+            if is_started
+            else _("These settings are in use already: nothing was changed."),
+        )
         return HttpResponseRedirect(tokenizer_url(self.kb))
 
     def _previewed(self, form: TokenizerForm) -> dict[str, Any]:
@@ -236,12 +236,13 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             return {"preview": {"before": shown_tokens(before)}}
         after = JiebaTokenizer(options_of(form.settings)).explain(form.cleaned_data["text"])
         marked_before, marked_after = compare_tokens(before, after)
-        preview = {
-            "before": [shown_token(*each) for each in marked_before],
-            "after": [shown_token(*each) for each in marked_after],
-            "run": dry_run(self.kb, form.settings),
+        return {
+            "preview": {
+                "before": [shown_token(*each) for each in marked_before],
+                "after": [shown_token(*each) for each in marked_after],
+                "run": dry_run(self.kb, form.settings),
+            }
         }
-        return {"preview": preview}
 
 
 def shown_tokens(tokens: Iterable[Token]) -> list[dict[str, Any]]:
@@ -264,11 +265,10 @@ def tokenizer_url(kb: KnowledgeBase) -> str:
 
 def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
     """How far the tokenising is, for a page that polls; it asks again while it goes on."""
-    awaited = request.GET.get("target", "")
     context = {
         "kb": kb,
         "progress": tokenizing_progress(kb),
-        "is_done": kb.tokenizer_id == awaited,
+        "is_done": kb.tokenizer_id == request.GET.get("target", ""),
         "active": tokenizer_text(kb.tokenizer_id),
         "swap": True,
     }

@@ -59,7 +59,7 @@ def profile_choices(principal: Principal, asked: str = "", scope: Collection[int
     visible = RetrievalProfile.objects.visible_to(principal).select_related("knowledge_base")
     order = (F("published").desc(), F("version").desc())
     newest = visible.annotate(place=Window(RowNumber(), partition_by=[F("name"), F("knowledge_base")], order_by=order))
-    rows = list(newest.filter(place__lte=VERSIONS_OFFERED).order_by("name", "knowledge_base_id", "place"))
+    rows = newest.filter(place__lte=VERSIONS_OFFERED).order_by("name", "knowledge_base_id", "place")
     profiles = [list(versions) for _key, versions in groupby(rows, key=_name_and_place)]
     places = Counter(versions[0].name for versions in profiles)
     choices = [
@@ -89,8 +89,7 @@ def _with_asked(
     known = [(each.profile, each.version) for each in choices]
     if (profile, version) not in known:
         return [*choices, wanted]
-    place = known.index((profile, version))
-    return [*choices[:place], wanted, *choices[place + 1 :]]
+    return [wanted if each == (profile, version) else choice for each, choice in zip(known, choices, strict=True)]
 
 
 def _of_one_profile(versions: Sequence[RetrievalProfile], *, has_namesakes: bool) -> Iterable[ProfileChoice]:
@@ -159,8 +158,9 @@ def setting_field(name: str) -> forms.Field:
     low, high = declared.between or (None, None)
     is_whole = int in (get_args(TYPES[name]) or (TYPES[name],))
     kind: Any = forms.IntegerField if is_whole else forms.FloatField
-    widget = text_input(inputmode="numeric" if is_whole else "decimal")
-    field: forms.Field = kind(min_value=low, max_value=high, widget=widget, **label)
+    field: forms.Field = kind(
+        min_value=low, max_value=high, widget=text_input(inputmode="numeric" if is_whole else "decimal"), **label
+    )
     return field
 
 

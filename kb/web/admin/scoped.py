@@ -418,6 +418,11 @@ class KnowledgeBasePage(UnfoldModelAdminViewMixin):  # type: ignore[misc]
     def may_edit(self) -> bool:
         return bool(self.model_admin.has_change_permission(self.request, self.kb))
 
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        page = {"opts": self.model_admin.opts, "original": self.kb, "kb": self.kb, "may_edit": self.may_edit}
+        context: dict[str, Any] = super().get_context_data(**page | kwargs)
+        return context
+
 
 class IntoKnowledgeBaseForm(forms.Form):
     """Has a field `knowledge_base`, which offers those that the user may change."""
