@@ -17,8 +17,7 @@ from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import changes_apply, waiting
-from kb.index.services.stores.checking import settled_count
-from kb.index.services.stores.migration import STORE_MOVE, store_rebuild
+from kb.index.services.stores.migration import STORE_MOVE, settled_count, store_rebuild
 from kb.index.services.tokenizing import TOKENIZING, drop_retired_postings
 from kb.index.vector_index import maintain_vector_indexes
 from kb.index.vector_recall import measure_due

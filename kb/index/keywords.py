@@ -68,26 +68,15 @@ class Terms:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LlmReader:
-    """Reads chunks with one call each.
+def read_terms(text: str, generator: OpenAIGenerator, *, keywords: bool, questions: bool) -> Terms:
+    """The keywords and questions of a text, those of the two that are asked for, by one call of the language model.
 
-    Attributes:
-        generator: the language model.
-        timeout_s: of a call.
+    Raises:
+        GenerationFailed: as the generator; `llm_unusable` when the answer does not follow the schema.
     """
-
-    generator: OpenAIGenerator
-    timeout_s: float
-
-    def read(self, text: str, *, keywords: bool, questions: bool) -> Terms:
-        """The keywords and questions of a text, those of the two that are asked for.
-
-        Raises:
-            GenerationFailed: as the generator; `llm_unusable` when the answer does not follow the schema.
-        """
-        wanted = [name for name, asked in (("keywords", keywords), ("questions", questions)) if asked]
-        return _parse(self.generator.complete(_prompt(text, wanted), timeout_s=self.timeout_s, as_json=True), wanted)
+    wanted = [name for name, asked in (("keywords", keywords), ("questions", questions)) if asked]
+    answer = generator.complete(_prompt(text, wanted), timeout_s=settings.LLM_SECONDS, as_json=True)
+    return _parse(answer, wanted)
 
 
 def _prompt(text: str, wanted: list[str]) -> list[Turn]:
@@ -150,13 +139,12 @@ def _unusable(fault: str) -> GenerationFailed:
     )
 
 
-def chunk_reader() -> LlmReader | None:
-    """What finds keywords and questions of chunks; None where no language model is configured."""
+def loaded_generator() -> OpenAIGenerator | None:
+    """The language model, loaded so that the first chunk does not wait for it; None where none is configured."""
     model = generator()
-    if model is None:
-        return None
-    model.load()  # here, so that the first chunk does not wait for it
-    return LlmReader(model, timeout_s=settings.LLM_SECONDS)
+    if model is not None:
+        model.load()
+    return model
 
 
 logger = logging.getLogger(__name__)
@@ -189,7 +177,7 @@ class Extraction:
     method: Method = Method.TFIDF
     by_model: bool = False
     questions: bool = False
-    reader: LlmReader | None = None
+    reader: OpenAIGenerator | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +257,7 @@ def _read(text: str, extraction: Extraction, *, keywords: bool, questions: bool)
     if extraction.reader is None:
         return Terms(problem=NOT_CONFIGURED)
     try:
-        return extraction.reader.read(text, keywords=keywords, questions=questions)
+        return read_terms(text, extraction.reader, keywords=keywords, questions=questions)
     except GenerationFailed as error:
         logger.warning("a language model did not read a chunk: %s", error)
         return Terms(problem=message_of(error))

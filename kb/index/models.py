@@ -185,8 +185,7 @@ def storable_lexemes(lexemes: Iterable[str]) -> list[str]:
 
 def quoted_lexeme(lexeme: str) -> str:
     """A lexeme in the text of a tsvector or tsquery, whatever it is made of."""
-    doubled = lexeme.replace("\\", "\\\\").replace("'", "''")
-    return f"'{doubled}'"
+    return "'{}'".format(lexeme.replace("\\", "\\\\").replace("'", "''"))
 
 
 class LexemesField(SearchVectorField):  # type: ignore[type-arg]
@@ -200,11 +199,6 @@ class LexemesField(SearchVectorField):  # type: ignore[type-arg]
 
     def select_format(self, compiler: Any, sql: str, params: Any) -> tuple[str, Any]:  # noqa: ARG002 - Django's interface
         return f"tsvector_to_array({sql})", params
-
-
-def no_lexemes() -> Value:
-    """The default of the column, for rows that were there before it."""
-    return Value([], output_field=LexemesField())
 
 
 class KnowledgeBaseVersion(models.Model):
@@ -239,7 +233,7 @@ class ChunkPostings(models.Model):
     terms = models.BinaryField()
     frequencies = models.BinaryField()
     length = models.PositiveIntegerField()
-    lexemes = LexemesField(default=list, db_default=no_lexemes())
+    lexemes = LexemesField(default=list, db_default=Value([], output_field=LexemesField()))
 
     objects = ScopedQuerySet.as_manager()
 

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from kb.base.db.connections import fetch_all, own_session, untimed_cursor
 from kb.base.db.transactions import Purpose, held_locks, try_lock
 from kb.base.models import installation_id
-from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, available_bytes, finished_indexes, vector_spaces
+from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, available_bytes, vector_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def _read(session: BaseDatabaseWrapper, wanted: Sequence[Part], limit: int) -> R
 
 def _parts() -> Iterator[Part]:
     """In the order in which they are wanted."""
-    may_read, finished = reads_indexes(), finished_indexes()
+    may_read = reads_indexes()
     if may_read:
         yield from map(_of_index, LOOKUPS)
     spaces: dict[int, list[VectorSpace]] = defaultdict(list)
@@ -148,7 +148,7 @@ def _parts() -> Iterator[Part]:
             spaces[space.kb_id].append(space)
     for kb_id in knowledge_bases_by_use():
         for space in spaces[kb_id]:
-            if may_read and space.index_name in finished:
+            if may_read and space.has_index:
                 yield _of_index(space.index_name)
             read = partial(fetch_all, VECTORS, (kb_id, space.model_id, space.kind))
             yield space.vectors * (2 * space.dimension + ROW_BYTES), read

@@ -48,11 +48,6 @@ class Effort:
 UNMEASURED: Final = Effort(VectorIndex.Method.HNSW, DEFAULT_EF_SEARCH)
 
 
-def effort_of(kb_id: int, model_id: str, kind: str) -> Effort:
-    """The measured effort; that of an index which has not been measured yet is the default."""
-    return _efforts(int(time.monotonic() // REFRESH_SECONDS)).get((kb_id, model_id, str(kind)), UNMEASURED)
-
-
 def forget_efforts() -> None:
     """Has the next search of this process ask for the efforts again."""
     _efforts.cache_clear()
@@ -117,7 +112,8 @@ class PgVectorStore:
         has_several = kind == ChunkEmbedding.Kind.QUESTION
         exact = statement.format(dimension=len(vector), exactly=EXACTLY)
         exact = (BEST_OF_EACH.format(distances=exact) if has_several else exact) + NEAREST
-        effort = effort_of(kb_id, model_id, kind)
+        efforts = _efforts(int(time.monotonic() // REFRESH_SECONDS))
+        effort = efforts.get((kb_id, model_id, str(kind)), UNMEASURED)
         if (only is not None and only.size <= MAX_EXACT) or not effort.is_used:
             return _found(_rows(exact, wanted | {"limit": k}))
         by_index = statement.format(dimension=len(vector), exactly="") + NEAREST

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
@@ -143,7 +143,12 @@ DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {name}")
 
 @dataclass(frozen=True, slots=True)
 class VectorSpace:
-    """Vectors that are compared with each other; `is_searched` where they are, or are about to be."""
+    """Vectors that are compared with each other.
+
+    Attributes:
+        is_searched: they are, or are about to be.
+        has_index: searches can use one that is finished.
+    """
 
     kb_id: int
     model_id: str
@@ -151,6 +156,12 @@ class VectorSpace:
     vectors: int
     dimension: int
     is_searched: bool = True
+    has_index: bool = False
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there are so many of them that an index is to be made."""
+        return self.is_searched and _is_large(self)
 
     @property
     def index_name(self) -> str:
@@ -206,24 +217,14 @@ def builds_under_way() -> dict[str, int]:
 
 def vector_spaces(kb_id: int | None = None) -> list[VectorSpace]:
     """The vectors of a knowledge base, or of all, that PostgreSQL searches."""
-    return [VectorSpace(*row) for row in fetch_all(SPACES, {"kb": kb_id})]
-
-
-def finished_indexes() -> frozenset[str]:
-    """The names of the indexes that searches can use."""
-    return frozenset(name for name, is_valid in _indexes(None).items() if is_valid)
+    there = _indexes(kb_id)
+    spaces = [VectorSpace(*row) for row in fetch_all(SPACES, {"kb": kb_id})]
+    return [replace(space, has_index=there.get(space.index_name, False)) for space in spaces]
 
 
 def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
     """The vectors that are to have an index and have no finished one: of a knowledge base, or of all."""
-    there = _indexes(kb_id)
-    return [space for space in vector_spaces(kb_id) if _is_wanted(space) and not there.get(space.index_name, False)]
-
-
-def spaces_with_index(kb_id: int | None = None) -> list[VectorSpace]:
-    """The vectors that have a finished index: of a knowledge base, or of all."""
-    there = _indexes(kb_id)
-    return [space for space in vector_spaces(kb_id) if there.get(space.index_name, False)]
+    return [space for space in vector_spaces(kb_id) if space.is_wanted and not space.has_index]
 
 
 def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
@@ -235,7 +236,7 @@ def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
     create = [
         space
         for name, space in spaces.items()
-        if not there.get(name, False) and (_is_wanted(space) or (name in keep and space.is_searched))
+        if not space.has_index and (space.is_wanted or (name in keep and space.is_searched))
     ]
     if not (create or broken or unwanted):
         return IndexChanges()
@@ -247,10 +248,6 @@ def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
         for name in unwanted:  # now, since one of another method has served until here
             _run(session, DROP.format(name=sql.Identifier(name)))
     return IndexChanges(tuple(created), (*broken, *unwanted))
-
-
-def _is_wanted(space: VectorSpace) -> bool:
-    return space.is_searched and _is_large(space)
 
 
 def _is_large(space: VectorSpace, share: float = 1.0) -> bool:

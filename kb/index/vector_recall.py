@@ -15,7 +15,7 @@ from kb.base.db.connections import fetch_all
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index.models import VectorIndex
 from kb.index.pgvector import DEFAULT_EF_SEARCH, Effort, forget_efforts
-from kb.index.vector_index import ALL, VectorSpace, chosen_method, spaces_with_index
+from kb.index.vector_index import ALL, VectorSpace, chosen_method, vector_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +55,10 @@ def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
         known = {(row.knowledge_base_id, row.model, row.kind): row for row in VectorIndex.objects.all()}
         return [
             row
-            for space in spaces_with_index(kb_id)
-            if _is_due(space, known.get((space.kb_id, space.model_id, space.kind))) and (row := measure(space))
+            for space in vector_spaces(kb_id)
+            if space.has_index
+            and _is_due(space, known.get((space.kb_id, space.model_id, space.kind)))
+            and (row := measure(space))
         ]
 
 

@@ -25,8 +25,7 @@ from kb.index.admin.tokenizer import tokenizers_text
 from kb.index.bm25 import BM25Store
 from kb.index.models import StoreState
 from kb.index.services.keyword_cache import IndexState, add_index_state, database_bytes, indexed_knowledge_bases
-from kb.index.services.stores.checking import stores_state
-from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild
+from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild, stores_state
 from kb.web.admin.scoped import KnowledgeBasePage, principal
 from kb.web.admin.site import AdminPage
 from kb.web.admin.site import page as admin_page

@@ -10,7 +10,7 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Superseded
 from kb.content.models import Chunk
-from kb.index.keywords import Extraction, Source, chunk_reader
+from kb.index.keywords import Extraction, Source, loaded_generator
 from kb.index.preparing import Prepared, prepare
 from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import load_tokenizer, tokenizer
@@ -48,7 +48,7 @@ def extraction_of(kb: KnowledgeBase) -> Extraction | None:
         method=Method.TFIDF if by_model else Method(method.value),
         by_model=by_model,
         questions=kb.ask_questions,
-        reader=chunk_reader() if by_model or kb.ask_questions else None,
+        reader=loaded_generator() if by_model or kb.ask_questions else None,
     )
 
 

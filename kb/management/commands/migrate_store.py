@@ -6,9 +6,9 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase
 from kb.index.models import StoreState
 from kb.index.services.stores.applying import changes_apply
-from kb.index.services.stores.checking import copy_check
 from kb.index.services.stores.migration import (
     STORE_MOVE,
+    copy_check,
     migration_cancel,
     migration_start,
     store_rebuild,

@@ -18,7 +18,7 @@ from kb.graph.services.writing import extract_document, graph_request
 from kb.index.keywords import NOT_CONFIGURED, unread
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import note_failure
-from kb.index.services.stores.checking import stores_state
+from kb.index.services.stores.migration import stores_state
 from kb.ingest.api.documents import DocumentSerializer
 from kb.ingest.services.documents import error_sentence, remark_sentences
 from kb.ingest.services.indexing import index_document, stored_remarks

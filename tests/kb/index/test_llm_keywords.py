@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kb.index.keywords import MOST_KEYWORDS, MOST_QUESTIONS, LlmReader, Terms
+from kb.index.keywords import MOST_KEYWORDS, MOST_QUESTIONS, Terms, read_terms
 from retrieval.errors import GenerationFailed
 from retrieval.generation import OpenAIGenerator
 from retrieval.trace import DegradationCode
@@ -19,11 +19,11 @@ def server():
 def reader(server):
     model = OpenAIGenerator(server.base_url, "", "terms", sleep=lambda _: None)
     model.load()
-    return LlmReader(model, timeout_s=5)
+    return model
 
 
 def read(reader, *, keywords=True, questions=True):
-    return reader.read("保修期是两年。", keywords=keywords, questions=questions)
+    return read_terms("保修期是两年。", reader, keywords=keywords, questions=questions)
 
 
 def test_the_model_is_shown_the_passage_as_data_and_the_schema_of_what_is_wanted(server, reader):

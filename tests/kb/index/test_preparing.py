@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kb.index.keywords import Extraction, LlmReader, Source
+from kb.index.keywords import Extraction, Source
 from kb.index.preparing import (
     Prepared,
     add_vectors,
@@ -104,7 +104,7 @@ class TestTermsOfALanguageModel:
         model.load()
 
         def read(*sources, **options):
-            extraction = Extraction("zh", reader=LlmReader(model, timeout_s=5), **options)
+            extraction = Extraction("zh", reader=model, **options)
             return prepare(sources, tokenizers=[], embedder=embedder("hashing"), extraction=extraction)
 
         return read
@@ -147,7 +147,7 @@ class TestTermsOfALanguageModel:
         server.always("chat", Reply('{"questions": []}'))
         shares = []
         model = OpenAIGenerator(server.base_url, "", "terms")
-        extraction = Extraction("zh", keywords=False, questions=True, reader=LlmReader(model, timeout_s=5))
+        extraction = Extraction("zh", keywords=False, questions=True, reader=model)
         sources = [Source("甲", "甲"), Source("乙", "乙")]
         prepare(sources, tokenizers=[], embedder=embedder("hashing"), extraction=extraction, on_embedded=shares.append)
 

@@ -11,12 +11,13 @@ from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import mirror
 from kb.index.services.stores import checking
 from kb.index.services.stores.applying import RETIRED_FOR, changes_apply, waiting
-from kb.index.services.stores.checking import copy_check, stores_state
 from kb.index.services.stores.migration import (
     STORE_MOVE,
+    copy_check,
     migration_cancel,
     migration_start,
     store_rebuild,
+    stores_state,
 )
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document

@@ -10,7 +10,7 @@ from kb.base.messages import shown
 from kb.index import vector_index
 from kb.index.pgvector import forget_efforts
 from kb.index.services.stores.migration import STORE_MOVE, migration_start
-from kb.index.vector_index import ALL, maintain_vector_indexes, spaces_with_index
+from kb.index.vector_index import ALL, maintain_vector_indexes, vector_spaces
 from kb.jobs.moves import AlreadyRunning
 from kb.models import ChunkEmbedding, KnowledgeBase, StoreState
 from tests.factories import make_kb
@@ -41,7 +41,7 @@ def test_its_index_is_made_and_measured_and_told_on_the_page(kb, client):
     assert STORE_MOVE.advance(kb)
 
     assert kb.store == "postgres"
-    assert [space.vectors for space in spaces_with_index(kb.pk)] == [COUNT]
+    assert [space.vectors for space in vector_spaces(kb.pk) if space.has_index] == [COUNT]
     checked = StoreState.objects.get(store="postgres").checked
     assert (checked["found"], checked["recall"] > 0.9) == (COUNT, True)
     client.force_login(kb.owner)
