@@ -99,8 +99,9 @@ class TokenizerViewSet(ApiViewSet):
     def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         is_started = tokenizer_change(kb, read_settings(**self.checked(TokenizerChangeSerializer)))
-        status_code = status.HTTP_202_ACCEPTED if is_started else status.HTTP_200_OK
-        return Response(as_values(tokenizer_state(kb)), status=status_code)
+        return Response(
+            as_values(tokenizer_state(kb)), status=status.HTTP_202_ACCEPTED if is_started else status.HTTP_200_OK
+        )
 
     def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         tokenizer_change_cancel(self.editable(KnowledgeBase.objects.visible_to(self.principal), pk))

@@ -81,39 +81,36 @@ class RedisTier:
     def _cache(self) -> Any:
         return caches["bm25"]
 
+    @_as_unavailable(ConnectionInterrupted, RedisError)
     def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
-        with _as_unavailable(ConnectionInterrupted, RedisError):
-            held = self._held(key.kb_id)
-            if held is None or not held.serves(key):
-                return None
-            payload: bytes | None = self._cache.get(str(held))
-            return None if payload is None else (held, payload)
+        held = self._held(key.kb_id)
+        if held is None or not held.serves(key):
+            return None
+        payload: bytes | None = self._cache.get(str(held))
+        return None if payload is None else (held, payload)
 
+    @_as_unavailable(ConnectionInterrupted, RedisError)
     def store(self, key: CacheKey, payload: bytes) -> bool:
         if len(payload) > self._max_bytes:
             return False
-        with _as_unavailable(ConnectionInterrupted, RedisError):
-            held = self._held(key.kb_id)
-            if held is not None and held.version > key.version:
-                return False
-            if held != key:
-                self.drop(key.kb_id)
-            self._cache.set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
-            return True
+        held = self._held(key.kb_id)
+        if held is not None and held.version > key.version:
+            return False
+        if held != key:
+            self.drop(key.kb_id)
+        self._cache.set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
+        return True
 
+    @_as_unavailable(ConnectionInterrupted, RedisError)
     def drop(self, kb_id: int) -> None:
-        with _as_unavailable(ConnectionInterrupted, RedisError):
-            held = self._held(kb_id)
-            self._cache.delete_many([self._pointer(kb_id), *([] if held is None else [str(held)])])
+        held = self._held(kb_id)
+        self._cache.delete_many([self._pointer(kb_id), *([] if held is None else [str(held)])])
 
+    @_as_unavailable(ConnectionInterrupted, RedisError)
     def size(self, kb_id: int) -> int:
         """Bytes of the knowledge base's payload; 0 where there is none."""
-        with _as_unavailable(ConnectionInterrupted, RedisError):
-            held = self._held(kb_id)
-            if held is None:
-                return 0
-            client = self._cache.client
-            return int(client.get_client(write=False).strlen(client.make_key(str(held))))
+        held, client = self._held(kb_id), self._cache.client
+        return 0 if held is None else int(client.get_client(write=False).strlen(client.make_key(str(held))))
 
     def _held(self, kb_id: int) -> CacheKey | None:
         """What the pointer says; nothing where it holds garbage, which goes, so that it is met and logged once."""
@@ -138,14 +135,16 @@ class DatabaseTier:
 
     name = "database"
 
+    @_as_unavailable(DatabaseError)
     def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
-        with _as_unavailable(DatabaseError), untimed_cursor() as cursor:
+        with untimed_cursor() as cursor:
             row = cursor.execute(FIND, self._columns(key), binary=True).fetchone()
         return None if row is None else (key.at(row[0]), row[1])
 
+    @_as_unavailable(DatabaseError)
     def store(self, key: CacheKey, payload: bytes) -> bool:
         columns = self._columns(key)
-        with _as_unavailable(DatabaseError), untimed_cursor() as cursor:
+        with untimed_cursor() as cursor:
             if cursor.execute(KEEP_KNOWLEDGE_BASE, columns).fetchone() is None:
                 return False
             stored = cursor.execute(UPSERT, columns | {"payload": payload}).rowcount > 0
@@ -153,9 +152,9 @@ class DatabaseTier:
                 cursor.execute(TRIM, columns)
         return stored
 
+    @_as_unavailable(DatabaseError)
     def drop(self, kb_id: int) -> None:
-        with _as_unavailable(DatabaseError):
-            BM25Index.objects.filter(knowledge_base_id=kb_id).delete()
+        BM25Index.objects.filter(knowledge_base_id=kb_id).delete()
 
     @staticmethod
     def _columns(key: CacheKey) -> dict[str, int | str | bytes]:
@@ -200,7 +199,6 @@ _first_use = threading.Lock()
 
 @lru_cache(maxsize=1)
 def _shared_cache() -> TieredCache[StoredIndex]:
-    """One cache a process."""
     return TieredCache(
         memory_bytes=settings.BM25_MEMORY_BYTES,
         tiers=(RedisTier(settings.BM25_REDIS_MAX_BYTES), DatabaseTier()),
@@ -213,7 +211,6 @@ def _shared_cache() -> TieredCache[StoredIndex]:
 
 @lru_cache(maxsize=1)
 def _shared_flights() -> SingleFlight[Answer]:
-    """One flight a knowledge base and process."""
     return SingleFlight(ConnectionReturningExecutor(max_workers=BUILDERS, thread_name_prefix="keyword-index"))
 
 

@@ -223,8 +223,10 @@ class Matching:
 
 def parse_conditions(field: str, value: Any, *, lenient: bool = False) -> tuple[Condition, ...]:
     """Reads a list of conditions; raises as `Condition.parse`."""
-    given = read_list(field, value, MAX_CONDITIONS)
-    return tuple(Condition.parse(f"{field}[{place}]", each, lenient=lenient) for place, each in enumerate(given))
+    return tuple(
+        Condition.parse(f"{field}[{place}]", each, lenient=lenient)
+        for place, each in enumerate(read_list(field, value, MAX_CONDITIONS))
+    )
 
 
 def joined(clauses: list[Clause], logic: Logic) -> Clause:

@@ -191,8 +191,9 @@ def rebuild_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> N
 def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
     """Writes the vectors of one model beside those of others, and nothing else of the chunks."""
     pairs = list(pairs)
-    former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
-    former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
+    ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id).exclude(
+        kind=ChunkEmbedding.Kind.CONTENT
+    ).delete()
     for kind, of_kind in _by_kind(pairs):
         write_vectors(of_kind, model_id, kind)
 
@@ -220,8 +221,9 @@ def _by_kind(
 def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
     """Writes the postings of chunks whose text has changed; what other tokenizers made of the old text goes."""
     pairs = list(pairs)
-    stale = ChunkPostings.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
-    stale.exclude(tokenizer_id__in={tokenizer_id for _, postings in pairs for tokenizer_id in postings}).delete()
+    ChunkPostings.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs]).exclude(
+        tokenizer_id__in={tokenizer_id for _, postings in pairs for tokenizer_id in postings}
+    ).delete()
     write_postings(pairs)
 
 

@@ -61,7 +61,6 @@ def build_memory(vectors: int, dimension: int) -> BuildMemory:
 
 
 def most_build_bytes() -> int:
-    """What one build may take at most."""
     if settings.INDEX_BUILD_MEMORY_BYTES is not None:
         return max(LEAST_BYTES, settings.INDEX_BUILD_MEMORY_BYTES)
     return max(LEAST_BYTES, int(SHARE_OF_MEMORY * available_bytes())) if settings.EMBEDDED else REMOTE_BYTES

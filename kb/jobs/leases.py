@@ -101,7 +101,6 @@ class Queue(Generic[M]):
         return (Q(status=self.waiting) | lost) & self.available
 
     def lost(self, now: datetime) -> QuerySet[M]:
-        """Rows whose task or worker was lost."""
         end = F(self.until) if not self.waits_since else Coalesce(F(self.until), F(self.waits_since) + TASK_AWAITED)
         rows = self.model._default_manager.filter(self.available, status__in=(self.waiting, self.running))
         return cast("QuerySet[M]", rows.alias(_end=end).filter(_end__lt=now))
@@ -123,7 +122,6 @@ class Queue(Generic[M]):
         return Job(self, row, lease) if row else None
 
     def taken(self, lease: uuid.UUID) -> dict[str, Any]:
-        """The fields of rows that a worker claims."""
         counted = {"attempts": F("attempts") + 1} if self.attempts else {}
         return {"status": self.running, self.lease: lease, **counted, **self.renewed()}
 

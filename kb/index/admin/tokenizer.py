@@ -58,8 +58,16 @@ class LinesField(forms.CharField):
     default_validators = [MaxLengthValidator(MAX_TEXT_CHARACTERS)]
 
     def __init__(self, *, label: Any, parse: Callable[[str], object]) -> None:
-        plain = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off", "wrap": "off"}
-        widget = UnfoldAdminTextareaWidget({"rows": 9, "class": "kb-mono kb-lines", **plain})
+        widget = UnfoldAdminTextareaWidget(
+            {
+                "rows": 9,
+                "class": "kb-mono kb-lines",
+                "spellcheck": "false",
+                "autocapitalize": "off",
+                "autocomplete": "off",
+                "wrap": "off",
+            }
+        )
         widget.template_name = "django/forms/widgets/textarea.html"  # keeps a first empty line
         super().__init__(label=label, required=False, strip=False, widget=widget)
         self._parse = parse
@@ -288,8 +296,7 @@ def tokenizer_text(tokenizer_id: str) -> str:
 
 def tokenizers_text(tokenizer_ids: Collection[str]) -> dict[str, str]:
     """As `tokenizer_text`, in one query."""
-    rows = TokenizerSettings.objects.filter(tokenizer_id__in=[each for each in tokenizer_ids if each])
-    stored = {row.tokenizer_id: row for row in rows}
+    stored = {row.tokenizer_id: row for row in TokenizerSettings.objects.filter(tokenizer_id__in=tokenizer_ids)}
     return {each: _as_text(stored.get(each) or TokenizerSettings()) if each else _("none") for each in tokenizer_ids}
 
 

@@ -45,8 +45,7 @@ class ChromaMirror(Mirror):
             except NotFoundError:
                 return None
             found = rows.query(query_embeddings=[vector.astype(np.float32)], n_results=limit, include=["metadatas"])
-        metadatas = (found["metadatas"] or [[]])[0]
-        return np.array([each["chunk_id"] for each in metadatas], dtype=np.int64)
+        return np.array([each["chunk_id"] for each in (found["metadatas"] or [[]])[0]], dtype=np.int64)
 
     def write_vectors(
         self, collection: VectorCollection, chunk_ids: Sequence[int], vectors: Sequence[StoredVector]

@@ -67,9 +67,7 @@ class MilvusMirror(Mirror):
             search_params={"params": {"ef": max(LEAST_EF, 2 * limit)}},
             output_fields=["chunk_id"],
         )
-        if hits is None:
-            return None
-        return np.array([hit["entity"]["chunk_id"] for hit in hits], dtype=np.int64)
+        return None if hits is None else np.array([hit["entity"]["chunk_id"] for hit in hits], dtype=np.int64)
 
     def write_vectors(
         self, collection: VectorCollection, chunk_ids: Sequence[int], vectors: Sequence[StoredVector]

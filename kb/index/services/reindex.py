@@ -173,10 +173,8 @@ def _build_keyword_index(kb: KnowledgeBase) -> None:
         return
     rows = with_base(KnowledgeBase.objects.filter(pk=kb.pk).select_related("version_row"))
     while (now := rows.first()) is not None:
-        has_chunks = Chunk.objects.filter(knowledge_base=kb).exists()
-        if index_state(now, has_chunks=has_chunks) in (IndexState.CURRENT, IndexState.EMPTY):
-            return
-        if BM25Store().merge(now.pk, now.tokenizer_id):
+        state = index_state(now, has_chunks=Chunk.objects.filter(knowledge_base=kb).exists())
+        if state in (IndexState.CURRENT, IndexState.EMPTY) or BM25Store().merge(now.pk, now.tokenizer_id):
             return
         time.sleep(LOOK_SECONDS)
 

@@ -405,7 +405,6 @@ def drop_retired_postings() -> int:
 
 
 def lacks_postings(kb: KnowledgeBase, tokenizer_id: str) -> bool:
-    """Whether any chunk has no postings of a tokenizer."""
     return any_chunk_without(kb, ChunkPostings.objects.filter(tokenizer_id=tokenizer_id))
 
 

@@ -123,8 +123,13 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
 
 def _origin(chunk: Chunk) -> tuple[object, ...]:
     """What indexes are derived from."""
-    own = chunk.keywords if chunk.own_keywords else None
-    return chunk.text, chunk.document.title, chunk.heading_path, chunk.questions, own
+    return (
+        chunk.text,
+        chunk.document.title,
+        chunk.heading_path,
+        chunk.questions,
+        chunk.keywords if chunk.own_keywords else None,
+    )
 
 
 BATCH = 256

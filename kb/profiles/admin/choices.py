@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, get_args
 
 from django import forms
@@ -38,14 +39,20 @@ class ProfileChoice:
             it where several knowledge bases have a profile of that name.
         profile: the version that the value stands for now.
         version: the one that the value names; None where it names none.
-        place: name of the knowledge base whose own profile it is; blank: shared.
     """
 
     value: str
     profile: RetrievalProfile
     version: int | None
-    label: str
-    place: str = ""
+
+    @property
+    def label(self) -> str:
+        return _("%(profile)s (%(state)s)") % {"profile": self.profile, "state": profile_state(self.profile)}
+
+    @property
+    def place(self) -> str:
+        """The name of the knowledge base whose own profile it is; blank: shared."""
+        return self.profile.knowledge_base.name if self.profile.knowledge_base else ""
 
 
 def profile_choices(principal: Principal, asked: str = "", scope: Collection[int] = ()) -> list[ProfileChoice]:
@@ -72,8 +79,7 @@ def profile_choices(principal: Principal, asked: str = "", scope: Collection[int
     return choices
 
 
-def _name_and_place(profile: RetrievalProfile) -> tuple[str, int | None]:
-    return profile.name, profile.knowledge_base_id
+_name_and_place = attrgetter("name", "knowledge_base_id")
 
 
 def _with_asked(
@@ -85,7 +91,7 @@ def _with_asked(
         profile = find_version(principal, name, version, scope=scope)
     except (Rejected, NotVisible):
         return list(choices)
-    wanted = ProfileChoice(asked, profile, version, _labelled(profile), _place(profile))
+    wanted = ProfileChoice(asked, profile, version)
     known = [(each.profile, each.version) for each in choices]
     if (profile, version) not in known:
         return [*choices, wanted]
@@ -97,15 +103,7 @@ def _of_one_profile(versions: Sequence[RetrievalProfile], *, has_namesakes: bool
     name = reference(versions[0]) if has_namesakes else versions[0].name
     for profile in versions:
         version = None if profile is versions[0] else profile.version
-        yield ProfileChoice(profile_value(name, version), profile, version, _labelled(profile), _place(profile))
-
-
-def _place(profile: RetrievalProfile) -> str:
-    return profile.knowledge_base.name if profile.knowledge_base else ""
-
-
-def _labelled(profile: RetrievalProfile) -> str:
-    return _("%(profile)s (%(state)s)") % {"profile": profile, "state": profile_state(profile)}
+        yield ProfileChoice(profile_value(name, version), profile, version)
 
 
 def profile_value(name: str, version: int | None = None) -> str:
@@ -136,7 +134,6 @@ def as_field_choices(choices: Sequence[ProfileChoice]) -> Choices:
 
 
 def profile_url(profile: RetrievalProfile) -> str:
-    """The page of a version."""
     return reverse("admin:kb_retrievalprofile_change", args=[profile.pk])
 
 

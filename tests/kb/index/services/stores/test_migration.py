@@ -9,7 +9,7 @@ from kb.base.errors import Rejected
 from kb.base.models import forget_installation
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import mirror
-from kb.index.services.stores import checking
+from kb.index.services.stores import migration
 from kb.index.services.stores.applying import RETIRED_FOR, changes_apply, waiting
 from kb.index.services.stores.migration import (
     STORE_MOVE,
@@ -120,7 +120,7 @@ def test_a_copy_that_lacks_something_is_not_swapped_to(kb, milvus):
 
 
 def test_a_copy_that_finds_too_little_is_not_swapped_to(kb, milvus, monkeypatch):
-    monkeypatch.setattr(checking, "LEAST_RECALL", 1.01)
+    monkeypatch.setattr(migration, "LEAST_RECALL", 1.01)
 
     migration_start(kb, "milvus")
 
@@ -295,8 +295,8 @@ def test_postgresql_has_nothing_to_rebuild(kb):
 
 def test_a_move_under_constant_writing_is_tried_again(kb, milvus, monkeypatch):
     migration_start(kb, "milvus")
-    check = checking.CopyCheck({"a": 1}, {})
-    monkeypatch.setattr(checking, "copy_count", lambda *_: (make_document(kb, "又一段"), check)[1])
+    check = migration.CopyCheck({"a": 1}, {})
+    monkeypatch.setattr(migration, "copy_count", lambda *_: (make_document(kb, "又一段"), check)[1])
 
     with pytest.raises(Rejected) as raised:
         STORE_MOVE.advance(kb)
