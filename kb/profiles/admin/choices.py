@@ -44,10 +44,7 @@ class ProfileChoice:
     value: str
     profile: RetrievalProfile
     version: int | None
-
-    @property
-    def label(self) -> str:
-        return _("%(profile)s (%(state)s)") % {"profile": self.profile, "state": profile_state(self.profile)}
+    label: str
 
     @property
     def place(self) -> str:
@@ -91,7 +88,7 @@ def _with_asked(
         profile = find_version(principal, name, version, scope=scope)
     except (Rejected, NotVisible):
         return list(choices)
-    wanted = ProfileChoice(asked, profile, version)
+    wanted = ProfileChoice(asked, profile, version, _labelled(profile))
     known = [(each.profile, each.version) for each in choices]
     if (profile, version) not in known:
         return [*choices, wanted]
@@ -103,7 +100,11 @@ def _of_one_profile(versions: Sequence[RetrievalProfile], *, has_namesakes: bool
     name = reference(versions[0]) if has_namesakes else versions[0].name
     for profile in versions:
         version = None if profile is versions[0] else profile.version
-        yield ProfileChoice(profile_value(name, version), profile, version)
+        yield ProfileChoice(profile_value(name, version), profile, version, _labelled(profile))
+
+
+def _labelled(profile: RetrievalProfile) -> str:
+    return _("%(profile)s (%(state)s)") % {"profile": profile, "state": profile_state(profile)}
 
 
 def profile_value(name: str, version: int | None = None) -> str:
