@@ -15,12 +15,12 @@ from kb.index.bm25 import BM25Store
 from kb.index.fulltext import long_change_logs
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS
+from kb.index.pgvector import measure_due
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import changes_apply, waiting
 from kb.index.services.stores.migration import STORE_MOVE, settled_count, store_rebuild
 from kb.index.services.tokenizing import TOKENIZING, drop_retired_postings
 from kb.index.vector_index import maintain_vector_indexes
-from kb.index.vector_recall import measure_due
 from kb.ingest.services.batches import waiting_ids
 from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document, index_documents

@@ -22,8 +22,6 @@ from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, available_bytes,
 
 logger = logging.getLogger(__name__)
 
-ALL: Final = 0
-"""One process of the installation reads."""
 DAYS: Final = 14
 MOST_SECONDS: Final = 900.0
 PIECE_BLOCKS: Final = 1_024
@@ -106,7 +104,7 @@ def read_in() -> ReadIn | None:
     limit = most_bytes()
     if not limit:
         return None
-    with try_lock(Purpose.PAGE_CACHE, ALL) as taken:
+    with try_lock(Purpose.PAGE_CACHE) as taken:
         if not taken:
             return None
         with suppress(ConnectionInterrupted, RedisError):

@@ -97,8 +97,6 @@ PREFIXES = {VectorIndex.Method.HNSW: "hnsw_", VectorIndex.Method.IVFFLAT: "ivffl
 MAX_DIMENSION = 4_000
 SHARE_TO_KEEP = 0.5
 """An index goes when this share of the rows that it takes to make one is no longer there: not to and fro at the edge."""
-ALL = 0
-"""One process at a time makes and drops indexes, since an index being made looks like one that was left unfinished."""
 
 # A model that a knowledge base is on its way to gets its index once every chunk has its vector: until then it would slow
 # every row. That of the former model stays, for searches under way and for a return.
@@ -205,7 +203,8 @@ def maintain_vector_indexes(
         kb_id: the knowledge base; None: all, and what deleted ones have left behind.
         on_progress: given how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
     """
-    with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
+    # One process at a time, since an index being made looks like one that was left unfinished.
+    with try_lock(Purpose.VECTOR_INDEX) as taken:
         return _maintain(kb_id, on_progress) if taken else IndexChanges(is_done=False)
 
 

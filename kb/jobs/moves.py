@@ -18,6 +18,8 @@ from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected, Superseded
 
 LOOK_SECONDS = 0.5
+RETIRED_FOR = timedelta(minutes=1)
+"""So long after a swap a search may be under way that reads what was in use before."""
 STOOD_STILL = timedelta(minutes=5)
 """After so long without progress the task or the worker of a move counts as lost."""
 

@@ -37,9 +37,8 @@ def noise(count: int, random: np.random.Generator) -> np.ndarray:
 
 def measure(name: str, make, count: int) -> list[Row]:
     """The rows of one kind of vectors."""
-    from kb.index.pgvector import PgVectorStore
+    from kb.index.pgvector import PgVectorStore, measure_due
     from kb.index.vector_index import maintain_vector_indexes
-    from kb.index.vector_recall import measure_due
     from kb.models import VectorIndex
     from tests.factories import make_kb
     from tests.kb.index.vectors import MODEL, add_chunks, add_vectors

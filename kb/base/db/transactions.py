@@ -48,7 +48,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = %
 
 
 @contextmanager
-def try_lock(purpose: Purpose, kb_id: int) -> Iterator[bool]:
+def try_lock(purpose: Purpose, kb_id: int = 0) -> Iterator[bool]:
     """Takes the lock if nobody has it; never waits.
 
     Yields:

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -21,7 +20,7 @@ from kb.index.preparing import add_vectors, prepare
 from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
 from kb.index.signals import vectors_dropping
 from kb.index.vector_index import maintain_vector_indexes
-from kb.jobs.moves import LOOK_SECONDS, Move, lock_row
+from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
 from kb.profiles.services import starting_profile
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
@@ -32,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 Status = Reembedding.Status
 
-RETIRED_FOR = timedelta(minutes=1)
-"""So long after a swap a search may be under way that reads the former vectors."""
 INDEX_ATTEMPTS = 20
 
 

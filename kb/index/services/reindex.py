@@ -13,6 +13,7 @@ from kb.content.models import Chunk
 from kb.index.bm25 import BM25Store
 from kb.index.fulltext import without_lexemes
 from kb.index.models import ChunkEmbedding, ChunkPostings
+from kb.index.pgvector import measure_due
 from kb.index.preparing import prepare, rebuild_vectors
 from kb.index.services.keyword_cache import IndexState, index_state, with_base
 from kb.index.services.reembedding import REEMBED, drop_unused_vectors, reembedding_start
@@ -32,7 +33,6 @@ from kb.index.services.writing import (
     unchanged,
 )
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spaces_without_index
-from kb.index.vector_recall import measure_due
 from kb.jobs.moves import LOOK_SECONDS
 from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import tokenizer

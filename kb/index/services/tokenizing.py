@@ -4,7 +4,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from difflib import SequenceMatcher
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ from kb.content.models import Chunk
 from kb.index.models import ChunkPostings
 from kb.index.preparing import tokenize, write_postings
 from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
-from kb.jobs.moves import Move, lock_row
+from kb.jobs.moves import RETIRED_FOR, Move, lock_row
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer
 from retrieval.characters import CJK, LATIN
@@ -215,7 +214,6 @@ def _fold(text: str, cutter: JiebaTokenizer) -> str:
 
 
 SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
-RETIRED_FOR = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,21 +247,19 @@ def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bo
     return row
 
 
-def tokenizer_settings(kb: KnowledgeBase) -> TokenizerSettings:
-    """Those that the knowledge base has, or is moving to."""
-    return _settings_of(kb, kb.target_tokenizer_id or kb.tokenizer_id)
+def tokenizer_settings(kb: KnowledgeBase, tokenizer_id: str | None = None) -> TokenizerSettings:
+    """Those of a tokenizer; None: of the one that the knowledge base has, or is moving to."""
+    if tokenizer_id is None:
+        tokenizer_id = kb.target_tokenizer_id or kb.tokenizer_id
+    wanted = {"knowledge_base": kb, "tokenizer_id": tokenizer_id}
+    return TokenizerSettings.objects.filter(**wanted).first() or TokenizerSettings(**wanted)
 
 
 def renewed_settings(kb: KnowledgeBase, tokenizer_id: str, newer_id: str) -> TokenizerSettings:
     """The options of an id, unsaved, under the id that they have in this version."""
-    row = _settings_of(kb, tokenizer_id)
+    row = tokenizer_settings(kb, tokenizer_id)
     row.pk, row.tokenizer_id = None, newer_id
     return row
-
-
-def _settings_of(kb: KnowledgeBase, tokenizer_id: str) -> TokenizerSettings:
-    wanted = {"knowledge_base": kb, "tokenizer_id": tokenizer_id}
-    return TokenizerSettings.objects.filter(**wanted).first() or TokenizerSettings(**wanted)
 
 
 def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:

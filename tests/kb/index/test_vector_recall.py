@@ -7,9 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from kb.base.findings import State
-from kb.index.pgvector import PgVectorStore, forget_efforts
+from kb.index.pgvector import PgVectorStore, forget_efforts, measure_due, recall_of
 from kb.index.vector_index import maintain_vector_indexes
-from kb.index.vector_recall import measure_due, recall_of
 from kb.models import ChunkEmbedding, KnowledgeBase, VectorIndex
 from kb.operations.services.health.indexes import vector_recall
 from kb.tasks import sweep_vector_indexes
@@ -96,7 +95,7 @@ def test_what_is_measured_is_not_measured_again_until_it_has_grown_or_is_old(kb)
 
 
 def test_an_index_that_finds_too_few_is_searched_deeper(kb, monkeypatch):
-    monkeypatch.setattr("kb.index.vector_recall.EF_SEARCHES", (1, 600))
+    monkeypatch.setattr("kb.index.pgvector.EF_SEARCHES", (1, 600))
     vectors = scattered(COUNT, 256)
     chunk_ids = fill(kb, vectors)
     sweep_vector_indexes()

@@ -26,14 +26,12 @@ from kb.index.mirrors.protocol import (
 from kb.index.mirrors.registry import DRIVERS, has_taken_in, mirror
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion, StoreChange, StoreState
 from kb.index.services.writing import searchable_text_of
-from kb.jobs.moves import AlreadyRunning
+from kb.jobs.moves import RETIRED_FOR, AlreadyRunning
 from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
 CHANGES_A_BATCH = 1_000
-RETIRED_FOR = timedelta(minutes=1)
-"""So long after a change of the store a search may be under way that asks the former one."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=5)
 
 REFILL = """

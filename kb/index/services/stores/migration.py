@@ -19,10 +19,9 @@ from kb.content.models import Chunk
 from kb.index.mirrors.protocol import StoreError, TextCollection, VectorCollection
 from kb.index.mirrors.registry import DRIVERS, configured_stores, mirror
 from kb.index.models import ChunkEmbedding, StoreChange, StoreState, VectorIndex
-from kb.index.pgvector import MAX_EXACT, PgVectorStore
+from kb.index.pgvector import MAX_EXACT, PgVectorStore, measure_due
 from kb.index.services.stores.applying import alone, changes_apply, note_failure, queue_all_chunks, refill
 from kb.index.vector_index import maintain_vector_indexes, spaces_without_index, vector_spaces
-from kb.index.vector_recall import measure_due
 from kb.jobs.moves import AlreadyRunning, Move
 from retrieval.messages import Message
 

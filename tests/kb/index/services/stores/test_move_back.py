@@ -10,7 +10,7 @@ from kb.base.messages import shown
 from kb.index import vector_index
 from kb.index.pgvector import forget_efforts
 from kb.index.services.stores.migration import STORE_MOVE, migration_start
-from kb.index.vector_index import ALL, maintain_vector_indexes, vector_spaces
+from kb.index.vector_index import maintain_vector_indexes, vector_spaces
 from kb.jobs.moves import AlreadyRunning
 from kb.models import ChunkEmbedding, KnowledgeBase, StoreState
 from tests.factories import make_kb
@@ -64,7 +64,7 @@ def test_without_its_index_the_move_is_not_done_and_says_why(kb, monkeypatch):
 
 
 def test_while_another_process_makes_indexes_the_move_waits(kb):
-    with try_lock(Purpose.VECTOR_INDEX, ALL), pytest.raises(AlreadyRunning):
+    with try_lock(Purpose.VECTOR_INDEX), pytest.raises(AlreadyRunning):
         STORE_MOVE.advance(kb)
 
     assert KnowledgeBase.objects.get(pk=kb.pk).target_store == "postgres"
