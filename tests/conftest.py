@@ -166,7 +166,9 @@ def _milvus_file(tmp_path_factory):
     from kb.index.mirrors import registry
 
     yield tmp_path_factory.mktemp("milvus") / "copies.db"
-    registry.forget()
+    for each in registry._held.mirrors.values():
+        if each.store == "milvus":
+            each._client.close()
 
 
 @pytest.fixture

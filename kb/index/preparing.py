@@ -170,27 +170,28 @@ def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model
     copy_rows(ChunkEmbedding, vectors, {"vector": lambda vector: vector_text(vector.to_numpy())})
 
 
-def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
-    """Writes the terms of changed chunks and their vectors of one model; all former ones go.
+def rewrite_chunks(pairs: Sequence[tuple[Chunk, Prepared]], *, model_id: str) -> None:
+    """Writes the terms, postings and vectors of chunks that have changed; belongs inside the caller's transaction.
 
-    Those of other models too, since they are of what a chunk was before: whoever needs them makes them again.
+    Those of other tokenizers and models go, since they are of what a chunk was before: whoever needs them makes them again.
     """
-    pairs = list(pairs)
-    ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs]).exclude(model=model_id).delete()
+    chunk_ids = [chunk.pk for chunk, _ in pairs]
+    current = {tokenizer_id for _, each in pairs for tokenizer_id in each.postings}
+    ChunkPostings.objects.filter(chunk__in=chunk_ids).exclude(tokenizer_id__in=current).delete()
+    write_postings((chunk, each.postings) for chunk, each in pairs)
+    ChunkEmbedding.objects.filter(chunk__in=chunk_ids).exclude(model=model_id).delete()
     rebuild_vectors(pairs, model_id)
 
 
-def rebuild_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+def rebuild_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
     """Writes the terms of unchanged chunks and their vectors of one model; those of other models stay."""
-    pairs = list(pairs)
     renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
     Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
     add_vectors(pairs, model_id)
 
 
-def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+def add_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
     """Writes the vectors of one model beside those of others, and nothing else of the chunks."""
-    pairs = list(pairs)
     ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id).exclude(
         kind=ChunkEmbedding.Kind.CONTENT
     ).delete()
@@ -216,15 +217,6 @@ def _by_kind(
         (kind.KEYWORDS, [(chunk, each.keyword_vector) for chunk, each in pairs if each.keyword_vector is not None]),
         (kind.QUESTION, [(chunk, vector) for chunk, each in pairs for vector in each.question_vectors]),
     ]
-
-
-def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
-    """Writes the postings of chunks whose text has changed; what other tokenizers made of the old text goes."""
-    pairs = list(pairs)
-    ChunkPostings.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs]).exclude(
-        tokenizer_id__in={tokenizer_id for _, postings in pairs for tokenizer_id in postings}
-    ).delete()
-    write_postings(pairs)
 
 
 def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:

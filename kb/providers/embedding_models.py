@@ -222,13 +222,5 @@ class Warmth:
     failed: tuple[str, ...] = ()
 
 
-_now = Warmth()
-
-
-def warmth() -> Warmth:
-    return _now
-
-
-def note(stage: Stage, failed: tuple[str, ...] = ()) -> None:
-    global _now  # noqa: PLW0603 - one a process, as the models are
-    _now = Warmth(stage, failed)
+warmth = Warmth()
+"""Of this process, as the models are; who loads them sets it."""

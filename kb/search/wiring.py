@@ -205,7 +205,7 @@ def warm_up() -> None:
 
     Then, beside the first requests, the keyword indexes in use, and what of the database is read from a cold disk.
     """
-    embedding_models.note(embedding_models.Stage.LOADING)
+    embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.LOADING)
     failed: tuple[str, ...] = ()
     try:
         for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
@@ -216,7 +216,7 @@ def warm_up() -> None:
             map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({}))
         )
     finally:
-        embedding_models.note(embedding_models.Stage.DONE, failed)
+        embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.DONE, failed)
         connections.close_all()
     try:
         kb_ids = knowledge_bases_by_use()

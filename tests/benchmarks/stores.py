@@ -70,7 +70,9 @@ def main(count, dimension):
         from config import embedded
         from kb.index.mirrors import registry
 
-        registry.forget()
+        for each in registry._held.mirrors.values():
+            if each.store == "milvus":
+                each._client.close()
         embedded.stop()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,6 +1,6 @@
 """The tokenizer page of a knowledge base: what it does to a text, its settings, and the way to other ones."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from django import forms
@@ -207,7 +207,9 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         form = kwargs.get("form") or self.get_form()
         if not form.is_bound and self.active:
-            kwargs["preview"] = {"before": shown_tokens(self.active.explain(form["text"].value() or ""))}
+            kwargs["preview"] = {
+                "before": [shown_token(each) for each in self.active.explain(form["text"].value() or "")]
+            }
         return super().get_context_data(
             **{**kwargs, "form": form},
             active=tokenizer_text(self.kb.tokenizer_id),
@@ -241,7 +243,7 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             return {}
         before = self.active.explain(form.cleaned_data["text"])
         if form.settings.tokenizer_id == self.active.id == self.kb.tokenizer_id:
-            return {"preview": {"before": shown_tokens(before)}}
+            return {"preview": {"before": [shown_token(each) for each in before]}}
         after = JiebaTokenizer(options_of(form.settings)).explain(form.cleaned_data["text"])
         marked_before, marked_after = compare_tokens(before, after)
         return {
@@ -253,11 +255,7 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         }
 
 
-def shown_tokens(tokens: Iterable[Token]) -> list[dict[str, Any]]:
-    return [shown_token(token, is_changed=False) for token in tokens]
-
-
-def shown_token(token: Token, is_changed: bool) -> dict[str, Any]:  # noqa: FBT001 - a pair of `compare_tokens`
+def shown_token(token: Token, is_changed: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - of `compare_tokens`
     """A token with the text that explains its colours."""
     parts = [str(KINDS[token.kind])]
     if token.surface != token.term:

@@ -52,10 +52,6 @@ class MilvusMirror(Mirror):
         with self._calling():
             return f"Milvus {self._client.get_server_version(timeout=self._timeout_s)}"
 
-    def close(self) -> None:
-        """Ends the connection, and with it Milvus Lite."""
-        self._client.close()
-
     def nearest(
         self, collection: VectorCollection, vector: NDArray[np.float32], limit: int
     ) -> NDArray[np.int64] | None:

@@ -151,9 +151,6 @@ class Mirror(ABC):
             with self._calling():
                 self._drop(name)
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Ends the connection."""
-
     @contextmanager
     def _calling(self) -> Iterator[None]:
         try:

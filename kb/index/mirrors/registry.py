@@ -111,14 +111,6 @@ def asked(store: str, ask: Callable[[Mirror], T]) -> T:
     return answer
 
 
-def forget() -> None:
-    """Has the next use open every client again."""
-    global _held  # noqa: PLW0603 - one for the process
-    for each in _held.mirrors.values():
-        each.close()
-    _held = _Held()
-
-
 def _of_this_process() -> _Held:
     global _held  # noqa: PLW0603 - one for the process
     if _held.pid != os.getpid():

@@ -18,7 +18,7 @@ from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk, Document
 from kb.content.signals import chunks_replacing
-from kb.index.preparing import Prepared, replace_postings, replace_vectors, write_chunks
+from kb.index.preparing import Prepared, rewrite_chunks, write_chunks
 from kb.index.services.writing import prepare_chunks, source_of, writing_chunks
 from kb.ingest.chunkers.drafts import hash_content, joined, place_of, squeezed
 from kb.ingest.chunkers.matching import moved_place
@@ -258,8 +258,7 @@ def _rewrite_chunk(
         locked.enabled = enabled
         locked.content_hash, locked.token_count = hash_content(locked.text), model.count_tokens(locked.text)
         locked.save()
-        replace_postings([(locked, prepared.postings)])
-        replace_vectors([(locked, prepared)], model.model_id)
+        rewrite_chunks([(locked, prepared)], model_id=model.model_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +329,7 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
         following = Chunk.objects.filter(document=document, position__gt=last)
         following.update(position=F("position") + first + len(after) - 1 - last)
         kept.save(update_fields=WRITTEN)
-        replace_postings([(kept, of_kept.postings)])
-        replace_vectors([(kept, of_kept)], model.model_id)
+        rewrite_chunks([(kept, of_kept)], model_id=model.model_id)
         write_chunks(new, of_new, model_id=model.model_id)
 
 

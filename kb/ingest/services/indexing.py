@@ -29,7 +29,7 @@ from kb.base.metrics import observe_document
 from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
 from kb.index.keywords import Source, unread
-from kb.index.preparing import Prepared, prepare, replace_postings, replace_vectors, write_chunks
+from kb.index.preparing import Prepared, prepare, rewrite_chunks, write_chunks
 from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
 from kb.ingest.chunkers.strategies import split
@@ -354,9 +354,7 @@ def _index_chunks(batch: DocumentBatch, document: Document) -> None:
     of_file = [remark for remark in document.remarks if remark["code"] != RemarkCode.MODEL_DID_NOT_READ]
     remarks = [*of_file, *stored_remarks(unread(each.problem for _, each in pairs))]
     with writing_chunks(batch.kb):
-        current = unchanged(pairs)
-        replace_postings((chunk, prepared.postings) for chunk, prepared in current)
-        replace_vectors(current, batch.kb.embedding_model)
+        rewrite_chunks(unchanged(pairs), model_id=batch.kb.embedding_model)
         batch.jobs[0].update()  # raises LeaseLost
         _finish(batch, [(document, document.mime, document.chunking, remarks)])
 

@@ -15,7 +15,7 @@ from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
-from kb.index.preparing import ROWS_A_STATEMENT, Prepared, replace_postings, replace_vectors, write_chunks
+from kb.index.preparing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, write_chunks
 from kb.index.services.writing import source_of, tokenizers_of
 from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content, stream
 from kb.ingest.chunkers.matching import edited_part, holders, pairs
@@ -338,8 +338,7 @@ def write_recut(document: Document, plan: Recut, prepared: Mapping[Source, Prepa
     new = [(chunk, each) for chunk, each in pairs_to_write if not chunk.pk]
     again = [(chunk, each) for chunk, each in pairs_to_write if chunk.pk]
     write_chunks([chunk for chunk, _ in new], [each for _, each in new], model_id=model_id)
-    replace_postings((chunk, each.postings) for chunk, each in again)
-    replace_vectors(again, model_id)
+    rewrite_chunks(again, model_id=model_id)
     survival = plan.survival
     if lost := survival.edits - survival.edits_kept:
         logger.warning("document %s was cut so that %d edited texts are in no chunk any more", document.pk, lost)

@@ -9,7 +9,7 @@ from kb.index.preparing import (
     add_vectors,
     prepare,
     rebuild_vectors,
-    replace_vectors,
+    rewrite_chunks,
     tokenize,
     write_chunks,
 )
@@ -187,7 +187,7 @@ class TestWriting:
     def test_what_a_chunk_no_longer_has_goes(self, chunk):
         write_chunks([chunk], [self.prepared()], model_id="m")
 
-        replace_vectors([(chunk, self.prepared(keywords=(), questions=1))], "m")
+        rewrite_chunks([(chunk, self.prepared(keywords=(), questions=1))], model_id="m")
 
         assert self.stored(chunk) == [("content", 0, "m"), ("question", 0, "m")]
         assert Chunk.objects.get().keywords == []
@@ -195,7 +195,7 @@ class TestWriting:
     def test_the_vectors_of_another_model_go_with_the_text_that_they_were_of(self, chunk):
         write_chunks([chunk], [self.prepared()], model_id="old")
 
-        replace_vectors([(chunk, self.prepared())], "new")
+        rewrite_chunks([(chunk, self.prepared())], model_id="new")
 
         assert {model for _kind, _ordinal, model in self.stored(chunk)} == {"new"}
 
@@ -216,10 +216,10 @@ class TestWriting:
 
     def test_questions_that_were_found_are_stored_and_others_stay(self, chunk):
         write_chunks([chunk], [self.prepared()], model_id="m")
-        replace_vectors([(chunk, replace(self.prepared(), questions=("何时?",)))], "m")
+        rewrite_chunks([(chunk, replace(self.prepared(), questions=("何时?",)))], model_id="m")
         assert Chunk.objects.get().questions == ["何时?"]
 
-        replace_vectors([(chunk, self.prepared())], "m")
+        rewrite_chunks([(chunk, self.prepared())], model_id="m")
 
         assert Chunk.objects.get().questions == ["何时?"]
 

@@ -64,7 +64,7 @@ def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: Readin
 
 
 def _models() -> Component:
-    warmth = embedding_models.warmth()
+    warmth = embedding_models.warmth
     if warmth.stage is embedding_models.Stage.LOADING:
         return Component("models", Readiness.NOT_READY, "loading")
     # A model may be named by its path, which is nobody's business.
