@@ -286,7 +286,7 @@ SELECT vector::text FROM kb_chunkembedding
 WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s AND enabled
 ORDER BY hashint8(chunk_id) LIMIT %(count)s
 """
-NEAREST = """
+NEAREST_DISTANCES = """
 SELECT vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance FROM kb_chunkembedding
 WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s AND enabled
 ORDER BY distance LIMIT %(count)s
@@ -395,7 +395,7 @@ def _timed_search(space: VectorSpace, sample: Sequence[str], effort: Effort | No
             if effort is None and number >= LEAST_SAMPLE and time.monotonic() > end:
                 break
             started = time.perf_counter()
-            cursor.execute(NEAREST.format(dimension=space.dimension), values | {"vector": vector})
+            cursor.execute(NEAREST_DISTANCES.format(dimension=space.dimension), values | {"vector": vector})
             rows = cursor.fetchall()
             milliseconds.append((time.perf_counter() - started) * 1_000)
             distances.append(np.array([distance for (distance,) in rows]))
