@@ -9,6 +9,7 @@ from django.db.models import F, Func, IntegerField, QuerySet
 from numpy.typing import NDArray
 
 from kb.base.db.connections import binary_cursor, fetch_all, streaming_cursor
+from kb.index.filters import enabled_among
 from kb.index.models import NGRAM_PREFIX, ChunkPostings, quoted_lexeme, storable_lexemes
 from retrieval.bm25 import OkapiIndex, okapi_parameters
 from retrieval.errors import ScopeOutdated
@@ -42,7 +43,6 @@ CROSS JOIN LATERAL (
 ) holder
 GROUP BY lexeme.place ORDER BY lexeme.place
 """
-ENABLED = "SELECT id FROM kb_chunk WHERE id = ANY(%s::bigint[]) AND enabled"
 CHUNK_POSTINGS = """
 SELECT p.chunk_id, p.terms, p.frequencies, p.length
 FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
@@ -104,7 +104,7 @@ class PgTextStore:
         shares = holders.totals(np.ones(len(wanted))) / max(len(wanted), 1)
         enough = shares >= LEAST_SHARE
         chunk_ids, shares = _best(holders.chunk_ids[enough], shares[enough], _candidates(k))
-        there = np.isin(chunk_ids, _enabled(chunk_ids))
+        there = enabled_among(kb_id, chunk_ids)
         return chunk_ids[there][:k], shares[there][:k]
 
 
@@ -129,12 +129,6 @@ def _holders(kb_id: int, tokenizer_id: str, lexemes: Sequence[str], only: NDArra
 def _best(chunk_ids: NDArray[np.int64], scores: NDArray[np.float64], most: int) -> Found:
     order = np.lexsort((chunk_ids, -scores))[:most]
     return chunk_ids[order], scores[order]
-
-
-def _enabled(chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    with binary_cursor() as cursor:
-        rows = cursor.execute(ENABLED, [chunk_ids.tolist()], binary=True).fetchall()
-    return np.array([chunk_id for (chunk_id,) in rows], dtype=np.int64)
 
 
 def _bm25(

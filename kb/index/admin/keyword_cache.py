@@ -203,6 +203,6 @@ def stores_progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpRespons
     """How far the move is, for a page that polls; once nothing goes on any more, the page is reloaded."""
     state = stores_state(kb)
     response = render(request, "index/stores/progress.html", {"kb": kb, "state": state})
-    if state.target is None or state.target.status == StoreState.Status.FAILED:
+    if state["target"] is None or state["target"].status == StoreState.Status.FAILED:
         response.headers["HX-Refresh"] = "true"
     return response

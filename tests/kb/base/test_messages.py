@@ -240,7 +240,7 @@ def test_a_store_that_could_not_be_brought_up_to_date(kb, written, read):
     with override(written):
         note_failure(kb.pk, "milvus", LATE)
     with override(read):
-        assert stores_state(KnowledgeBase.objects.get(pk=kb.pk)).target.error_text == IN[read]
+        assert stores_state(KnowledgeBase.objects.get(pk=kb.pk))["target"].error_text == IN[read]
 
 
 @BOTH_WAYS

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from django.db.models import Count, Exists, Min, OuterRef, QuerySet
@@ -168,27 +169,14 @@ def _recall(store: str, space: VectorCollection, row: list[float]) -> float | No
     return len(named.intersection(best)) / len(best)
 
 
-@dataclass(frozen=True, slots=True)
-class StoresState:
-    """The store that searches use, and the one on its way.
+def stores_state(kb: KnowledgeBase) -> dict[str, Any]:
+    """The store that searches use and the one on its way, as stored now, so that every process shows the same.
 
-    Attributes:
-        active: the copy that searches use; None where they use PostgreSQL.
-        target: on its way; None: none.
-        choices: the stores that it may be moved to, as (name, label).
-        index: what was measured of PostgreSQL's own index when searches changed over to it; empty: nothing.
-        is_configured: whether this installation can reach the store that searches use.
+    Returns:
+        `active`, the copy that searches use (None where they use PostgreSQL); `target`, that on its way (None: none);
+        `choices`, the stores that it may be moved to, as (name, label); `index`, what was measured of PostgreSQL's own index
+        when searches changed over to it; and `is_configured`, whether this installation can reach the store in use.
     """
-
-    active: StoreState | None
-    target: StoreState | None
-    choices: tuple[tuple[str, str], ...]
-    index: dict[str, float]
-    is_configured: bool
-
-
-def stores_state(kb: KnowledgeBase) -> StoresState:
-    """As stored now, so that every process shows the same."""
     left = StoreChange.objects.filter(knowledge_base=kb).order_by().values_list("store")
     counts = {store: (count, oldest) for store, count, oldest in left.annotate(Count("pk"), Min("created_at"))}
     states = {state.store: state for state in StoreState.objects.filter(knowledge_base=kb)}
@@ -196,13 +184,13 @@ def stores_state(kb: KnowledgeBase) -> StoresState:
         state.left, state.oldest = counts.get(state.store, (0, None))
     names, active = configured_stores(), states.get(kb.store)
     is_postgres = kb.store == Store.POSTGRES
-    return StoresState(
-        active=None if is_postgres else active,
-        target=states.get(kb.target_store),
-        choices=tuple((name, Store(name).label) for name in names if name != kb.store),
-        index=active.checked if is_postgres and active else {},
-        is_configured=kb.store in names,
-    )
+    return {
+        "active": None if is_postgres else active,
+        "target": states.get(kb.target_store),
+        "choices": [(name, Store(name).label) for name in names if name != kb.store],
+        "index": active.checked if is_postgres and active else {},
+        "is_configured": kb.store in names,
+    }
 
 
 # -- What an operator asks for ---------------------------------------------------------------------------------------------

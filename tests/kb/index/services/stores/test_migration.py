@@ -193,15 +193,15 @@ def test_changes_wait_for_a_store_that_is_out_and_are_applied_when_it_is_back(kb
     with pytest.raises(StoreError):
         changes_apply(kb.pk, "chroma")
     state = stores_state(kb)
-    assert NOBODY in state.active.error_text
-    assert state.active.left > 0
+    assert NOBODY in state["active"].error_text
+    assert state["active"].left > 0
     assert waiting() == []  # until the pause is over
 
     settings.CHROMA_URL = address
     StoreState.objects.update(retry_at=None)
     assert waiting() == [(kb.pk, "chroma")]
     assert changes_apply(kb.pk, "chroma")
-    assert (stores_state(kb).active.left, stores_state(kb).active.error) == (0, "")
+    assert (stores_state(kb)["active"].left, stores_state(kb)["active"].error) == (0, "")
     assert StoreState.objects.get().applied_version == KnowledgeBase.objects.get(pk=kb.pk).version_row.version
     assert copy_check(kb, "chroma").is_complete
 
@@ -302,7 +302,7 @@ def test_a_move_under_constant_writing_is_tried_again(kb, milvus, monkeypatch):
         STORE_MOVE.advance(kb)
     assert raised.value.code == "copy_not_settled"
     assert KnowledgeBase.objects.get(pk=kb.pk).store == "postgres"
-    assert stores_state(kb).target.error_text == str(raised.value)
+    assert stores_state(kb)["target"].error_text == str(raised.value)
     assert STORE_MOVE.sweep() == []  # until the pause is over
 
     monkeypatch.undo()
