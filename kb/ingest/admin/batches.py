@@ -14,7 +14,7 @@ from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST
 from unfold.views import ChangeList
 
 from kb.access.models import KnowledgeBase
@@ -22,7 +22,6 @@ from kb.base.errors import AlreadyThere, Rejected
 from kb.content.models import Document, IngestBatch
 from kb.ingest.admin.documents import state_cell
 from kb.ingest.services.batches import (
-    BatchProgress,
     batch_add,
     batch_cancel,
     batch_create,
@@ -30,12 +29,13 @@ from kb.ingest.services.batches import (
     batch_progress,
     batch_resume,
     batch_retry,
+    is_moving,
     note_message,
-    progress_of,
+    with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.admin.middleware import brings_files
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, row_id, signed_in
 
 SHOWN_DOCUMENTS = 20
 SHOWN_NOTES = 50
@@ -53,11 +53,7 @@ class BatchChangeList(ChangeList):  # type: ignore[misc]
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        batches: list[Any] = list(self.result_list)
-        progress = progress_of(batches)
-        for batch in batches:
-            batch.progress = progress[batch.pk]
-        self.result_list = batches
+        self.result_list = with_progress(self.result_list)
 
 
 @admin.register(IngestBatch)
@@ -82,18 +78,17 @@ class IngestBatchAdmin(ScopedModelAdmin):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("begin/", require_POST(self.begin_view), "begin"),
-            self.page("<int:object_id>/file/", require_POST(self.file_view), "file"),
-            self.page("<int:object_id>/table/", require_POST(self.table_view), "table"),
-            self.page("<int:object_id>/progress/", require_GET(self.progress_view), "progress"),
-            self.page("<int:object_id>/steer/", require_POST(self.steer_view), "steer"),
+            self.row_page("file", self.file_view, "POST"),
+            self.row_page("table", self.table_view, "POST"),
+            self.row_page("progress", self.progress_view, "GET"),
+            self.row_page("steer", self.steer_view, "POST"),
             *super().get_urls(),
         ]
 
     # -- How a browser fills an upload: one request a file ------------------------------------------------------------------
     def begin_view(self, request: HttpRequest) -> JsonResponse:
         writable: QuerySet[Any] = KnowledgeBase.objects.editable_by(principal(request))
-        chosen = request.POST.get("knowledge_base", "")
-        kb = get_object_or_404(writable, pk=int(chosen) if chosen.isdigit() else 0)
+        kb = get_object_or_404(writable, pk=row_id(request.POST.get("knowledge_base", "")))
         table = request.FILES.get("table")
         try:
             rows = read_table(table.read()) if table is not None else []
@@ -101,19 +96,17 @@ class IngestBatchAdmin(ScopedModelAdmin):
             return _refusal(error)
         batch = batch_create(knowledge_base=kb, name=request.POST.get("name", ""), user=signed_in(request))
         batch_describe(batch, rows)
-        documents = f"{reverse('admin:kb_document_changelist')}?batch__id__exact={batch.pk}"
         return JsonResponse(
             {
                 "file": reverse("admin:kb_ingestbatch_file", args=[batch.pk]),
                 "page": reverse("admin:kb_ingestbatch_change", args=[batch.pk]),
-                "documents": documents,
+                "documents": f"{reverse('admin:kb_document_changelist')}?batch__id__exact={batch.pk}",
             },
             status=HTTPStatus.CREATED,
         )
 
     @brings_files
-    def file_view(self, request: HttpRequest, object_id: int) -> JsonResponse:
-        batch = self.get_object_or_404(request, str(object_id), to_change=True)
+    def file_view(self, request: HttpRequest, batch: IngestBatch) -> JsonResponse:
         file = request.FILES.get("file")
         if file is None:
             return JsonResponse({"message": _("There is no file in the request.")}, status=HTTPStatus.BAD_REQUEST)
@@ -129,8 +122,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
             return _refusal(error)
         return JsonResponse({"id": document.pk}, status=HTTPStatus.CREATED)
 
-    def table_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        batch = self.get_object_or_404(request, str(object_id), to_change=True)
+    def table_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
         table = request.FILES.get("table")
         try:
             count = batch_describe(batch, read_table(table.read() if table else b""))
@@ -144,33 +136,28 @@ class IngestBatchAdmin(ScopedModelAdmin):
         return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
 
     # -- How far it is, and its buttons -------------------------------------------------------------------------------------
-    def progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        batch = self.get_object_or_404(request, str(object_id))
+    def progress_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
         return render(request, "ingest/batches/progress.html", self._progress_context(request, batch))
 
-    def steer_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        batch = self.get_object_or_404(request, str(object_id), to_change=True)
-        steer = STEERING.get(request.POST.get("do", ""))
-        if steer is not None:
+    def steer_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
+        if steer := STEERING.get(request.POST.get("do", "")):
             steer(batch)
         return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
 
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        batch = kwargs.get("obj")
-        if batch is not None:
-            context |= {**self._progress_context(request, batch), "show_save_and_add_another": False}
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+    def form_context(self, request: HttpRequest, row: IngestBatch) -> dict[str, Any]:
+        own = {**self._progress_context(request, row), "show_save_and_add_another": False}
+        return {**super().form_context(request, row), **own}
 
     def _progress_context(self, request: HttpRequest, batch: IngestBatch) -> dict[str, Any]:
         documents = Document.objects.filter(batch=batch).order_by(URGENCY, "-pk")[:SHOWN_DOCUMENTS]
         stages = dict(Document.Stage.choices)
         progress = batch_progress(batch)
-        statuses = [(each, progress.counts.get(each.value, 0)) for each in Document.Status]
+        counts = progress.counts
         return {
             "batch": batch,
             "progress": progress,
-            "statuses": [(status.label, status.value, count) for status, count in statuses if count],
+            "is_moving": is_moving(batch, progress),
+            "statuses": [(each.label, each.value, counts[each]) for each in Document.Status if each in counts],
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
             "time_left": time_text(progress.seconds_left),
             "rows": [_row(each) for each in documents],
@@ -178,8 +165,8 @@ class IngestBatchAdmin(ScopedModelAdmin):
                 {"name": each["name"], "why": note_message(each), "document": each.get("document")}
                 for each in batch.notes[:SHOWN_NOTES]
             ],
-            "failed": progress.counts.get(Document.Status.FAILED, 0),
-            "cancelled": progress.counts.get(Document.Status.CANCELLED, 0),
+            "failed": counts.get(Document.Status.FAILED, 0),
+            "cancelled": counts.get(Document.Status.CANCELLED, 0),
             "may_change": self.has_change_permission(request, batch),
         }
 
@@ -190,9 +177,8 @@ class IngestBatchAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("progress"))
     def state(self, batch: Any) -> SafeString:
-        progress: BatchProgress = batch.progress
-        failed = progress.counts.get(Document.Status.FAILED, 0)
-        context = {"batch": batch, "progress": progress, "failed": failed, "says_paused": True}
+        failed = batch.progress.counts.get(Document.Status.FAILED, 0)
+        context = {"batch": batch, "progress": batch.progress, "failed": failed, "says_paused": True}
         return render_to_string("ingest/batches/state.html", context)
 
 

@@ -1,4 +1,4 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from django.http.response import HttpResponseBase
@@ -17,20 +17,18 @@ from kb.content.models import Document, IngestBatch
 from kb.ingest.api.documents import DocumentErrorSerializer
 from kb.ingest.services.batches import (
     BatchProgress,
-    Refused,
     batch_add_files,
     batch_cancel,
     batch_create,
     batch_pause,
-    batch_progress,
     batch_resume,
     batch_retry,
     note_message,
-    progress_of,
+    with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.callers import user_of
-from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer
+from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer, shape
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import idempotent
 from kb.web.api.lists import Created, Flag, ListFilters, Text
@@ -83,22 +81,10 @@ class BatchRetrySerializer(StrictSerializer):
     )
 
 
-class BatchProgressSerializer(serializers.Serializer[BatchProgress]):
-    """How far an upload is."""
-
-    counts = serializers.DictField(child=serializers.IntegerField(), help_text="Documents by status.")
-    stages = serializers.DictField(child=serializers.IntegerField(), help_text="Those in processing by stage.")
-    total = serializers.IntegerField()
-    done = serializers.IntegerField(help_text="Ready, failed or cancelled.")
-    percent = serializers.IntegerField()
-    rate = serializers.FloatField(help_text="Documents a second, of late.")
-    seconds_left = serializers.IntegerField(allow_null=True, help_text="Null where that cannot be told.")
-
-
 class BatchSerializer(serializers.ModelSerializer[IngestBatch]):
     """An upload; the view gives each a `progress`."""
 
-    progress = BatchProgressSerializer(read_only=True)
+    progress = shape(BatchProgress)(read_only=True)
 
     class Meta:
         model = IngestBatch
@@ -205,21 +191,20 @@ class _FormOfFiles(ApiViewSet):
             request._request.upload_handlers = [UnnamedFileUploadHandler(request._request)]
         super().initial(request, *args, **kwargs)
 
-    def described(self, pk: int) -> IngestBatch:
+    def described(self, pk: int) -> Any:
         """An upload with its progress and what has failed."""
-        batch: IngestBatch = one(IngestBatch.objects.visible_to(self.principal), pk)
+        [batch] = with_progress([one(IngestBatch.objects.visible_to(self.principal), pk)])
         rows = Document.objects.visible_to(self.principal).filter(batch=batch, status=Document.Status.FAILED)
-        described: Any = batch
-        described.progress, described.failed = batch_progress(batch), list(rows.order_by("pk")[:FAILED_SHOWN])
+        batch.failed = list(rows.order_by("pk")[:FAILED_SHOWN])
         return batch
 
     def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
         """Takes the files of a request in."""
         names = fields.get("paths") or [file.name or "" for file in fields["files"]]
-        files = list(zip(names, fields["files"], strict=True))
         kind = fields.get("source_type", Document.SourceType.BOOK)
-        refused: list[Refused] = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
-        described: Any = self.described(batch.pk)
+        files = list(zip(names, fields["files"], strict=True))
+        refused = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
+        described = self.described(batch.pk)
         described.refused = refused
         return Response(BatchTakenSerializer(described).data, status=status_code)
 
@@ -249,10 +234,7 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb)
-        batches = self.found(rows, BatchFilters)
-        progress = progress_of(batches)
-        for batch in batches:
-            batch.progress = progress[batch.pk]
+        batches = with_progress(self.found(rows, BatchFilters))
         return self.get_paginated_response(BatchSerializer(batches, many=True).data)
 
     def create(self, request: Request, kb_id: int) -> HttpResponseBase:
@@ -261,11 +243,10 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
     @idempotent()
     def _begin(self, request: Request, kb: KnowledgeBase) -> Response:
         fields = self.checked(BatchCreateSerializer)
-        table = fields.get("table")
-        described = read_table(table.read()) if table is not None else []
+        rows = read_table(fields["table"].read()) if "table" in fields else []
         name = fields.get("name") or fields["files"][0].name or ""
         batch = batch_create(knowledge_base=kb, name=name, user=user_of(request))
-        batch_describe(batch, described)
+        batch_describe(batch, rows)
         return self.taken(batch, fields, status.HTTP_201_CREATED)
 
 
@@ -304,7 +285,7 @@ class BatchViewSet(_FormOfFiles):
 
     @action(detail=True, methods=["post"])
     def files(self, request: Request, pk: int) -> HttpResponseBase:
-        return self._add(request, self._editable(pk))
+        return self._add(request, self.editable(IngestBatch.objects.visible_to(self.principal), pk))
 
     @idempotent()
     def _add(self, _request: Request, batch: IngestBatch) -> Response:
@@ -312,28 +293,23 @@ class BatchViewSet(_FormOfFiles):
 
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        batch_pause(self._editable(pk))
-        return self._detail(pk)
+        return self._steered(pk, batch_pause)
 
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        batch_resume(self._editable(pk))
-        return self._detail(pk)
+        return self._steered(pk, batch_resume)
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        batch_cancel(self._editable(pk))
-        return self._detail(pk)
+        return self._steered(pk, batch_cancel)
 
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        batch = self._editable(pk)
-        batch_retry(batch, self.checked(BatchRetrySerializer)["status"])
-        return self._detail(pk)
+        return self._steered(pk, lambda batch: batch_retry(batch, self.checked(BatchRetrySerializer)["status"]))
 
-    def _editable(self, pk: int) -> IngestBatch:
-        batch: IngestBatch = self.editable(IngestBatch.objects.visible_to(self.principal), pk)
-        return batch
+    def _steered(self, pk: int, steer: Callable[[IngestBatch], object]) -> Response:
+        steer(self.editable(IngestBatch.objects.visible_to(self.principal), pk))
+        return self._detail(pk)
 
     def _detail(self, pk: int) -> Response:
         return Response(BatchDetailSerializer(self.described(pk)).data)

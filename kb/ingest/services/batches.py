@@ -2,19 +2,21 @@
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from django.conf import settings
 from django.core.files import File
 from django.db import IntegrityError, transaction
-from django.db.models import Count, F, Max, Min, Q
+from django.db.models import Count, F, Min, Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, User
 from kb.base.db.transactions import after_commit
@@ -37,41 +39,19 @@ RATE_OVER: Final = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """How far an upload is.
+    """How far an upload is."""
 
-    Attributes:
-        counts: documents by status.
-        stages: those in processing, by stage.
-        rate: documents a second over the last while; 0: none was finished in it.
-        seconds_left: None where that cannot be told: nothing is left, or nothing moves.
-    """
-
-    counts: dict[str, int]
-    stages: dict[str, int]
-    rate: float = 0.0
-    seconds_left: int | None = None
-    is_paused: bool = False
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
+    counts: Annotated[dict[str, int], Doc("Documents by status.")]
+    stages: Annotated[dict[str, int], Doc("Those in processing by stage.")]
+    total: int
+    done: Annotated[int, Doc("Ready, failed or cancelled.")]
+    percent: int
+    rate: Annotated[float, Doc("Documents a second, of late.")]
+    seconds_left: Annotated[int | None, Doc("Null where that cannot be told.")]
 
     @property
     def unfinished(self) -> int:
-        return sum(self.counts.get(status, 0) for status in Document.UNFINISHED)
-
-    @property
-    def done(self) -> int:
-        return self.total - self.unfinished
-
-    @property
-    def percent(self) -> int:
-        return 100 * self.done // self.total if self.total else 0
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether it will look otherwise before long, without anybody's doing."""
-        return self.unfinished > 0 and not (self.is_paused and not self.counts.get(Status.PROCESSING, 0))
+        return self.total - self.done
 
 
 def batch_create(*, knowledge_base: KnowledgeBase, name: str, user: User | None) -> IngestBatch:
@@ -80,15 +60,15 @@ def batch_create(*, knowledge_base: KnowledgeBase, name: str, user: User | None)
 
 
 def batch_progress(batch: IngestBatch) -> BatchProgress:
-    """Read in one statement, whatever the number of documents."""
-    return progress_of([batch])[batch.pk]
+    progress: BatchProgress = with_progress([batch])[0].progress
+    return progress
 
 
-def progress_of(batches: Sequence[IngestBatch]) -> dict[int, BatchProgress]:
-    """The progress of several uploads by their ids, in one statement."""
-    since = timezone.now() - RATE_OVER
-    lately = Q(status__in=FINISHED, updated_at__gte=since)
-    rows = (
+def with_progress(batches: Iterable[Any]) -> list[Any]:
+    """Gives uploads their `progress`, read in one statement, whatever the number of documents."""
+    batches = list(batches)
+    lately = Q(status__in=FINISHED, updated_at__gte=timezone.now() - RATE_OVER)
+    rows = list(
         Document.objects.filter(batch__in=batches)
         .order_by()
         .values("batch", "status", "stage")
@@ -96,29 +76,30 @@ def progress_of(batches: Sequence[IngestBatch]) -> dict[int, BatchProgress]:
             documents=Count("pk"),
             lately=Count("pk", filter=lately),
             first=Min("updated_at", filter=lately),
-            came=Max("created_at"),
         )
     )
-    by_batch: dict[int, list[dict[str, Any]]] = {batch.pk: [] for batch in batches}
-    for row in rows:
-        by_batch[row["batch"]].append(row)
-    return {batch.pk: _progress(batch, by_batch[batch.pk]) for batch in batches}
+    for batch in batches:
+        batch.progress = _progress(batch, [row for row in rows if row["batch"] == batch.pk])
+    return batches
 
 
 def _progress(batch: IngestBatch, rows: Sequence[dict[str, Any]]) -> BatchProgress:
-    counts: dict[str, int] = {}
-    stages: dict[str, int] = {}
+    counts, stages = Counter[str](), Counter[str]()
     for row in rows:
-        counts[row["status"]] = counts.get(row["status"], 0) + row["documents"]
+        counts[row["status"]] += row["documents"]
         if row["status"] == Status.PROCESSING:
-            stages[row["stage"]] = stages.get(row["stage"], 0) + row["documents"]
-    lately = sum(row["lately"] for row in rows)
-    first = min((row["first"] for row in rows if row["first"]), default=None)
-    seconds = max(1.0, (timezone.now() - first).total_seconds()) if first else 1.0
-    rate = lately / seconds
-    left = sum(counts.get(status, 0) for status in Document.UNFINISHED)
-    moves = rate > 0 and left > 0 and not batch.paused
-    return BatchProgress(counts, stages, rate, round(left / rate) if moves else None, batch.paused)
+            stages[row["stage"]] += row["documents"]
+    begun = min((row["first"] for row in rows if row["first"]), default=timezone.now())
+    rate = sum(row["lately"] for row in rows) / max(1.0, (timezone.now() - begun).total_seconds())
+    total, left = counts.total(), sum(counts[status] for status in Document.UNFINISHED)
+    seconds_left = round(left / rate) if rate > 0 and left > 0 and not batch.paused else None
+    percent = 100 * (total - left) // total if total else 0
+    return BatchProgress(counts, stages, total, total - left, percent, rate, seconds_left)
+
+
+def is_moving(batch: IngestBatch, progress: BatchProgress) -> bool:
+    """Whether it will look otherwise before long, without anybody's doing."""
+    return progress.unfinished > 0 and not (batch.paused and not progress.stages)
 
 
 def batch_pause(batch: IngestBatch) -> None:

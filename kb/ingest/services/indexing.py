@@ -11,8 +11,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from functools import reduce
+from operator import or_
+from typing import Final, cast
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
@@ -29,9 +30,9 @@ from kb.base.metrics import observe_document
 from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
 from kb.index.keywords import Source, unread
-from kb.index.preparing import Prepared, prepare, rewrite_chunks, write_chunks
+from kb.index.preparing import Prepared, prepare, rewrite_chunks
 from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
-from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
+from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, Strategy
 from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
@@ -39,7 +40,7 @@ from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.parser.warm_parser import TooSlow, WarmParser, warm_parser
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.jobs import CLAIMED, DOCUMENTS, DocumentJob
-from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, to_index, write_recut
+from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
@@ -72,16 +73,6 @@ _FINISH: Final = """
         AS v(id, title, mime, chunking, remarks) WHERE d.id = v.id"""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """A document that is read and cut: its chunks as they will be, and those of them that are indexed."""
-
-    job: DocumentJob
-    parsed: ParsedDocument
-    plan: Recut
-    renewed: Sequence[Chunk]
-
-
 class DocumentBatch:
     """One worker's hold on documents of one knowledge base, all under one lease."""
 
@@ -111,19 +102,17 @@ class DocumentBatch:
             self._renewed = time.monotonic()
             self._update(**DOCUMENTS.renewed(), stage=stage, progress=progress)
 
-    def locked(self, cut: Sequence[_Cut]) -> list[_Cut]:
-        """Those that are this worker's still, and stay so until the transaction ends.
+    def locked(self, plans: Sequence[Recut]) -> list[Recut]:
+        """Those of documents that are this worker's still, and stay so until the transaction ends.
 
         Raises:
             LeaseLost: the only document is not.
         """
-        rows = self._rows.filter(pk__in=[each.job.document.pk for each in cut]).order_by("pk")
+        rows = self._rows.filter(pk__in=[plan.document.pk for plan in plans]).order_by("pk")
         own = set(rows.select_for_update(no_key=True).values_list("pk", flat=True))
         if self.is_single and not own:
             raise LeaseLost
-        if not self.is_single:
-            own.difference_update(Chunk.objects.filter(document__in=own).values_list("document_id", flat=True))
-        return [each for each in cut if each.job.document.pk in own]
+        return [plan for plan in plans if plan.document.pk in own]
 
     def fail(self, code: str, message: str) -> None:
         for job in self.jobs:
@@ -187,7 +176,7 @@ def _run(batch: DocumentBatch, index: Callable[[DocumentBatch], None]) -> Except
         return error
     except RetrievalError as error:
         batch.fail("model_unavailable", message_of(error))
-    except (Superseded, OperationalError) as error:
+    except (Superseded, ChunksChanged, OperationalError) as error:
         logger.warning("documents %s go back to the queue: %s", ids, error)
         batch.release()
     except Exception:
@@ -205,9 +194,7 @@ def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
     is_read_by_model = Q(knowledge_base__ask_questions=True) | Q(
         knowledge_base__keyword_vectors=True, knowledge_base__keyword_method=KnowledgeBase.KeywordMethod.LLM
     )
-    other = Q(file="")
-    for extension in ARCHIVE_EXTENSIONS:
-        other |= Q(source__iendswith=extension)
+    other = reduce(or_, (Q(source__iendswith=extension) for extension in ARCHIVE_EXTENSIONS), Q(file=""))
     new = Q(status=Status.PENDING, attempts=0, keep_chunks=False, size__lte=SMALL_BYTES) & DOCUMENTS.available
     lease = uuid.uuid4()
     with transaction.atomic():
@@ -231,7 +218,7 @@ def _index_one(batch: DocumentBatch) -> None:
     if job.document.attempts > MAX_ATTEMPTS:
         job.fail("worker_lost", WORKER_LOST)
     elif job.document.keep_chunks:
-        _index_chunks(batch, job.document)
+        _index_chunks(batch, job)
     else:
         _index_file(batch, job)
 
@@ -240,7 +227,7 @@ def _index_file(batch: DocumentBatch, job: DocumentJob) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
     document = job.document
     try:
-        parsed = _parse(document)
+        drafts = _drafts(batch, document)
     except ParseError as error:
         if error.code in (ErrorCode.ARCHIVE, ErrorCode.TOO_LARGE) and is_archive_name(document.source):
             try:
@@ -250,70 +237,69 @@ def _index_file(batch: DocumentBatch, job: DocumentJob) -> None:
         else:
             job.fail(error.code, str(error), error.params)
         return
-    job.report(Stage.CHUNK, 15)
-    drafts = split(parsed, chunk_settings(batch.kb))
-    document.title = document.title or parsed.title
     prepared: dict[Source, Prepared] = {}
     for _plan in range(MOST_PLANS):
-        plan = recut(document, chunks_of(document), drafts)
-        renewed = to_index(batch.kb, plan, is_retitled=document.title != document.indexed_title)
-        missing = [source for source in dict.fromkeys(map(source_of, renewed)) if source not in prepared]
-        prepared |= _prepare(batch, missing)
-        try:
-            _write(batch, [_Cut(job, parsed, plan, renewed)], prepared)
-        except ChunksChanged:
-            continue
-        return
+        plan = with_renewed(recut(document, chunks_of(document), drafts))
+        prepared |= _prepare(batch, (chunk for chunk in plan.renewed if source_of(chunk) not in prepared))
+        with suppress(ChunksChanged):
+            _write(batch, [plan], prepared)
+            return
     raise Superseded(f"the chunks of document {document.pk} are being edited")
 
 
 def _index_many(batch: DocumentBatch) -> None:
-    cut: list[_Cut] = []
+    plans: list[Recut] = []
     room = BATCH_CHARACTERS
     with warm_parser(_limits()) as parser:
         for job in batch.jobs:
             batch.report(Stage.PARSE, 5)
-            if (each := _cut(job, parser)) is None:
+            if (plan := _plan_small(batch, job, parser)) is None:
                 continue
-            cut.append(each)
-            room -= sum(len(chunk.text) for chunk in each.plan.chunks)
+            plans.append(plan)
+            room -= sum(len(chunk.text) for chunk in plan.chunks)
             if room < 0:
-                _prepare_and_write(batch, cut)
-                cut, room = [], BATCH_CHARACTERS
-    _prepare_and_write(batch, cut)
+                _prepare_and_write(batch, plans)
+                plans, room = [], BATCH_CHARACTERS
+    _prepare_and_write(batch, plans)
 
 
-def _cut(job: DocumentJob, parser: WarmParser) -> _Cut | None:
+def _plan_small(batch: DocumentBatch, job: DocumentJob, parser: WarmParser) -> Recut | None:
     """None: the file cannot be read, which its document says now, or the document waits to be indexed alone."""
     document = job.document
     with suppress(LeaseLost):
         try:
-            parsed = _parse(document, parser)
-            drafts = split(parsed, chunk_settings(document.knowledge_base))
-            document.title = document.title or parsed.title
-            plan = recut(document, (), drafts)
-            return _Cut(job, parsed, plan, plan.chunks)
+            return with_renewed(recut(document, (), _drafts(batch, document, parser)))
         except ParseError as error:
             job.fail(error.code, str(error), error.params)
         except TooSlow as error:
             logger.info("document %s is indexed alone: %s", document.pk, error)
-            job.release()
-        except (RetrievalError, FilesUnavailable):
-            raise  # it is the model, or the store, that all need
+            job.leave(Status.PENDING)
+        except (RetrievalError, FilesUnavailable, WorkerEnds):
+            raise  # it is the model, the store or the worker, that all need
         except Exception:
             logger.exception("document %s is indexed alone", document.pk)
-            job.release()
+            job.leave(Status.PENDING)
     return None
 
 
-def _prepare_and_write(batch: DocumentBatch, cut: Sequence[_Cut]) -> None:
-    if cut:
-        sources = list(dict.fromkeys(source_of(chunk) for each in cut for chunk in each.renewed))
-        _write(batch, cut, _prepare(batch, sources))
+def _drafts(batch: DocumentBatch, document: Document, parser: WarmParser | None = None) -> list[ChunkDraft]:
+    """Cuts a document's file, and gives the document what the file says of itself."""
+    parsed, how = _parse(document, parser), chunk_settings(batch.kb)
+    batch.report(Stage.CHUNK, 15)
+    document.title = document.title or parsed.title
+    document.mime, document.remarks = parsed.mime, stored_remarks(parsed.remarks)
+    document.chunking = how.fingerprint(batch.kb.embedding_model)
+    return split(parsed, how)
 
 
-def _prepare(batch: DocumentBatch, sources: Sequence[Source]) -> dict[Source, Prepared]:
+def _prepare_and_write(batch: DocumentBatch, plans: Sequence[Recut]) -> None:
+    if plans:
+        _write(batch, plans, _prepare(batch, (chunk for plan in plans for chunk in plan.renewed)))
+
+
+def _prepare(batch: DocumentBatch, chunks: Iterable[Chunk]) -> dict[Source, Prepared]:
     """Runs tokenizer and model over chunks, and shows how far they are."""
+    sources = list(dict.fromkeys(map(source_of, chunks)))
     batch.report(Stage.TOKENIZE, 20)
     prepared = prepare(
         sources,
@@ -326,55 +312,47 @@ def _prepare(batch: DocumentBatch, sources: Sequence[Source]) -> dict[Source, Pr
     return dict(zip(sources, prepared, strict=True))
 
 
-def _write(batch: DocumentBatch, cut: Sequence[_Cut], prepared: Mapping[Source, Prepared]) -> None:
+def _write(batch: DocumentBatch, plans: Sequence[Recut], prepared: Mapping[Source, Prepared]) -> None:
     """Writes chunks and marks their documents ready, in one transaction; less those that are no longer this worker's."""
-    kb = batch.kb
-    chunking = chunk_settings(kb).fingerprint(kb.embedding_model)
-    remarks = {}  # before the chunks get what a model has found, by which they would be other sources
-    for each in cut:
-        problems = (prepared[source_of(chunk)].problem for chunk in each.renewed)
-        remarks[each.job.document.pk] = stored_remarks((*each.parsed.remarks, *unread(problems)))
-    with writing_chunks(kb):
-        own = batch.locked(cut)
-        at_once = [] if batch.is_single else [each for each in own if not each.plan.parents]
-        chunks = [chunk for each in at_once for chunk in each.plan.chunks]
-        write_chunks(chunks, [prepared[source_of(chunk)] for chunk in chunks], model_id=kb.embedding_model)
-        for each in own:
-            if each not in at_once:
-                write_recut(each.job.document, each.plan, prepared, each.renewed)
-        documents = [(each.job.document, each.parsed.mime) for each in own]
-        _finish(batch, [(document, mime, chunking, remarks[document.pk]) for document, mime in documents])
+    for plan in plans:  # before the chunks get what a model has found, by which they would be other sources
+        _note_unread(plan.document, [prepared[source_of(chunk)] for chunk in plan.renewed])
+    with writing_chunks(batch.kb):
+        own = batch.locked(plans)
+        write_recuts(own, prepared, batch.kb.embedding_model)
+        _finish(batch, [plan.document for plan in own])
 
 
-def _index_chunks(batch: DocumentBatch, document: Document) -> None:
+def _index_chunks(batch: DocumentBatch, job: DocumentJob) -> None:
     """Indexes the chunks that the document has, as they are."""
-    chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
-    prepared = _prepare(batch, list(dict.fromkeys(map(source_of, chunks))))
-    pairs = [(chunk, prepared[source_of(chunk)]) for chunk in chunks]
-    of_file = [remark for remark in document.remarks if remark["code"] != RemarkCode.MODEL_DID_NOT_READ]
-    remarks = [*of_file, *stored_remarks(unread(each.problem for _, each in pairs))]
+    chunks = list(Chunk.objects.filter(document=job.document).select_related("document").order_by("position"))
+    by_source = _prepare(batch, chunks)
+    pairs = [(chunk, by_source[source_of(chunk)]) for chunk in chunks]
+    _note_unread(job.document, [prepared for _, prepared in pairs])
     with writing_chunks(batch.kb):
         rewrite_chunks(unchanged(pairs), model_id=batch.kb.embedding_model)
-        batch.jobs[0].update()  # raises LeaseLost
-        _finish(batch, [(document, document.mime, document.chunking, remarks)])
+        job.update()  # raises LeaseLost
+        _finish(batch, [job.document])
 
 
-def _finish(batch: DocumentBatch, done: Sequence[tuple[Document, str, str, Sequence[Mapping[str, Any]]]]) -> None:
-    """Marks documents ready, each with its media type, chunking and remarks; belongs inside the writing transaction."""
-    if not done:
+def _note_unread(document: Document, prepared: Iterable[Prepared]) -> None:
+    of_file = [remark for remark in document.remarks if remark["code"] != RemarkCode.MODEL_DID_NOT_READ]
+    document.remarks = [*of_file, *stored_remarks(unread(each.problem for each in prepared))]
+
+
+def _finish(batch: DocumentBatch, documents: Sequence[Document]) -> None:
+    """Marks documents ready, with what was found out about them; belongs inside the writing transaction."""
+    if not documents:
         return
-    values: list[Any] = [
-        Status.READY.value,
-        timezone.now(),
-        [document.pk for document, *_ in done],
-        [document.title for document, *_ in done],
-        [mime for _, mime, _, _ in done],
-        [chunking for _, _, chunking, _ in done],
-        [json.dumps(remarks, ensure_ascii=False) for *_, remarks in done],
-    ]
+    columns = zip(
+        *(
+            (each.pk, each.title, each.mime, each.chunking, json.dumps(each.remarks, ensure_ascii=False))
+            for each in documents
+        ),
+        strict=True,
+    )
     with connection.cursor() as cursor:
-        cursor.execute(_FINISH, values)
-    after_commit(_are_ready, batch, [document.pk for document, *_ in done])
+        cursor.execute(_FINISH, [Status.READY.value, timezone.now(), *map(list, columns)])
+    after_commit(_are_ready, batch, [document.pk for document in documents])
 
 
 def _are_ready(batch: DocumentBatch, document_ids: Sequence[int]) -> None:

@@ -4,10 +4,9 @@ import copy
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Annotated
 
-from django.db.models import QuerySet
 from django.utils import timezone
 from typing_extensions import Doc
 
@@ -39,10 +38,14 @@ class Survival:
     disabled_kept: int = 0
 
 
-def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
-    """Gives new chunks what a curator did to those that go, and counts where that was possible."""
+def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> tuple[int, int]:
+    """Gives new chunks what a curator did to those that go.
+
+    Returns:
+        How many edits of their texts, and how many disabled ones, that was possible for.
+    """
     if not any(map(is_touched, lost)):
-        return Survival(new=len(fresh))
+        return 0, 0
     cut = [chunk.cut_text or chunk.text for chunk in lost]
     texts = [chunk.text for chunk in fresh]
     inside: dict[int, list[int]] = defaultdict(list)
@@ -59,11 +62,7 @@ def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
         _split_edits(lost[position], [fresh[each] for each in members])
     carried = {each for members in inside.values() for each in members}.union(parts)
     off = {each for position, members in inside.items() if not fresh[position].enabled for each in members}.union(parts)
-    return Survival(
-        new=len(fresh),
-        edits_kept=sum(bool(lost[each].cut_text) for each in carried),
-        disabled_kept=sum(not lost[each].enabled for each in off),
-    )
+    return sum(bool(lost[each].cut_text) for each in carried), sum(not lost[each].enabled for each in off)
 
 
 def is_touched(chunk: Chunk) -> bool:
@@ -130,17 +129,21 @@ class Recut:
     """A document's chunks as they will be.
 
     Attributes:
+        document: with its knowledge base.
         before: the chunks as they were read, by id.
         chunks: in order; those without an id are new, the others copies of rows.
         drafts: what the chunks were made of: the strategy's, but for the passages that it may not cut.
         parents: the passage that is returned in place of each, by position; one missing is returned itself.
+        renewed: the chunks that are indexed again.
     """
 
+    document: Document
     before: Mapping[int, Chunk]
     chunks: tuple[Chunk, ...]
     drafts: tuple[ChunkDraft, ...]
     parents: Mapping[int, ParentDraft]
-    survival: Survival = field(default_factory=Survival)
+    survival: Survival
+    renewed: tuple[Chunk, ...] = ()
 
 
 def chunks_of(document: Document) -> list[Chunk]:
@@ -172,20 +175,21 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     ]
     fresh = [position for position in range(len(drafts)) if position not in paired]
     lost = sorted(set(range(len(before))).difference(paired.values()))
-    carried = carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
+    edits_carried, disabled_carried = carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
     for chunk in chunks:
         chunk.document = document
     kept = [before[each] for each in paired.values()]
     survival = Survival(
         kept=len(kept),
-        new=carried.new,
+        new=len(fresh),
         gone=len(before) - len(kept),
         edits=sum(bool(chunk.cut_text) for chunk in before),
-        edits_kept=carried.edits_kept + sum(bool(chunk.cut_text) for chunk in kept),
+        edits_kept=edits_carried + sum(bool(chunk.cut_text) for chunk in kept),
         disabled=sum(not chunk.enabled for chunk in before),
-        disabled_kept=carried.disabled_kept + sum(not chunk.enabled for chunk in kept),
+        disabled_kept=disabled_carried + sum(not chunk.enabled for chunk in kept),
     )
     return Recut(
+        document,
         {chunk.pk: chunk for chunk in before},
         tuple(chunks),
         tuple(drafts),
@@ -277,17 +281,19 @@ class ChunksChanged(Exception):
     """Somebody has changed a document's chunks since they were read: plan again."""
 
 
-def to_index(kb: KnowledgeBase, plan: Recut, *, is_retitled: bool) -> list[Chunk]:
-    """The chunks that are new, whose searchable text has changed, or that lack a part of the indexes."""
+def with_renewed(plan: Recut) -> Recut:
+    """Renews the chunks that are new, whose searchable text has changed, or that lack a part of the indexes."""
+    document, kb = plan.document, plan.document.knowledge_base
     complete = _complete(kb, list(plan.before))
-    return [
+    renewed = (
         chunk
         for chunk in plan.chunks
-        if is_retitled
+        if document.title != document.indexed_title
         or chunk.pk not in complete
         or (kb.ask_questions and not chunk.questions and not chunk.own_questions)
         or _indexed(chunk) != _indexed(plan.before[chunk.pk])
-    ]
+    )
+    return replace(plan, renewed=tuple(renewed))
 
 
 def _indexed(chunk: Chunk) -> tuple[object, ...]:
@@ -307,41 +313,42 @@ def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
     return {pk for pk in chunk_ids if all((pk, each) in held for each in wanted)}
 
 
-def write_recut(document: Document, plan: Recut, prepared: Mapping[Source, Prepared], renewed: Sequence[Chunk]) -> None:
+def write_recuts(plans: Sequence[Recut], prepared: Mapping[Source, Prepared], model_id: str) -> None:
     """Writes what has changed; belongs inside the caller's transaction, which holds the knowledge base.
 
     Args:
-        document: with its knowledge base.
-        plan: of its chunks.
+        plans: of documents of one knowledge base.
         prepared: what the indexes hold of the renewed chunks.
-        renewed: those of the plan's chunks that are indexed anew.
+        model_id: of the knowledge base's embedding model.
 
     Raises:
-        ChunksChanged: its chunks are no longer those that the plan was made of.
+        ChunksChanged: some chunks are no longer those that the plans were made of.
     """
-    model_id = document.knowledge_base.embedding_model
-    current = Chunk.objects.select_for_update(no_key=True).filter(document=document).order_by("pk")
-    if {each.pk: own_to_chunk(each) for each in current} != {
-        pk: own_to_chunk(each) for pk, each in plan.before.items()
-    }:
+    before = {pk: chunk for plan in plans for pk, chunk in plan.before.items()}
+    documents = [plan.document for plan in plans]
+    current = Chunk.objects.select_for_update(no_key=True).filter(document__in=documents).order_by("pk")
+    if {each.pk: own_to_chunk(each) for each in current} != {pk: own_to_chunk(each) for pk, each in before.items()}:
         raise ChunksChanged
-    stale_parents = _write_parents(document, plan)
-    kept = [chunk for chunk in plan.chunks if chunk.pk]
-    gone = set(plan.before).difference(chunk.pk for chunk in kept)
-    Chunk.objects.filter(pk__in=gone).delete()
-    changed = [chunk for chunk in kept if _row(chunk) != _row(plan.before[chunk.pk])]
+    for plan in plans:
+        if plan.before or plan.parents:
+            _write_parents(plan)
+    kept = [chunk for plan in plans for chunk in plan.chunks if chunk.pk]
+    Chunk.objects.filter(pk__in=set(before).difference(chunk.pk for chunk in kept)).delete()
+    changed = [chunk for chunk in kept if _row(chunk) != _row(before[chunk.pk])]
     for chunk in changed:
         chunk.updated_at = timezone.now()
     Chunk.objects.bulk_update(changed, [*_WRITTEN, "updated_at"], batch_size=ROWS_A_STATEMENT)
-    stale_parents.delete()
-    pairs_to_write = [(chunk, prepared[source_of(chunk)]) for chunk in renewed]
+    parents = {chunk.parent_id for plan in plans for chunk in plan.chunks if chunk.parent_id}
+    ChunkParent.objects.filter(document__in=documents).exclude(pk__in=parents).delete()
+    pairs_to_write = [(chunk, prepared[source_of(chunk)]) for plan in plans for chunk in plan.renewed]
     new = [(chunk, each) for chunk, each in pairs_to_write if not chunk.pk]
     again = [(chunk, each) for chunk, each in pairs_to_write if chunk.pk]
     write_chunks([chunk for chunk, _ in new], [each for _, each in new], model_id=model_id)
     rewrite_chunks(again, model_id=model_id)
-    survival = plan.survival
-    if lost := survival.edits - survival.edits_kept:
-        logger.warning("document %s was cut so that %d edited texts are in no chunk any more", document.pk, lost)
+    for plan in plans:
+        if lost := plan.survival.edits - plan.survival.edits_kept:
+            message = "document %s was cut so that %d edited texts are in no chunk any more"
+            logger.warning(message, plan.document.pk, lost)
 
 
 def own_to_chunk(chunk: Chunk) -> tuple[object, ...]:
@@ -353,8 +360,9 @@ def _row(chunk: Chunk) -> tuple[object, ...]:
     return tuple(chunk.parent_id if name == "parent" else getattr(chunk, name) for name in _WRITTEN)
 
 
-def _write_parents(document: Document, plan: Recut) -> QuerySet[ChunkParent]:
-    """Points the plan's chunks to their parents, of which those of the same text stay; the others are returned."""
+def _write_parents(plan: Recut) -> None:
+    """Points the plan's chunks to their parents, of which those of the same text stay."""
+    document = plan.document
     drafts = {draft.position: draft for draft in plan.parents.values()}
     present = list(ChunkParent.objects.filter(document=document).order_by("position", "pk"))
     wanted = [
@@ -378,7 +386,6 @@ def _write_parents(document: Document, plan: Recut) -> QuerySet[ChunkParent]:
     for chunk in plan.chunks:
         draft = plan.parents.get(chunk.position)
         chunk.parent = rows[draft.position] if draft else None
-    return ChunkParent.objects.filter(document=document).exclude(pk__in=[each.pk for each in wanted])
 
 
 def _text_of(parent: ChunkParent) -> tuple[object, ...]:

@@ -27,6 +27,7 @@ from django.utils.functional import Promise, cached_property
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
+from django.views.decorators.http import require_http_methods
 from django.views.generic import FormView
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter, RelatedDropdownFilter
@@ -210,8 +211,12 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         if row := kwargs.get("obj"):
-            context |= added_context(request, row)
+            context |= self.form_context(request, row)
         return cast(HttpResponse, super().render_change_form(request, context, **kwargs))
+
+    def form_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        """What the templates around the form of a row need."""
+        return added_context(request, row)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
         """Whether the query string may ask it of a list.
@@ -246,6 +251,16 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         """The route of a page of the project's own; it is named as those that every model has: `kb_MODEL_NAME`."""
         named = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
         return cast(URLPattern, path(route, self.admin_site.admin_view(view), name=named))
+
+    def row_page(self, route: str, view: Callable[[HttpRequest, Any], HttpResponse], *methods: str) -> URLPattern:
+        """The route of a page of a row, which its view is given; to POST to it the user has to be able to change the row."""
+
+        @require_http_methods(list(methods))
+        @wraps(view)
+        def of_row(request: HttpRequest, object_id: int) -> HttpResponse:
+            return view(request, self.get_object_or_404(request, str(object_id), to_change="POST" in methods))
+
+        return self.page(f"<int:object_id>/{route}/", of_row, route.replace("/", "_"))
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         """A form that may ask who fills it in, by `self.request`."""

@@ -121,7 +121,7 @@ def survivor(media, django_db_setup, django_db_blocker):
         pytest.param("kb.ingest.services.indexing", "split", "before", id="chunk"),
         pytest.param("kb.index.preparing", "tokenize", "before", id="tokenize"),
         pytest.param("kb.index.preparing", "embed", "after", id="embed"),
-        pytest.param("kb.ingest.services.indexing", "write_recut", "after", id="write"),
+        pytest.param("kb.ingest.services.indexing", "write_recuts", "after", id="write"),
     ],
 )
 def test_a_killed_workers_document_is_indexed_once_by_the_next(document, media, survivor, module, stage, when):

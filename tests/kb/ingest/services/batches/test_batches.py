@@ -23,7 +23,8 @@ from kb.ingest.services.batches import (
     batch_progress,
     batch_resume,
     batch_retry,
-    progress_of,
+    is_moving,
+    with_progress,
 )
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, IngestBatch
@@ -94,8 +95,8 @@ def test_progress_of_many_uploads_is_one_statement(batch, django_assert_num_quer
     add(batch, "text")
     empty = batch_create(knowledge_base=batch.knowledge_base, name="none", user=None)
     with django_assert_num_queries(1):
-        told = progress_of([batch, empty])
-    assert [progress.total for progress in told.values()] == [1, 0]
+        told = with_progress([batch, empty])
+    assert [each.progress.total for each in told] == [1, 0]
 
 
 def test_workers_take_up_no_document_of_a_paused_upload(batch):
@@ -105,7 +106,7 @@ def test_workers_take_up_no_document_of_a_paused_upload(batch):
     ingest_document(document.pk)
 
     assert statuses(batch) == {"a.txt": "pending"}
-    assert not batch_progress(batch).is_moving
+    assert not is_moving(batch, batch_progress(batch))
 
 
 def test_the_sweep_passes_over_paused_uploads(batch, sent):
@@ -145,7 +146,7 @@ def test_cancelling_takes_what_is_not_done_out_of_the_queue(batch):
 
     ingest_document(waiting.pk)
     assert statuses(batch) == {"a.txt": "ready", "b.txt": "cancelled"}
-    assert not batch_progress(batch).is_moving
+    assert not is_moving(batch, batch_progress(batch))
 
 
 def test_a_worker_writes_nothing_more_of_a_document_that_is_cancelled_meanwhile(batch, monkeypatch):
