@@ -45,7 +45,7 @@ class GraphExtractionAdmin(ReadOnlyAdmin):
     @admin.action(description=gettext_lazy("Read again"), permissions=["change"])
     def read_again(self, request: HttpRequest, queryset: QuerySet[GraphExtraction]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
-        asked = list(editable.select_related("document")) if editable is not None else []
+        asked = list(editable.select_related("document"))
         for each in asked:
             graph_request(each.document)
         message = ngettext(

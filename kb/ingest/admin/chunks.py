@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from django import forms
 from django.contrib import admin, messages
@@ -18,14 +18,13 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
-from django.views.decorators.http import require_GET, require_POST
+from django.utils.translation import gettext_lazy, ngettext_lazy
 from django.views.generic import TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import NotVisible, Rejected, ServiceError, Superseded
+from kb.base.errors import Rejected, ServiceError, Superseded
 from kb.content.models import Chunk, Document
 from kb.ingest.services.chunks import (
     chunk_split,
@@ -62,6 +61,16 @@ MEMBERS_SHOWN = 12
 COMPARED_CHARACTERS = 2_000
 _WORD = re.compile(r"[^\W\u2e80-\U0003ffff]+|\s+|.", re.DOTALL)
 
+CHANGED = {
+    "enable": ngettext_lazy(
+        "%(count)d chunk is found by searches again.", "%(count)d chunks are found by searches again.", "count"
+    ),
+    "disable": ngettext_lazy(
+        "%(count)d chunk is found by no search now.", "%(count)d chunks are found by no search now.", "count"
+    ),
+    "delete": ngettext_lazy("%(count)d chunk was deleted.", "%(count)d chunks were deleted.", "count"),
+}
+
 Run = tuple[bool, str]
 """Whether a piece of a text is only in this one, and the piece."""
 
@@ -85,13 +94,13 @@ class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: igno
         Raises:
             Http404: it does not exist for this user.
         """
-        if not self.request.GET.get("kb"):
+        chosen = self.request.GET.get("kb")
+        if not chosen:
             return self.bases[0] if len(self.bases) == 1 else None
-        chosen = row_id(self.request.GET["kb"])
-        found = next((kb for kb in self.bases if kb.pk == chosen), None)
-        if found is None:
-            raise Http404
-        return found
+        for kb in self.bases:
+            if kb.pk == row_id(chosen):
+                return kb
+        raise Http404
 
     @cached_property
     def may_edit(self) -> bool:
@@ -123,37 +132,26 @@ class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: igno
         else:
             self._change(self.kb, row_ids(request.POST.getlist("chunk")), request.POST.get("action", ""))
         page = request.GET.get("page", "")
-        return HttpResponseRedirect(duplicates_url(self.kb) + (f"&page={page}" if page.isdecimal() else ""))
+        url = f"{reverse('admin:kb_chunk_duplicates')}?kb={self.kb.pk}"
+        return HttpResponseRedirect(url + (f"&page={page}" if page.isdecimal() else ""))
 
     def _change(self, kb: KnowledgeBase, chunk_ids: Sequence[int], action: str) -> None:
-        if action not in ("disable", "delete") or not chunk_ids:
+        if action not in CHANGED or not chunk_ids:
             messages.error(self.request, _("Choose the chunks first, then what becomes of them."))
             return
         try:
             count = chunks_change(knowledge_base=kb, chunk_ids=chunk_ids, action=action)  # type: ignore[arg-type]
         except ServiceError as error:
             messages.error(self.request, str(error))
-            return
-        message = (
-            ngettext(
-                "%(count)d chunk is found by no search now.", "%(count)d chunks are found by no search now.", count
-            )
-            if action == "disable"
-            else ngettext("%(count)d chunk was deleted.", "%(count)d chunks were deleted.", count)
-        )
-        messages.success(self.request, message % {"count": count})
-
-
-def duplicates_url(kb: KnowledgeBase) -> str:
-    return f"{reverse('admin:kb_chunk_duplicates')}?kb={kb.pk}"
+        else:
+            messages.success(self.request, CHANGED[action] % {"count": count})
 
 
 def _shown(kb: KnowledgeBase, groups: Sequence[DuplicateGroup]) -> list[dict[str, Any]]:
     """Groups with their first chunks as they are now; one of which fewer than two are left enabled is left out."""
     ids = [chunk_id for group in groups for chunk_id in group.chunk_ids[:MEMBERS_SHOWN]]
-    rows = Chunk.objects.filter(knowledge_base=kb, pk__in=ids, enabled=True).select_related("document")
-    chunks = {chunk.pk: chunk for chunk in rows}
-    there = [[chunks[each] for each in group.chunk_ids[:MEMBERS_SHOWN] if each in chunks] for group in groups]
+    rows = Chunk.objects.filter(knowledge_base=kb, enabled=True).select_related("document").in_bulk(ids)
+    there = [[rows[each] for each in group.chunk_ids[:MEMBERS_SHOWN] if each in rows] for group in groups]
     kept = [(group, members) for group, members in zip(groups, there, strict=True) if len(members) > 1]
     alike = similarities_within(kb, [members for _, members in kept])
     return [
@@ -189,8 +187,11 @@ def percent(similarity: float) -> int:
     return int(similarity * 100 + 1e-9)
 
 
-def moved_meanwhile() -> str:
-    return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")
+def reason(error: ServiceError) -> str:
+    """Why a change was not made, as the page says it."""
+    if isinstance(error, Superseded):
+        return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")
+    return str(error)
 
 
 class ChunkSplitView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
@@ -213,8 +214,7 @@ class ChunkSplitView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[m
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         text = self.chunk.text
         chosen = kwargs.get("chosen", _places(self.request.GET.getlist("at"), text))
-        starts = sorted({*sentence_starts(text), *chosen})
-        bounds = pairwise([0, *starts, len(text)])
+        bounds = pairwise([0, *sorted({*sentence_starts(text), *chosen}), len(text)])
         return super().get_context_data(
             **kwargs,
             chunk=self.chunk,
@@ -226,20 +226,19 @@ class ChunkSplitView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[m
         chosen = _places(request.POST.getlist("at"), self.chunk.text)
         if not chosen:
             error = _("Choose at least one place at which a new chunk begins.")
-            return self.render_to_response(self.get_context_data(error=error, chosen=chosen))
-        if request.POST.get("hash") != self.chunk.content_hash:
-            error = _("The text has changed meanwhile, and nothing was done: choose the places again.")
-            return self.render_to_response(self.get_context_data(error=error, chosen=[]))
-        try:
-            parts = chunk_split(chunk=self.chunk, at=chosen)
-        except Superseded:
-            return self.render_to_response(self.get_context_data(error=moved_meanwhile(), chosen=chosen))
-        except ServiceError as error:
-            return self.render_to_response(self.get_context_data(error=str(error), chosen=chosen))
-        message = _("The chunk has become %(count)d.") % {"count": len(parts)}
-        self.model_admin.log_change(request, parts[0], message)
-        messages.success(request, message)
-        return HttpResponseRedirect(_chunk_url(parts[0].pk))
+        elif request.POST.get("hash") != self.chunk.content_hash:
+            error, chosen = _("The text has changed meanwhile, and nothing was done: choose the places again."), []
+        else:
+            try:
+                parts = chunk_split(chunk=self.chunk, at=chosen)
+            except ServiceError as refused:
+                error = reason(refused)
+            else:
+                message = _("The chunk has become %(count)d.") % {"count": len(parts)}
+                self.model_admin.log_change(request, parts[0], message)
+                messages.success(request, message)
+                return HttpResponseRedirect(_chunk_url(parts[0].pk))
+        return self.render_to_response(self.get_context_data(error=error, chosen=chosen))
 
 
 def _chunk_url(chunk_id: int) -> str:
@@ -303,12 +302,8 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
                 questions=values["questions"] if "questions" in self.changed_data else None,
                 keywords=values["keywords"] if "keywords" in self.changed_data else None,
             )
-        except Rejected as error:
-            self.add_error("text", str(error))
-        except NotVisible as error:
-            self.add_error(None, str(error))
-        except Superseded:
-            self.add_error(None, moved_meanwhile())
+        except ServiceError as error:
+            self.add_error("text" if isinstance(error, Rejected) else None, reason(error))
         return values
 
 
@@ -377,8 +372,8 @@ class ChunkAdmin(ScopedModelAdmin):
         return [
             self.page("duplicates/", NearDuplicatesView.as_view(model_admin=self), "duplicates"),
             self.page("<int:object_id>/split/", ChunkSplitView.as_view(model_admin=self), "split"),
-            self.page("<int:object_id>/merge/", require_POST(self.merge_view), "merge"),
-            self.page("<int:object_id>/alike/", require_GET(self.alike_view), "alike"),
+            self.row_page("merge", self.merge_view, "POST"),
+            self.row_page("alike", self.alike_view, "GET"),
             *super().get_urls(),
         ]
 
@@ -386,8 +381,7 @@ class ChunkAdmin(ScopedModelAdmin):
         return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Chunk]:
-        rows: QuerySet[Chunk] = super().get_queryset(request).select_related("document", "knowledge_base")
-        return rows
+        return super().get_queryset(request).select_related("document", "knowledge_base")
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         kb_id = row_id(request.GET.get("knowledge_base__id__exact", ""))
@@ -395,33 +389,28 @@ class ChunkAdmin(ScopedModelAdmin):
         response: HttpResponse = super().changelist_view(request, {"duplicates_url": url, **(extra_context or {})})
         return response
 
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        chunk = kwargs.get("obj")
-        if chunk is not None:
-            found = neighbours_of(chunk)
-            context |= {
-                "chunk": chunk,
-                "previous_chunk": next(iter(found.previous), None),
-                "next_chunk": next(iter(found.following), None),
-                "neighbour_characters": NEIGHBOUR_CHARACTERS,
-            }
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+    def form_context(self, request: HttpRequest, row: Chunk) -> dict[str, Any]:
+        previous, following = neighbours_of(row)
+        own = {
+            "chunk": row,
+            "previous_chunk": next(iter(previous), None),
+            "next_chunk": next(iter(following), None),
+            "neighbour_characters": NEIGHBOUR_CHARACTERS,
+        }
+        return {**super().form_context(request, row), **own}
 
-    def alike_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def alike_view(self, request: HttpRequest, chunk: Chunk) -> HttpResponse:
         """The near-duplicates of a chunk; its page asks for them when it is there, since they take a search."""
-        chunk = self.get_object_or_404(request, str(object_id))
         duplicates = [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)]
         context = {"chunk": chunk, "neighbour_characters": NEIGHBOUR_CHARACTERS, "duplicates": duplicates}
         return render(request, "ingest/chunk_alike.html", context)
 
-    def merge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def merge_view(self, request: HttpRequest, chunk: Chunk) -> HttpResponse:
         """Merges a chunk with the one before or after it."""
-        chunk = self.get_object_or_404(request, str(object_id), to_change=True)
-        found = neighbours_of(chunk)
-        others = found.previous if request.POST.get("with") == "previous" else found.following
+        previous, following = neighbours_of(chunk)
+        others = previous if request.POST.get("with") == "previous" else following
         merged = self._merged(request, chunk.document, [chunk.pk, *(other.pk for other in others)])
-        return HttpResponseRedirect(reverse("admin:kb_chunk_change", args=[merged.pk if merged else chunk.pk]))
+        return HttpResponseRedirect(_chunk_url(merged.pk if merged else chunk.pk))
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Chunk, form: Any, change: Any) -> None:
@@ -435,39 +424,27 @@ class ChunkAdmin(ScopedModelAdmin):
 
     @admin.action(description=gettext_lazy("Enable"), permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> None:
-        count = self._switched(request, queryset, enabled=True)
-        message = ngettext(
-            "%(count)d chunk is found by searches again.", "%(count)d chunks are found by searches again.", count
-        )
-        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+        self._switch(request, queryset, "enable")
 
     @admin.action(description=gettext_lazy("Disable"), permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> None:
-        count = self._switched(request, queryset, enabled=False)
-        message = ngettext(
-            "%(count)d chunk is found by no search now.", "%(count)d chunks are found by no search now.", count
-        )
-        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+        self._switch(request, queryset, "disable")
 
     @admin.action(description=gettext_lazy("Merge neighbours into one"), permissions=["change"])
     def merge(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
-        chunks = [] if editable is None else list(editable.select_related("document__knowledge_base"))
-        if chunks:
+        if chunks := list(editable.select_related("document__knowledge_base")):
             self._merged(request, chunks[0].document, [chunk.pk for chunk in chunks])
 
-    def _switched(self, request: HttpRequest, queryset: QuerySet[Chunk], *, enabled: bool) -> int:
-        editable = self.only_granted(request, queryset, "editable_by")
-        ids = [] if editable is None else list(editable.values_list("pk", flat=True))
-        return chunks_set_enabled(chunk_ids=ids, enabled=enabled)
+    def _switch(self, request: HttpRequest, queryset: QuerySet[Chunk], change: Literal["enable", "disable"]) -> None:
+        ids = list(self.only_granted(request, queryset, "editable_by").values_list("pk", flat=True))
+        self.report(request, CHANGED[change], chunks_set_enabled(chunk_ids=ids, enabled=change == "enable"))
 
     def _merged(self, request: HttpRequest, document: Document, chunk_ids: list[int]) -> Chunk | None:
         try:
             merged = chunks_merge(document=document, chunk_ids=chunk_ids)
-        except Superseded:
-            self.message_user(request, moved_meanwhile(), messages.ERROR)
         except ServiceError as error:
-            self.message_user(request, str(error), messages.ERROR)
+            self.message_user(request, reason(error), messages.ERROR)
         else:
             message = _("%(count)d chunks have become one.") % {"count": len(chunk_ids)}
             self.log_change(request, merged, message)

@@ -13,7 +13,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import models
 from django.db.models import QuerySet
 from django.forms import ModelMultipleChoiceField
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
@@ -21,15 +21,15 @@ from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
-from django.views.decorators.http import require_GET, require_POST
+from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
+from django.views.decorators.http import require_GET
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import AlreadyThere, Rejected
-from kb.base.files import has_file, largest_upload_bytes
+from kb.base.errors import AlreadyThere, NotVisible, Rejected
+from kb.base.files import largest_upload_bytes
 from kb.content.models import Chunk, Document
 from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
 from kb.ingest.services.documents import (
@@ -42,6 +42,7 @@ from kb.ingest.services.documents import (
     documents_recut,
     documents_requeue,
     error_sentence,
+    file_response,
     remark_sentences,
 )
 from kb.web.admin.scoped import (
@@ -54,6 +55,8 @@ from kb.web.admin.scoped import (
     row_ids,
     signed_in,
 )
+
+CUT_AGAIN = ngettext_lazy("%(count)d document is cut anew.", "%(count)d documents are cut anew.", "count")
 
 
 class FilesInput(forms.ClearableFileInput):
@@ -128,39 +131,36 @@ class UploadView(IntoKnowledgeBaseView):
             message = ngettext("Added %(count)d document.", "Added %(count)d documents.", added) % {"count": added}
             promise = _("They become searchable one by one; this page shows how far.")
             messages.success(self.request, f"{message} {promise}")
-        kb = form.cleaned_data["knowledge_base"]
-        return HttpResponseRedirect(f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}")
+        return HttpResponseRedirect(documents_url(form.cleaned_data["knowledge_base"]))
 
     def _add(self, values: dict[str, Any], file: "UploadedFile[Any] | None") -> bool:
         """Adds one file, or the pasted text; False, and a message that says why, where nothing was added."""
-        common = {
-            "knowledge_base": values["knowledge_base"],
-            "user": signed_in(self.request),
-            "source_type": values["source_type"],
-        }
+        common = {name: values[name] for name in ("knowledge_base", "source_type")}
+        name = values["title"].strip() if file is None else file.name or ""
         try:
             if file is None:
-                document_add_text(text=values["text"], title=values["title"].strip(), **common)
+                document_add_text(text=values["text"], title=name, user=signed_in(self.request), **common)
             else:
-                document_add(file=file, name=file.name or "", **common)
+                document_add(file=file, name=name, user=signed_in(self.request), **common)
         except AlreadyThere as error:
-            known = Document.objects.get(pk=error.document_id)
-            link = format_html(
-                '<a href="{}">{}</a>', reverse("admin:kb_document_change", args=[error.document_id]), known
-            )
+            url, known = _document_url(error.document_id), Document.objects.get(pk=error.document_id)
+            link = format_html('<a href="{}">{}</a>', url, known)
             messages.warning(
-                self.request,
-                format_html(
-                    _("“{}” is here already, as {}: nothing was added."),
-                    values["title"] if file is None else file.name or "",
-                    link,
-                ),
+                self.request, format_html(_("“{}” is here already, as {}: nothing was added."), name, link)
             )
-            return False
         except Rejected as error:
             messages.error(self.request, str(error))
-            return False
-        return True
+        else:
+            return True
+        return False
+
+
+def documents_url(kb: KnowledgeBase) -> str:
+    return f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}"
+
+
+def _document_url(document_id: int) -> str:
+    return reverse("admin:kb_document_change", args=[document_id])
 
 
 def unfinished_ids(documents: Sequence[Document]) -> str:
@@ -262,8 +262,8 @@ class DocumentAdmin(ScopedModelAdmin):
         return [
             self.page("upload/", UploadView.as_view(model_admin=self), "upload"),
             self.page("progress/", require_GET(self.progress_view), "progress"),
-            self.page("<int:object_id>/download/", require_GET(self.download_view), "download"),
-            self.page("<int:object_id>/retry/", require_POST(self.retry_view), "retry"),
+            self.row_page("download", self.download_view, "GET"),
+            self.row_page("retry", self.retry_view, "POST"),
             *super().get_urls(),
         ]
 
@@ -279,40 +279,31 @@ class DocumentAdmin(ScopedModelAdmin):
         context = {"rows": rows, "unfinished_ids": unfinished_ids(documents)}
         return render(request, "ingest/document_progress.html", context)
 
-    def download_view(self, request: HttpRequest, object_id: int) -> HttpResponse | FileResponse:
-        document = self.get_object_or_404(request, str(object_id))
-        if not has_file(document.file):
-            raise Http404
-        response = FileResponse(
-            document.file.open(),
-            as_attachment=True,
-            filename=document.source or document.file.name,
-            content_type="application/octet-stream",
-        )
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+    def download_view(self, request: HttpRequest, document: Document) -> Any:  # noqa: ARG002 - a page of a row
+        try:
+            return file_response(document)
+        except NotVisible as error:
+            raise Http404 from error
 
-    def retry_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        document = self.get_object_or_404(request, str(object_id), to_change=True)
+    def retry_view(self, request: HttpRequest, document: Document) -> HttpResponse:
         if document.status not in Document.UNFINISHED and documents_requeue([document]):
             self.message_user(request, _("The document is processed again."), messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:kb_document_change", args=[document.pk]))
+        return HttpResponseRedirect(_document_url(document.pk))
 
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        document = kwargs.get("obj")
-        if document is not None:
-            context |= {
-                "document": document,
-                "state": state_cell(document),
-                "unfinished_ids": unfinished_ids([document]),
-                "may_change": self.has_change_permission(request, document),
-                "show_save_and_add_another": False,
-                "may_retry": document.status not in Document.UNFINISHED,
-                "remarks": remark_sentences(document),
-                "page_url": _page_url(document),
-            }
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+    def form_context(self, request: HttpRequest, row: Document) -> dict[str, Any]:
+        url = str(row.metadata.get("url", ""))
+        own = {
+            "document": row,
+            "state": state_cell(row),
+            "unfinished_ids": unfinished_ids([row]),
+            "may_change": self.has_change_permission(request, row),
+            "show_save_and_add_another": False,
+            "may_retry": row.status not in Document.UNFINISHED,
+            "remarks": remark_sentences(row),
+            # The address that it was read from, where that is one a browser may be led to
+            "page_url": url if url.startswith(("http://", "https://")) else "",
+        }
+        return {**super().form_context(request, row), **own}
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Document, form: Any, change: Any) -> None:  # noqa: ARG002
@@ -332,17 +323,12 @@ class DocumentAdmin(ScopedModelAdmin):
     @admin.action(description=gettext_lazy("Retry the failed ones"), permissions=["change"])
     def retry_failed(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
-        failed = [] if editable is None else list(editable.filter(status=Document.Status.FAILED))
-        count = documents_requeue(failed)
-        message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", count)
-        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+        message = ngettext_lazy("%(count)d document is tried again.", "%(count)d documents are tried again.", "count")
+        self.report(request, message, documents_requeue(list(editable.filter(status=Document.Status.FAILED))))
 
     @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
     def rechunk(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
-        editable = self.only_granted(request, queryset, "editable_by")
-        count = 0 if editable is None else documents_recut(editable)
-        message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
-        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+        self.report(request, CUT_AGAIN, documents_recut(self.only_granted(request, queryset, "editable_by")))
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("title"), ordering="title")
@@ -356,8 +342,9 @@ class DocumentAdmin(ScopedModelAdmin):
     @column(gettext_lazy("chunks"), ordering="chunk_count")
     def chunks(self, document: Any) -> str:
         url = f"{reverse('admin:kb_chunk_changelist')}?document__id__exact={document.pk}"
-        text = '<a href="{}" id="document-{}-chunks" class="kb-link">{}</a>'
-        return format_html(text, url, document.pk, document.chunk_count)
+        return format_html(
+            '<a href="{}" id="document-{}-chunks" class="kb-link">{}</a>', url, document.pk, document.chunk_count
+        )
 
     @column(gettext_lazy("source type"), ordering="source_type")
     def type_of_source(self, document: Document) -> str:
@@ -381,9 +368,3 @@ def state_cell(document: Document, *, swap: bool = False) -> SafeString:
     """Status, progress and error of a document; `swap` makes HTMX put it in the place of the one on the page."""
     context = {"document": document, "error": error_sentence(document), "swap": swap}
     return render_to_string("ingest/document_state.html", context)
-
-
-def _page_url(document: Document) -> str:
-    """The address that a document was read from, where that is one a browser may be led to."""
-    url = str(document.metadata.get("url", ""))
-    return url if url.startswith(("http://", "https://")) else ""

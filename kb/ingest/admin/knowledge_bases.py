@@ -13,9 +13,8 @@ from django.shortcuts import render
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext_lazy, ngettext
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
 from django.views.generic import FormView
 from unfold.decorators import action
 from unfold.widgets import (
@@ -39,11 +38,12 @@ from kb.index.admin.keyword_cache import (
 )
 from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_text, tokenizer_url
 from kb.index.models import ChunkEmbedding, VectorIndex
-from kb.index.services.keyword_cache import IndexState, index_state, with_base
+from kb.index.services.keyword_cache import index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
+from kb.ingest.admin.documents import CUT_AGAIN, documents_url
 from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
-from kb.ingest.services.documents import cut_otherwise, cuttable, documents_recut
-from kb.ingest.services.indexing import chunk_settings
+from kb.ingest.services.documents import cuttable, documents_recut
+from kb.ingest.services.indexing import outdated_documents
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import choosable_profiles
 from kb.providers.embedding_models import (
@@ -52,7 +52,16 @@ from kb.providers.embedding_models import (
     recommended_embedding_model,
     require_embedding_model,
 )
-from kb.web.admin.scoped import KnowledgeBasePage, ScopedModelAdmin, column, count_of, principal, signed_in, visible
+from kb.web.admin.scoped import (
+    KnowledgeBasePage,
+    ScopedModelAdmin,
+    column,
+    count_of,
+    principal,
+    row_id,
+    signed_in,
+    visible,
+)
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 MOST_OFFERED = 50
@@ -109,8 +118,8 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
 
     def _documents(self) -> list[Document]:
         rows = cuttable(Document.objects.filter(knowledge_base=self.kb)).order_by("-pk")
-        asked = self.request.POST.get("document") or self.request.GET.get("document", "")
-        named = list(rows.filter(pk=asked)) if asked.isascii() and asked.isdecimal() and len(asked) < 19 else []
+        asked = row_id(self.request.POST.get("document") or self.request.GET.get("document", ""))
+        named = [] if asked is None else rows.filter(pk=asked)
         return list({document.pk: document for document in [*named, *rows[:MOST_OFFERED]]}.values())
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -161,35 +170,7 @@ def recut_url(kb: KnowledgeBase) -> str:
 
 def outdated_count(kb: KnowledgeBase) -> int:
     """How many documents were cut under other settings than the present ones."""
-    return cut_otherwise(Document.objects.filter(knowledge_base=kb), _fingerprint(kb)).count()
-
-
-def recut_view(request: HttpRequest, kb: KnowledgeBase, site: dict[str, Any]) -> HttpResponse:
-    """Asks, and then puts all documents into the queue, or only those that were cut under other settings."""
-    documents = Document.objects.filter(knowledge_base=kb)
-    outdated = cut_otherwise(documents, _fingerprint(kb))
-    if request.method == "POST":
-        count = documents_recut(outdated if request.POST.get("which") == "outdated" else documents)
-        message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
-        messages.success(request, message % {"count": count})
-        return HttpResponseRedirect(f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}")
-    chunks = Chunk.objects.filter(knowledge_base=kb)
-    context = {
-        **site,
-        "kb": kb,
-        "title": _("Cut the documents of “%(name)s” anew") % {"name": kb.name},
-        "documents": cuttable(documents).count(),
-        "outdated": outdated.count(),
-        "edited": chunks.exclude(cut_text="").count(),
-        "disabled": chunks.filter(enabled=False).count(),
-        "back_url": reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
-        "preview_url": chunk_preview_url(kb),
-    }
-    return render(request, "ingest/chunk_preview/recut.html", context)
-
-
-def _fingerprint(kb: KnowledgeBase) -> str:
-    return chunk_settings(kb).fingerprint(kb.embedding_model)
+    return outdated_documents(kb).count()
 
 
 def _due_index(kb: Any) -> dict[str, Any] | None:
@@ -200,10 +181,9 @@ def _due_index(kb: Any) -> dict[str, Any] | None:
     if not due:
         return None
     under_way = builds_under_way()
-    done = sum(min(under_way.get(space.index_name, 0), space.vectors) for space in due)
     return {
         "vectors": sum(space.vectors for space in due),
-        "done": done,
+        "done": sum(min(under_way.get(space.index_name, 0), space.vectors) for space in due),
         "is_being_built": any(space.index_name in under_way for space in due),
     }
 
@@ -215,21 +195,13 @@ def _measured_index(kb: Any) -> dict[str, Any] | None:
     row = VectorIndex.objects.filter(
         knowledge_base=kb.pk, model=kb.embedding_model, kind=ChunkEmbedding.Kind.CONTENT
     ).first()
-    if row is None:
-        return None
-    is_low = row.recall < settings.VECTOR_RECALL_TARGET
-    return {
+    return row and {
         "row": row,
         "recall": f"{row.recall:.3f}",
         "target": settings.VECTOR_RECALL_TARGET,
-        "is_low": is_low and row.is_used,
+        "is_low": row.is_used and row.recall < settings.VECTOR_RECALL_TARGET,
         "is_exact": not row.is_used,
     }
-
-
-def state_of_index(kb: Any) -> IndexState:
-    """The state of a row of the list."""
-    return index_state(kb, has_chunks=bool(kb.chunk_count))
 
 
 class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
@@ -273,12 +245,8 @@ class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
         )
 
     def label_from_instance(self, profile: RetrievalProfile) -> str:
-        message = (
-            _("%(name)s, its own (version %(version)d)")
-            if profile.knowledge_base_id
-            else _("%(name)s (version %(version)d)")
-        )
-        return message % {"name": profile.name, "version": profile.version}
+        own, shared = _("%(name)s, its own (version %(version)d)"), _("%(name)s (version %(version)d)")
+        return (own if profile.knowledge_base_id else shared) % {"name": profile.name, "version": profile.version}
 
 
 class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -307,16 +275,14 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "embedding_model" in self.fields:
-            usual = default_embedding_model()
+        if model := self.fields.get("embedding_model"):
             used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
-            self.fields["embedding_model"].initial = usual
-            self.fields["embedding_model"].widget = ModelIdWidget()
-            self.fields["embedding_model"].widget.suggestions = offered_embedding_models(used)
+            model.initial, model.widget = default_embedding_model(), ModelIdWidget()
+            model.widget.suggestions = offered_embedding_models(used)
         if self.instance.pk is None and (get_language() or "").startswith(KnowledgeBase.Language.ENGLISH):
             self.initial["language"] = KnowledgeBase.Language.ENGLISH
-        if "description" in self.fields:
-            self.fields["description"].widget.attrs["rows"] = 3
+        if description := self.fields.get("description"):
+            description.widget.attrs["rows"] = 3
         if "profile" in self.fields:
             is_there = self.instance.pk is not None
             field = cast(ProfileField, self.fields["profile"])
@@ -415,30 +381,26 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         """The next step with a new knowledge base is to fill it."""
         return HttpResponseRedirect(f"{reverse('admin:kb_document_upload')}?kb={obj.pk}")
 
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        kb = kwargs.get("obj")
-        if kb is not None:
-            context |= {
-                "kb": kb,
-                "index_state": index_state_text(state_of_index(kb), kb.changes),
-                "tokenizer": tokenizer_text(kb.tokenizer_id),
-                "tokenizer_url": tokenizer_url(kb),
-                "stores_url": stores_url(kb),
-                "outdated": outdated_count(kb),
-                "chunk_preview_url": chunk_preview_url(kb),
-                "recut_url": recut_url(kb),
-                "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
-                "profile_description": _(kb.profile.description) if kb.profile.description else "",
-                "vector_index": _measured_index(kb),
-                "due_index": _due_index(kb),
-                "recommended_model": recommended_embedding_model(kb.language),
-                "may_edit": context.get("has_change_permission"),
-                "may_share": self.is_granted(request, kb, "owned_by"),
-                "may_leave": kb.owner_id != request.user.pk
-                and Membership.objects.filter(knowledge_base=kb, user=signed_in(request)).exists(),
-            }
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+    def form_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        own = {
+            "kb": row,
+            "index_state": self.index_state(row)[1],
+            "tokenizer": tokenizer_text(row.tokenizer_id),
+            "tokenizer_url": tokenizer_url(row),
+            "stores_url": stores_url(row),
+            "outdated": outdated_count(row),
+            "chunk_preview_url": chunk_preview_url(row),
+            "recut_url": recut_url(row),
+            "is_hashing": row.embedding_model == HASHING_MODEL_ID,
+            "profile_description": _(row.profile.description) if row.profile.description else "",
+            "vector_index": _measured_index(row),
+            "due_index": _due_index(row),
+            "recommended_model": recommended_embedding_model(row.language),
+            "may_share": self.is_granted(request, row, "owned_by"),
+            "may_leave": row.owner_id != request.user.pk
+            and Membership.objects.filter(knowledge_base=row, user=signed_in(request)).exists(),
+        }
+        return {**super().form_context(request, row), **own}
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         context = {"invitation_notice": invitation_notice(request), **(extra_context or {})}
@@ -449,18 +411,14 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("<int:object_id>/tokenizer/", TokenizerView.as_view(model_admin=self), "tokenizer"),
-            self.page(
-                "<int:object_id>/tokenizer/progress/", require_GET(self.tokenizer_progress_view), "tokenizer_progress"
-            ),
-            self.page(
-                "<int:object_id>/tokenizer/cancel/", require_POST(self.tokenizer_cancel_view), "tokenizer_cancel"
-            ),
+            self.row_page("tokenizer/progress", progress_view, "GET"),
+            self.row_page("tokenizer/cancel", cancel_view, "POST"),
             self.page("<int:object_id>/chunk-preview/", ChunkPreviewView.as_view(model_admin=self), "chunk_preview"),
-            self.page("<int:object_id>/recut/", require_http_methods(["GET", "POST"])(self.recut_view), "recut"),
+            self.row_page("recut", self.recut_view, "GET", "POST"),
             self.page("<int:object_id>/sharing/", SharingView.as_view(model_admin=self), "sharing"),
             self.page("<int:object_id>/leave/", LeaveView.as_view(model_admin=self), "leave"),
             self.page("<int:object_id>/store/", StoresView.as_view(model_admin=self), "stores"),
-            self.page("<int:object_id>/store/progress/", require_GET(self.stores_progress_view), "stores_progress"),
+            self.row_page("store/progress", stores_progress_view, "GET", name="stores_progress"),
             *super().get_urls(),
         ]
 
@@ -468,18 +426,26 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     def import_archive(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the framework's interface
         return HttpResponseRedirect(reverse("admin:kb_knowledgebase_import"))
 
-    def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return progress_view(request, self.get_object_or_404(request, str(object_id)))
-
-    def stores_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return stores_progress_view(request, self.get_object_or_404(request, str(object_id)))
-
-    def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))
-
-    def recut_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        context = self.admin_site.each_context(request)
-        return recut_view(request, self.get_object_or_404(request, str(object_id), to_change=True), context)
+    def recut_view(self, request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
+        """Asks, and then puts all documents into the queue, or only those that were cut under other settings."""
+        documents, outdated = Document.objects.filter(knowledge_base=kb), outdated_documents(kb)
+        if request.method == "POST":
+            count = documents_recut(outdated if request.POST.get("which") == "outdated" else documents)
+            messages.success(request, CUT_AGAIN % {"count": count})
+            return HttpResponseRedirect(documents_url(kb))
+        chunks = Chunk.objects.filter(knowledge_base=kb)
+        context = {
+            **self.admin_site.each_context(request),
+            "kb": kb,
+            "title": _("Cut the documents of “%(name)s” anew") % {"name": kb.name},
+            "documents": cuttable(documents).count(),
+            "outdated": outdated.count(),
+            "edited": chunks.exclude(cut_text="").count(),
+            "disabled": chunks.filter(enabled=False).count(),
+            "back_url": reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
+            "preview_url": chunk_preview_url(kb),
+        }
+        return render(request, "ingest/chunk_preview/recut.html", context)
 
     # -- Deletion ------------------------------------------------------------------------------------------------------
     def delete_model(self, request: HttpRequest, obj: KnowledgeBase) -> None:  # noqa: ARG002
@@ -492,7 +458,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     # -- Columns -------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("index"), label=INDEX_LABELS)
     def index_state(self, kb: Any) -> tuple[str, str]:
-        state = state_of_index(kb)
+        state = index_state(kb, has_chunks=bool(kb.chunk_count))
         return state, index_state_text(state, kb.changes)
 
     @column(gettext_lazy("documents"), ordering="document_count")
@@ -507,14 +473,14 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     def failed(self, kb: Any) -> str:
         if not kb.failed_count:
             return "0"
-        url = f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}&status__exact=failed"
-        return format_html('<a href="{}" class="kb-bad">{}</a>', url, kb.failed_count)
+        return format_html(
+            '<a href="{}&amp;status__exact=failed" class="kb-bad">{}</a>', documents_url(kb), kb.failed_count
+        )
 
     @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL_ID: "warning"})
     def embedder(self, kb: KnowledgeBase) -> tuple[str, str]:
-        if kb.embedding_model == HASHING_MODEL_ID:
-            return HASHING_MODEL_ID, _("hashing: degraded")
-        return kb.embedding_model, kb.embedding_model
+        is_hashing = kb.embedding_model == HASHING_MODEL_ID
+        return kb.embedding_model, _("hashing: degraded") if is_hashing else kb.embedding_model
 
 
 def _list_link(model: str, kb: KnowledgeBase, count: int) -> str:

@@ -216,8 +216,8 @@ class ChunkViewSet(ApiViewSet):
     @action(detail=True)
     def neighbours(self, request: Request, pk: int) -> Response:
         chunk = one(self._visible(), pk)
-        found = neighbours_of(chunk, count=asked(NeighboursFilterSerializer, request)["count"])
-        return Response(NeighboursSerializer({"previous": found.previous, "next": found.following}).data)
+        previous, following = neighbours_of(chunk, count=asked(NeighboursFilterSerializer, request)["count"])
+        return Response(NeighboursSerializer({"previous": previous, "next": following}).data)
 
     @action(detail=True)
     def duplicates(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

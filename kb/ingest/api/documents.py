@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,7 +16,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.base.errors import NotVisible, Rejected
+from kb.base.errors import Rejected
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.content.models import Chunk, Document
 from kb.content.selectors import document_overview
@@ -33,6 +32,7 @@ from kb.ingest.services.documents import (
     document_requeue,
     document_update,
     error_sentence,
+    file_response,
     remark_sentences,
 )
 from kb.web.api.callers import user_of
@@ -325,20 +325,7 @@ class DocumentFileView(DescribesDocuments):
     content_negotiation_class = AnyAccept
 
     def get(self, request: Request, pk: int) -> FileResponse:  # noqa: ARG002 - the framework's interface
-        document = one(Document.objects.visible_to(self.principal), pk)
-        file = None
-        if document.file:
-            with suppress(FileNotFoundError):  # not asked for first: it may go at any moment
-                file = document.file.open("rb")
-        if file is None:
-            raise NotVisible(_("This document has no file."))
-        return FileResponse(
-            file,
-            as_attachment=True,
-            filename=document.source,
-            content_type="application/octet-stream",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return file_response(one(Document.objects.visible_to(self.principal), pk))
 
     def put(self, request: Request, pk: int) -> Response:
         document = self.editable(Document.objects.visible_to(self.principal), pk)

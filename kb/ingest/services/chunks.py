@@ -3,7 +3,6 @@
 import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain, pairwise
 from typing import Literal
@@ -261,20 +260,11 @@ def _rewrite_chunk(
         rewrite_chunks([(locked, prepared)], model_id=model.model_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
-    """Chunks before and after one, both in the order of the document."""
-
-    previous: tuple[Chunk, ...]
-    following: tuple[Chunk, ...]
-
-
-def neighbours_of(chunk: Chunk, *, count: int = 1) -> Neighbours:
-    """So many chunks on either side, fewer at the ends of the document."""
+def neighbours_of(chunk: Chunk, *, count: int = 1) -> tuple[list[Chunk], list[Chunk]]:
+    """Chunks before and after one, both in the order of the document, fewer at its ends."""
     siblings = Chunk.objects.filter(document=chunk.document_id)
     before = siblings.filter(position__lt=chunk.position).order_by("-position")[:count]
-    after = siblings.filter(position__gt=chunk.position).order_by("position")[:count]
-    return Neighbours(tuple(reversed(before)), tuple(after))
+    return [*reversed(before)], [*siblings.filter(position__gt=chunk.position).order_by("position")[:count]]
 
 
 WRITTEN = (

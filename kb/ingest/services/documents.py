@@ -10,6 +10,7 @@ from django.core.files import File
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
+from django.http import FileResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -195,11 +196,6 @@ def cuttable(documents: QuerySet[Document]) -> QuerySet[Document]:
     return documents.filter(status=Document.Status.READY).exclude(file="")
 
 
-def cut_otherwise(documents: QuerySet[Document], fingerprint: str) -> QuerySet[Document]:
-    """Those that are known to have been cut under other settings."""
-    return cuttable(documents).exclude(chunking__in=("", fingerprint))
-
-
 def waiting() -> dict[str, Any]:
     """What a document that is to be processed once more begins with."""
     return {
@@ -266,6 +262,25 @@ def document_held(document: Document) -> Iterator[Document]:
         if held is None:
             raise NotVisible(_("The document is gone."))
         yield held
+
+
+def file_response(document: Document) -> FileResponse:
+    """A document's file as an attachment; the caller may see the document.
+
+    Raises:
+        NotVisible: it has no file, or none any more.
+    """
+    try:
+        file = document.file.open("rb")
+    except (ValueError, FileNotFoundError) as error:  # not asked for first: it may go at any moment
+        raise NotVisible(_("This document has no file.")) from error
+    return FileResponse(
+        file,
+        as_attachment=True,
+        filename=document.source,
+        content_type="application/octet-stream",
+        headers={"X-Content-Type-Options": "nosniff"},
+    )
 
 
 def source_of_name(name: str) -> str:

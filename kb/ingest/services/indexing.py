@@ -17,7 +17,7 @@ from typing import Final, cast
 
 from django.conf import settings
 from django.db import OperationalError, connection, transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_noop
 
@@ -39,6 +39,7 @@ from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.parser.warm_parser import TooSlow, WarmParser, warm_parser
 from kb.ingest.services.batches import expand_archive
+from kb.ingest.services.documents import cuttable
 from kb.ingest.services.jobs import CLAIMED, DOCUMENTS, DocumentJob
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
@@ -402,3 +403,9 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
         strategy=cast(Strategy, kb.chunk_strategy),
         parent_size=kb.parent_size,
     )
+
+
+def outdated_documents(kb: KnowledgeBase) -> QuerySet[Document]:
+    """The documents that are known to have been cut under other settings than the present ones."""
+    fingerprint = chunk_settings(kb).fingerprint(kb.embedding_model)
+    return cuttable(Document.objects.filter(knowledge_base=kb)).exclude(chunking__in=("", fingerprint))

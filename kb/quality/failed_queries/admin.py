@@ -316,7 +316,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
         self, request: HttpRequest, queryset: QuerySet[FailedQuery], write: Callable[..., int], message: Any
     ) -> None:
         allowed = self.only_granted(request, queryset, self.delete_grant)
-        if allowed is not None and (count := write(principal(request), allowed)):
+        if count := write(principal(request), allowed):
             self.message_user(request, message % {"count": count}, messages.SUCCESS)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------

@@ -306,7 +306,7 @@ class WebSourceAdmin(SourceAdmin):
     @admin.action(description=gettext_lazy("Read now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[WebSource]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
-        begun = [source for source in (editable or []) if web_source_request(source)]
+        begun = [source for source in editable if web_source_request(source)]
         message = ngettext("%(count)d source is read now.", "%(count)d sources are read now.", len(begun))
         self.message_user(request, message % {"count": len(begun)}, messages.SUCCESS if begun else messages.INFO)
 

@@ -252,7 +252,9 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         named = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
         return cast(URLPattern, path(route, self.admin_site.admin_view(view), name=named))
 
-    def row_page(self, route: str, view: Callable[[HttpRequest, Any], HttpResponse], *methods: str) -> URLPattern:
+    def row_page(
+        self, route: str, view: Callable[[HttpRequest, Any], HttpResponse], *methods: str, name: str = ""
+    ) -> URLPattern:
         """The route of a page of a row, which its view is given; to POST to it the user has to be able to change the row."""
 
         @require_http_methods(list(methods))
@@ -260,7 +262,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         def of_row(request: HttpRequest, object_id: int) -> HttpResponse:
             return view(request, self.get_object_or_404(request, str(object_id), to_change="POST" in methods))
 
-        return self.page(f"<int:object_id>/{route}/", of_row, route.replace("/", "_"))
+        return self.page(f"<int:object_id>/{route}/", of_row, name or route.replace("/", "_"))
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         """A form that may ask who fills it in, by `self.request`."""
@@ -324,9 +326,9 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     @admin.action(description=_("Delete selected %(verbose_name_plural)s"), permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         allowed = self.only_granted(request, queryset, self.delete_grant)
-        return None if allowed is None else delete_selected(self, request, allowed)
+        return None if allowed.query.is_empty() else delete_selected(self, request, allowed)
 
-    def only_granted(self, request: HttpRequest, queryset: QuerySet[Any], grant: str) -> QuerySet[Any] | None:
+    def only_granted(self, request: HttpRequest, queryset: QuerySet[Any], grant: str) -> QuerySet[Any]:
         """The rows of a selection that an action may touch, and a message on those that it passes over."""
         allowed = self.granted(queryset, request, grant)
         chosen, kept = queryset.count(), allowed.count()
@@ -337,7 +339,17 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
                 chosen - kept,
             )
             self.message_user(request, passed_over % {"count": chosen - kept}, messages.WARNING)
-        return allowed if kept else None
+        return allowed if kept else queryset.none()
+
+    def report(self, request: HttpRequest, message: Any, count: int) -> None:
+        """Says how many rows an action has changed.
+
+        Args:
+            request: of the action.
+            message: a lazy `ngettext` of `count`.
+            count: of the rows.
+        """
+        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
 
 
 class ReadOnlyAdmin(ScopedModelAdmin):

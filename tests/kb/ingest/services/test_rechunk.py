@@ -11,13 +11,12 @@ from kb.ingest.parser.parsed import ParsedDocument, Section
 from kb.ingest.services import indexing
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
-    cut_otherwise,
     document_add,
     document_requeue,
     document_update,
     documents_recut,
 )
-from kb.ingest.services.indexing import chunk_settings, index_document
+from kb.ingest.services.indexing import chunk_settings, index_document, outdated_documents
 from kb.ingest.services.rechunk import chunks_of, recut
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.quality.eval_sets.services.judgments import judge, judgments_in
@@ -377,17 +376,15 @@ def test_questions_of_a_document_find_its_answers(kb):
 def test_a_document_remembers_how_it_was_cut(document):
     document.refresh_from_db()
     kb = KnowledgeBase.objects.get(pk=document.knowledge_base_id)
-    documents = Document.objects.filter(knowledge_base=kb)
-    now = chunk_settings(kb).fingerprint(kb.embedding_model)
-    assert document.chunking == now
-    assert not cut_otherwise(documents, now).exists()
+    assert document.chunking == chunk_settings(kb).fingerprint(kb.embedding_model)
+    assert not outdated_documents(kb).exists()
     kb.chunk_strategy = "headings"
-    assert cut_otherwise(documents, chunk_settings(kb).fingerprint(kb.embedding_model)).get() == document
+    assert outdated_documents(kb).get() == document
 
 
 def test_what_was_never_cut_was_not_cut_otherwise(kb):
     make_document(kb, "没有文件")
-    assert not cut_otherwise(Document.objects.all(), "other").exists()
+    assert not outdated_documents(kb).exists()
 
 
 def test_all_documents_with_files_are_queued(kb, document):
