@@ -1,10 +1,12 @@
 """Receivers only clear and enqueue, on commit. Chunks have none: the database's triggers watch them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
+from celery import Task
 from django.db import transaction
+from django.db.models import Model
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 from django.utils.translation import gettext
@@ -41,14 +43,6 @@ from kb.tasks import (
 )
 
 
-@receiver(post_save, sender=Document)
-def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
-    if instance.status == Document.Status.PENDING:
-        transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
-    if created:
-        after_commit(BM25Store().expire, instance.knowledge_base_id)
-
-
 @receiver(documents_waiting)
 def documents_taken_in(ids: Sequence[int], **_: Any) -> None:
     enqueue_documents(ids)
@@ -59,40 +53,42 @@ def batch_taken_up(batch_id: int, **_: Any) -> None:
     enqueue(feed_batch, batch_id, 0)
 
 
-@receiver(post_save, sender=KnowledgeBase)
-def knowledge_base_saved(instance: KnowledgeBase, *, update_fields: frozenset[str] | None, **_: Any) -> None:
-    if instance.target_tokenizer_id and "target_tokenizer_id" in (update_fields or ()):
-        transaction.on_commit(partial(enqueue, tokenize_knowledge_base, instance.pk))
+# Rows that are saved so that they wait for a task: by model the task, which gets the row's key, and whether it waits,
+# given the row, whether it is new, and the names of the fields that were saved.
+TASKS: dict[type[Model], tuple["Task[..., Any]", Callable[[Any, bool, Collection[str]], bool]]] = {
+    Document: (ingest_document, lambda row, _new, _saved: row.status == Document.Status.PENDING),
+    DuplicateScan: (find_near_duplicates, lambda row, _new, _saved: row.asked_at is not None),
+    EvalRun: (run_evaluation, lambda row, is_new, _saved: is_new and row.status == EvalRun.Status.PENDING),
+    KnowledgeBase: (
+        tokenize_knowledge_base,
+        lambda row, _new, saved: row.target_tokenizer_id and "target_tokenizer_id" in saved,
+    ),
+    Reembedding: (reembed_knowledge_base, lambda row, _new, _saved: row.status == Reembedding.Status.BUILDING),
+    StoreState: (migrate_store, lambda row, _new, _saved: row.status == StoreState.Status.FILLING),
+    WebSource: (
+        read_web_source,
+        lambda row, _new, saved: row.status == WebSource.Status.WAITING and "status" in saved,
+    ),
+}
 
 
-@receiver(post_save, sender=EvalRun)
-def eval_run_saved(instance: EvalRun, *, created: bool, **_: Any) -> None:
-    if created and instance.status == EvalRun.Status.PENDING:
-        transaction.on_commit(partial(enqueue, run_evaluation, instance.pk))
+def row_saved(
+    sender: type[Model], instance: Model, *, created: bool, update_fields: frozenset[str] | None, **_: Any
+) -> None:
+    task, waits = TASKS[sender]
+    if waits(instance, created, update_fields or ()):
+        key = instance.knowledge_base_id if isinstance(instance, StoreState) else instance.pk
+        transaction.on_commit(partial(enqueue, task, key))
 
 
-@receiver(post_save, sender=Reembedding)
-def reembedding_saved(instance: Reembedding, **_: Any) -> None:
-    if instance.status == Reembedding.Status.BUILDING:
-        transaction.on_commit(partial(enqueue, reembed_knowledge_base, instance.pk))
+for model in TASKS:
+    post_save.connect(row_saved, sender=model)
 
 
-@receiver(post_save, sender=StoreState)
-def store_state_saved(instance: StoreState, **_: Any) -> None:
-    if instance.status == StoreState.Status.FILLING:
-        transaction.on_commit(partial(enqueue, migrate_store, instance.knowledge_base_id))
-
-
-@receiver(post_save, sender=DuplicateScan)
-def duplicate_scan_saved(instance: DuplicateScan, **_: Any) -> None:
-    if instance.asked_at is not None:
-        transaction.on_commit(partial(enqueue, find_near_duplicates, instance.pk))
-
-
-@receiver(post_save, sender=WebSource)
-def web_source_saved(instance: WebSource, *, update_fields: frozenset[str] | None, **_: Any) -> None:
-    if instance.status == WebSource.Status.WAITING and "status" in (update_fields or ()):
-        transaction.on_commit(partial(enqueue, read_web_source, instance.pk))
+@receiver(post_save, sender=Document)
+def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
+    if created:
+        after_commit(BM25Store().expire, instance.knowledge_base_id)
 
 
 @receiver(knowledge_base_deleting)
@@ -115,12 +111,8 @@ def vectors_are_dropped(knowledge_base: KnowledgeBase, **_: Any) -> None:
 
 @receiver(version_deleting)
 def profile_version_is_deleted(profile: RetrievalProfile, **_: Any) -> str:
-    is_kept = searches_by(profile).exists()
-    return (
-        gettext("The search log holds searches by this version: it can go when they are no longer kept.")
-        if is_kept
-        else ""
-    )
+    message = gettext("The search log holds searches by this version: it can go when they are no longer kept.")
+    return message if searches_by(profile).exists() else ""
 
 
 @receiver(searches_logged)

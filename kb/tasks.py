@@ -1,7 +1,8 @@
 """Celery's way into the services; tasks carry ids only."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from celery import Task, shared_task
@@ -56,11 +57,8 @@ def ingest_documents(*document_ids: int) -> None:
     """Makes the small ones searchable together, and leaves each of the others to a task of its own."""
     others = index_documents(document_ids)
     read = Document.objects.filter(pk__in=document_ids, knowledge_base__extract_graph=True).exclude(pk__in=others)
-    for document_id in read.order_by("pk").values_list("pk", flat=True):
-        if graph_request_if_wanted(document_id):
-            enqueue(extract_graph, document_id)
-    for document_id in others:
-        enqueue(ingest_document, document_id)
+    enqueue_each(extract_graph, filter(graph_request_if_wanted, read.order_by("pk").values_list("pk", flat=True)))
+    enqueue_each(ingest_document, others)
 
 
 def enqueue_documents(document_ids: Sequence[int]) -> None:
@@ -96,16 +94,14 @@ def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> Non
     if kb is None:
         return
     try:
-        is_done = move.advance(kb, batches=batches)
+        if not move.advance(kb, batches=batches):
+            enqueue(task, kb_id)
     except AlreadyRunning:
-        return
+        pass
     except Superseded:
-        is_done = False
+        enqueue(task, kb_id)
     except move.failures as error:
         move.note_failure(kb_id, error)
-        return
-    if not is_done:
-        enqueue(task, kb_id)
 
 
 @shared_task
@@ -116,11 +112,9 @@ def tokenize_knowledge_base(kb_id: int) -> None:
 @shared_task
 def sweep_keyword_indexes() -> None:
     """Goes on with what a lost task left: tokenizers on their way, retired postings, long change logs."""
-    for kb_id in TOKENIZING.sweep():
-        enqueue(tokenize_knowledge_base, kb_id)
+    enqueue_each(tokenize_knowledge_base, TOKENIZING.sweep())
     drop_retired_postings()
-    for kb_id in long_change_logs():
-        enqueue(merge_keyword_index, kb_id)
+    enqueue_each(merge_keyword_index, long_change_logs())
 
 
 @shared_task
@@ -139,8 +133,7 @@ def reembed_knowledge_base(kb_id: int) -> None:
 @shared_task
 def sweep_lost_reembeddings() -> None:
     """Goes on with the changes of the embedding model whose task or worker was lost."""
-    for kb_id in REEMBED.sweep():
-        enqueue(reembed_knowledge_base, kb_id)
+    enqueue_each(reembed_knowledge_base, REEMBED.sweep())
 
 
 # What is cut short the next sweep does again; the broker must not hand it to a second worker meanwhile.
@@ -159,12 +152,9 @@ def apply_store_changes(kb_id: int, place: int) -> None:
         kb_id: a knowledge base, which may be gone.
         place: of the store among `DRIVERS`, since tasks carry numbers only.
     """
-    try:
-        is_done = changes_apply(kb_id, list(DRIVERS)[place], batches=iter(range(BATCHES_TO_APPLY)))
-    except (AlreadyRunning, StoreError):
-        return
-    if not is_done:
-        enqueue(apply_store_changes, kb_id, place)
+    with suppress(AlreadyRunning, StoreError):
+        if not changes_apply(kb_id, list(DRIVERS)[place], batches=iter(range(BATCHES_TO_APPLY))):
+            enqueue(apply_store_changes, kb_id, place)
 
 
 # As vector indexes, which a move back to PostgreSQL makes; the next sweep goes on with what is cut short.
@@ -176,28 +166,21 @@ def migrate_store(kb_id: int) -> None:
 @shared_task
 def sweep_stores() -> None:
     """Has stores take in what has changed, and goes on with moves to another store whose task or worker was lost."""
-    places = list(DRIVERS)
     for kb_id, store in waiting():
-        enqueue(apply_store_changes, kb_id, places.index(store))
-    for kb_id in STORE_MOVE.sweep():
-        enqueue(migrate_store, kb_id)
+        enqueue(apply_store_changes, kb_id, list(DRIVERS).index(store))
+    enqueue_each(migrate_store, STORE_MOVE.sweep())
 
 
 @shared_task
 def check_stores() -> None:
     """Rebuilds copies that a server has lost, or part of them, which searches alone may not notice."""
     for kb in KnowledgeBase.objects.filter(store__in=DRIVERS):
-        try:
+        # But for those that another process is at, or that have moved or gone meanwhile
+        with suppress(Rejected, KnowledgeBase.DoesNotExist, StoreError):
             check = settled_count(kb, kb.store) if changes_apply(kb.pk, kb.store) else None
             if check is not None and not check.is_complete:
                 logger.warning("%s does not hold what it should of knowledge base %s: rebuilding", kb.store, kb.pk)
                 store_rebuild(kb)
-        except (
-            Rejected,
-            KnowledgeBase.DoesNotExist,
-            StoreError,
-        ):  # another process is at it, or it has moved or gone meanwhile
-            continue
 
 
 @shared_task(time_limit=SECONDS_FOR_RUNS)
@@ -220,15 +203,13 @@ def extract_graph(document_id: int) -> None:
 @shared_task
 def sweep_graph_extractions() -> None:
     """Has documents read that have changed, that are to be tried again, or whose task or worker was lost."""
-    for document_id in sweep_graph_requests():
-        enqueue(extract_graph, document_id)
+    enqueue_each(extract_graph, sweep_graph_requests())
 
 
 @shared_task
 def sweep_lost_runs() -> None:
     """Gives up runs whose process has died, and enqueues those whose task was lost; one that was not finds its run taken."""
-    for run_id in sweep_runs():
-        enqueue(run_evaluation, run_id)
+    enqueue_each(run_evaluation, sweep_runs())
 
 
 @shared_task
@@ -241,8 +222,7 @@ def read_web_source(source_id: int) -> None:
 @shared_task
 def sweep_due_web_sources() -> None:
     """Begins the runs that are due, and carries on those whose task or worker was lost."""
-    for source_id in sweep_web_sources():
-        enqueue(read_web_source, source_id)
+    enqueue_each(read_web_source, sweep_web_sources())
 
 
 @shared_task
@@ -250,6 +230,11 @@ def purge_search_log() -> None:
     retention.purge_search_log()
     retention.purge_audit_log()
     idempotency_keys_purge()
+
+
+def enqueue_each(task: "Task[..., Any]", ids: Iterable[int]) -> None:
+    for each in ids:
+        enqueue(task, each)
 
 
 def enqueue(task: "Task[..., Any]", *ids: int) -> None:

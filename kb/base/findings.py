@@ -81,7 +81,7 @@ def gettext_noop(message: str) -> str:
     return message
 
 
-REMARKS: Final[dict[RemarkCode, str]] = {
+REMARKS: Final[Mapping[str, str]] = {
     RemarkCode.HIDDEN_LEFT_OUT: gettext_noop(
         "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
     ),

@@ -1,4 +1,5 @@
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
@@ -36,7 +37,7 @@ class ErrorCode(StrEnum):
 
 
 # Templates are translated first and formatted afterwards, so each is a constant.
-MESSAGES: Final[dict[ErrorCode, str]] = {
+MESSAGES: Final[Mapping[str, str]] = {
     ErrorCode.ARCHIVE: gettext_noop(
         "The file is a ZIP archive, which is not a document itself. "
         "Upload it under a name that ends in .zip, so that each file inside becomes a document, or unpack it first."

@@ -178,20 +178,12 @@ class NewFile:
     tags: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of a piece: ids of the documents that are new, and those that held a file's bytes already, by its name."""
-
-    added: tuple[int, ...]
-    known: Mapping[str, int]
-
-
 def details_of(batch: IngestBatch, names: Iterable[str]) -> dict[str, FileDetails]:
     """What the upload's table says of files, by their names: of the whole path, else of the last part."""
-    names = list(names)
-    asked = {*names, *map(source_of_name, names)}
-    rows = {row.name: row for row in FileDetails.objects.filter(batch=batch, name__in=asked)}
-    found = {name: rows.get(name) or rows.get(source_of_name(name)) for name in names}
+    last_parts = {name: source_of_name(name) for name in names}
+    asked = FileDetails.objects.filter(batch=batch, name__in={*last_parts, *last_parts.values()})
+    rows = {row.name: row for row in asked}
+    found = {name: rows.get(name) or rows.get(last_part) for name, last_part in last_parts.items()}
     return {name: row for name, row in found.items() if row is not None}
 
 
@@ -237,7 +229,7 @@ def batch_add_many(
     user: User | None,
     source_type: str = Document.SourceType.BOOK,
     hold: Callable[[], None] = lambda: None,
-) -> Taken:
+) -> tuple[list[int], dict[str, int]]:
     """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
 
     Their types and sizes are the caller's matter.
@@ -248,6 +240,9 @@ def batch_add_many(
         user: who adds them.
         source_type: what kind of source they are.
         hold: called first in the transaction; what it raises keeps the files out.
+
+    Returns:
+        The ids of the documents that are new, and of those that held a file's bytes already, by its name.
     """
     described = details_of(batch, [file.name for file in files])
     digests = []
@@ -263,14 +258,13 @@ def batch_add_many(
         ]
         try:
             _store(drafts, list(first.values()), hold)
+            break
         except IntegrityError:  # another upload has brought some of them in meanwhile
             if attempt == MOST_TRIES - 1:
                 raise
-            continue
-        break
     held = known | {document.sha256: document.pk for document in drafts}
     again = {file.name: held[digest] for digest, file in zip(digests, files, strict=True) if first.get(digest) != file}
-    return Taken(tuple(document.pk for document in drafts), again)
+    return [document.pk for document in drafts], again
 
 
 def _draft(
@@ -361,8 +355,7 @@ def note_message(note: dict[str, Any]) -> str:
     """Why a file of an archive became no document, in the reader's language; blank where this version cannot tell."""
     if note["code"] == "known":
         return _("The same content is here already.")
-    templates = {code.value: message for code, message in MESSAGES.items()}
-    template = templates.get(note["code"])
+    template = MESSAGES.get(note["code"])
     return _(template).format(**note["params"]) if template else ""
 
 
@@ -391,7 +384,7 @@ def expand_archive(job: DocumentJob) -> None:
         ]
         for start in range(0, len(unpacked.members), PIECE):
             members = unpacked.members[start : start + PIECE]
-            taken = batch_add_many(
+            _added, known = batch_add_many(
                 batch,
                 [
                     NewFile(
@@ -407,10 +400,10 @@ def expand_archive(job: DocumentJob) -> None:
                 hold=job.update,  # cancelled meanwhile, it brings nothing in
             )
             # Notes of members whose bytes were there, unless it was an earlier attempt that brought them
-            rows = Document.objects.in_bulk(set(taken.known.values()))
+            rows = Document.objects.in_bulk(set(known.values()))
             notes += [
                 {"name": name, "code": "known", "params": {}, "document": document_id}
-                for name, document_id in taken.known.items()
+                for name, document_id in known.items()
                 if document_id in rows and not _is_of(rows[document_id], archive, name)
             ]
             job.report(Document.Stage.PARSE, 100 * (start + len(members)) // len(unpacked.members))

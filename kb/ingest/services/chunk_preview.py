@@ -92,14 +92,13 @@ def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[st
         )
         raise Rejected("no_file", message % {"title": document})
     with local_file(document.file) as path:
-        parsed, is_partial = _beginning(_parsed(path, document.source))
-    drafts = _cut(parsed, changed)
+        drafts, is_partial = _cut(path, document.source, changed)
     before = chunks_of(document)
     if is_partial:
-        return _preview(drafts, frozenset(), is_partial=True, present=len(before))
+        return replace(_preview(drafts), is_partial=True, present=len(before))
     plan = recut(document, before, drafts)
     kept = frozenset(chunk.position for chunk in plan.chunks if chunk.pk)
-    return replace(_preview(plan.drafts, kept, is_partial=False, present=len(before)), survival=plan.survival)
+    return replace(_preview(plan.drafts, kept), present=len(before), survival=plan.survival)
 
 
 def preview_text(kb: KnowledgeBase, text: str, chunking: Mapping[str, Any]) -> Preview:
@@ -110,8 +109,8 @@ def preview_text(kb: KnowledgeBase, text: str, chunking: Mapping[str, Any]) -> P
     with tempfile.NamedTemporaryFile(suffix=".txt") as file:
         file.write(text.encode())
         file.flush()
-        parsed, is_partial = _beginning(_parsed(Path(file.name), PASTED_NAME))
-    return _preview(_cut(parsed, changed), frozenset(), is_partial=is_partial)
+        drafts, is_partial = _cut(Path(file.name), PASTED_NAME, changed)
+    return replace(_preview(drafts), is_partial=is_partial)
 
 
 def _changed(kb: KnowledgeBase, chunking: Mapping[str, Any]) -> KnowledgeBase:
@@ -123,12 +122,16 @@ def _changed(kb: KnowledgeBase, chunking: Mapping[str, Any]) -> KnowledgeBase:
     return changed
 
 
-def _parsed(path: Path, name: str) -> ParsedDocument:
+def _cut(path: Path, name: str, kb: KnowledgeBase) -> tuple[list[ChunkDraft], bool]:
+    """What the settings of a knowledge base make of a file, and whether only of its beginning."""
     limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=min(SECONDS, settings.PARSE_SECONDS))
     try:
-        return parse_file(path, name, limits=limits)
+        document, is_partial = _beginning(parse_file(path, name, limits=limits))
+        return split(document, chunk_settings(kb)), is_partial
     except ParseError as error:
         raise Rejected(error.code, _(MESSAGES[error.code]).format(**error.params)) from error
+    except RetrievalError as error:
+        raise Rejected("model_unavailable", str(error)) from error
 
 
 def _beginning(document: ParsedDocument) -> tuple[ParsedDocument, bool]:
@@ -142,16 +145,7 @@ def _beginning(document: ParsedDocument) -> tuple[ParsedDocument, bool]:
     return document, False
 
 
-def _cut(document: ParsedDocument, kb: KnowledgeBase) -> list[ChunkDraft]:
-    try:
-        return split(document, chunk_settings(kb))
-    except RetrievalError as error:
-        raise Rejected("model_unavailable", str(error)) from error
-
-
-def _preview(
-    drafts: Sequence[ChunkDraft], kept: frozenset[int], *, is_partial: bool, present: int | None = None
-) -> Preview:
+def _preview(drafts: Sequence[ChunkDraft], kept: frozenset[int] = frozenset()) -> Preview:
     shown = drafts[:MOST_SHOWN]
     before = ["", *(draft.text for draft in shown)]
     return Preview(
@@ -172,8 +166,7 @@ def _preview(
         total=len(drafts),
         parents=len({draft.parent.position for draft in drafts if draft.parent}),
         most_tokens=max((draft.token_count for draft in drafts), default=0),
-        is_partial=is_partial,
-        present=present,
+        is_partial=False,
     )
 
 

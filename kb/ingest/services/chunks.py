@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import reduce
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Literal
 
 from django.db import connection, transaction
@@ -65,8 +65,8 @@ def chunks_set_enabled(*, chunk_ids: Collection[int], enabled: bool) -> int:
         How many were switched.
     """
     with transaction.atomic():
-        rows = _locked(chunk_ids)
-        return int(rows.exclude(enabled=enabled).update(enabled=enabled, updated_at=timezone.now()))
+        others = _locked(chunk_ids).exclude(enabled=enabled)
+        return int(others.update(enabled=enabled, updated_at=timezone.now()))
 
 
 def chunks_delete(*, chunk_ids: Collection[int]) -> int:
@@ -118,8 +118,7 @@ def check_chunk(chunk: Chunk) -> None:
     if max(len(chunk.questions), len(chunk.keywords)) > MOST_ENTRIES:
         message = _("A chunk has at most %(most)d questions and as many keywords: leave some out.")
         raise Rejected("too_many_entries", message % {"most": MOST_ENTRIES})
-    lengths = ((chunk.questions, QUESTION_CHARACTERS), (chunk.keywords, KEYWORD_CHARACTERS))
-    for texts, most in lengths:
+    for texts, most in ((chunk.questions, QUESTION_CHARACTERS), (chunk.keywords, KEYWORD_CHARACTERS)):
         if too_long := next((text for text in texts if len(text) > most), None):
             message = _("“%(entry)s…” is longer than %(most)d characters: shorten it.")
             raise Rejected("entry_too_long", message % {"entry": too_long[:40], "most": most})
@@ -137,24 +136,8 @@ def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared
         raise Rejected("model_unavailable", str(error)) from error
 
 
-def locked_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
-    """The chunks of a document as they are now, in their order, until the transaction ends, which holds the knowledge base.
-
-    Raises:
-        NotVisible: one is gone.
-        Rejected: the document has another title than they were read with.
-    """
-    rows = Chunk.objects.select_for_update(of=("self",)).select_related("document").order_by("pk")
-    found = {row.pk: row for row in rows.filter(pk__in=[chunk.pk for chunk in chunks], document=document)}
-    if len(found) < len(chunks):
-        raise _gone()
-    if any(row.document.title != document.title for row in found.values()):
-        raise changed_meanwhile()
-    return [found[chunk.pk] for chunk in chunks]
-
-
 def unchanged_chunks(document: Document, chunks: Sequence[Chunk], *, may_move: bool = False) -> list[Chunk]:
-    """As `locked_chunks`, and they are as they were read.
+    """The chunks of a document, locked until the transaction ends, which holds the knowledge base, if they are as they were read.
 
     Args:
         document: theirs.
@@ -163,14 +146,22 @@ def unchanged_chunks(document: Document, chunks: Sequence[Chunk], *, may_move: b
 
     Raises:
         NotVisible: one is gone.
-        Rejected: one has changed.
+        Rejected: one has changed, or the title of the document.
     """
-    locked = locked_chunks(document, chunks)
-    for now, then in zip(locked, chunks, strict=True):
-        if (own_to_chunk(now), now.heading_path) != (own_to_chunk(then), then.heading_path):
-            raise changed_meanwhile()
-        if not may_move and (now.position, now.parent_id) != (then.position, then.parent_id):
-            raise changed_meanwhile()
+    rows = Chunk.objects.select_for_update(of=("self",)).select_related("document").order_by("pk")
+    found = rows.filter(document=document).in_bulk([chunk.pk for chunk in chunks])
+    if len(found) < len(chunks):
+        raise _gone()
+
+    def what_counts(chunk: Chunk, title: str) -> tuple[object, ...]:
+        place = None if may_move else (chunk.position, chunk.parent_id)
+        return own_to_chunk(chunk), chunk.heading_path, place, title
+
+    locked = [found[chunk.pk] for chunk in chunks]
+    if [what_counts(now, now.document.title) for now in locked] != [
+        what_counts(then, document.title) for then in chunks
+    ]:
+        raise changed_meanwhile()
     return locked
 
 
@@ -307,13 +298,12 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
         chunk.token_count = model.count_tokens(chunk.text)
     with writing_chunks(kb):
         unchanged_chunks(document, before)
-        between = Chunk.objects.filter(document=document, position__range=(before[0].position, before[-1].position))
-        if between.count() != len(before):
+        first, last = before[0].position, before[-1].position
+        if Chunk.objects.filter(document=document, position__range=(first, last)).count() != len(before):
             raise changed_meanwhile()
         gone = [chunk.pk for chunk in before[1:]]
         chunks_replacing.send(Chunk, kept=kept, gone=gone)
         Chunk.objects.filter(pk__in=gone).delete()
-        first, last = before[0].position, before[-1].position
         for position, chunk in enumerate(after, start=first):
             chunk.position = position
         following = Chunk.objects.filter(document=document, position__gt=last)
@@ -403,6 +393,8 @@ def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = 
         Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
     """
     places = _places(chunk.text, at) if at else _places_of_texts(chunk.text, texts)
+    if len(places) >= MOST_PARTS:
+        raise Rejected("too_many_parts", _("A chunk is split into at most %(most)d parts.") % {"most": MOST_PARTS})
     parts = [_part(chunk, text) for text in _pieces(chunk.text, places)]
     if chunk.cut_text:
         for part, cut in zip(parts, _cut_pieces(chunk, places), strict=True):
@@ -424,7 +416,7 @@ def _places(text: str, at: Sequence[int]) -> list[int]:
     pieces = _pieces(text, places) if places[0] > 0 and places[-1] < len(text) else []
     if not pieces or not all(pieces):
         raise Rejected("empty_part", _("A part would be empty: split between two words of the text."))
-    return _bounded(places)
+    return places
 
 
 def _places_of_texts(text: str, texts: Sequence[str]) -> list[int]:
@@ -435,14 +427,7 @@ def _places_of_texts(text: str, texts: Sequence[str]) -> list[int]:
         raise Rejected(
             "other_text", _("The parts are not the text of the chunk: change its text first, then split it.")
         )
-    ends = [sum(map(len, letters[:count])) for count in range(1, len(letters))]
-    return _bounded([place_of(text, end) for end in ends])
-
-
-def _bounded(places: list[int]) -> list[int]:
-    if len(places) >= MOST_PARTS:
-        raise Rejected("too_many_parts", _("A chunk is split into at most %(most)d parts.") % {"most": MOST_PARTS})
-    return places
+    return [place_of(text, end) for end in accumulate(map(len, letters[:-1]))]
 
 
 def _pieces(text: str, places: Sequence[int]) -> list[str]:

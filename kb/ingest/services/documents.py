@@ -148,8 +148,9 @@ def document_delete(document: Document) -> None:
 def documents_delete(documents: QuerySet[Document]) -> None:
     """Deletes documents; a worker that is writing one of them finishes first."""
     with transaction.atomic():
-        bases = KnowledgeBase.objects.filter(pk__in=documents.values("knowledge_base_id")).order_by("pk")
-        list(bases.select_for_update(no_key=True))  # first, as every writer of chunks does
+        lock_knowledge_bases(
+            documents.values_list("knowledge_base_id", flat=True)
+        )  # first, as every writer of chunks does
         documents.delete()
 
 
@@ -322,33 +323,24 @@ def _refuse_known(document: Document) -> None:
 
 def error_sentence(document: Document) -> str:
     """What went wrong with a document and what to do, in the reader's language."""
-    templates: Mapping[str, str] = {code.value: message for code, message in MESSAGES.items()}
-    template = templates.get(document.error_code)
-    if template is not None:
-        try:
+    if template := MESSAGES.get(document.error_code):
+        with suppress(KeyError):  # written by a version whose sentence had other fields
             return _(template).format(**document.error_params)
-        except KeyError:
-            pass  # written by a version whose sentence had other fields
     return shown(document.error)
 
 
 def remark_sentences(document: Document) -> list[str]:
     """What the reader of a document's file left out or guessed, in the reader's language."""
-    templates: Mapping[str, str] = {code.value: message for code, message in REMARKS.items()}
     return [
-        shown(Message.from_dict({"template": templates[remark["code"]], "arguments": remark["params"]}))
+        shown(Message.from_dict({"template": REMARKS[remark["code"]], "arguments": remark["params"]}))
         for remark in document.remarks
-        if remark["code"] in templates
+        if remark["code"] in REMARKS
     ]
 
 
 T = TypeVar("T")
-
-
 BATCH = 256
-
-
-TITLE_LENGTH, SOURCE_LENGTH = 500, 1_000
+TITLE_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,8 +362,8 @@ class WholeDocument:
         """Its row, unsaved."""
         return Document(
             knowledge_base=kb,
-            title=self.title[:TITLE_LENGTH],
-            source=self.source[:SOURCE_LENGTH],
+            title=self.title[:TITLE_CHARACTERS],
+            source=self.source[:SOURCE_CHARACTERS],
             mime="text/plain",
             size=len(self.text.encode()),
             sha256=self.sha256,

@@ -114,13 +114,11 @@ def look_for_duplicates(kb: KnowledgeBase) -> list[DuplicateGroup]:
     ids, sketches = _sketched(kb)
     candidates = candidate_pairs(sketches, ALIKE)
     shares = _compared(kb, ids, candidates)
-    alike = shares >= ALIKE
-    same = _same_text(kb, ids)
+    alike, same = shares >= ALIKE, _same_text(kb, ids)
     pairs = np.concatenate([candidates[alike], same])
     similarity = np.concatenate([shares[alike], np.ones(len(same))])
-    least = np.ones(len(ids))
     groups = groups_of(pairs, len(ids))
-    first = np.zeros(len(ids), dtype=np.int64)
+    least, first = np.ones(len(ids)), np.zeros(len(ids), dtype=np.int64)
     for members in groups:
         first[members] = members[0]
     np.minimum.at(least, first[pairs[:, 0]], similarity)
@@ -152,10 +150,7 @@ def similarities_within(kb: KnowledgeBase, groups: Sequence[Sequence[Chunk]]) ->
     """How much of their terms chunks have in common with the first of their group, by id; 1 for the very text."""
     pairs = [(group[0], other) for group in groups for other in group[1:]]
     terms = _terms_of(kb, [chunk.pk for group in groups for chunk in group])
-    none = np.empty(0, dtype=np.uint64)
-    shares = shared_shares(
-        [terms.get(first.pk, none) for first, _ in pairs], [terms.get(other.pk, none) for _, other in pairs]
-    )
+    shares = shared_shares([terms[first.pk] for first, _ in pairs], [terms[other.pk] for _, other in pairs])
     return {
         other.pk: 1.0 if other.content_hash == first.content_hash else float(share)
         for (first, other), share in zip(pairs, shares, strict=True)
@@ -172,7 +167,7 @@ def _sketched(kb: KnowledgeBase) -> tuple[Ids, Sketches]:
             sizes = [len(terms) // 8 for _, terms in rows]
             starts = np.concatenate([[0], np.cumsum(sizes[:-1])]).astype(np.int64)
             ids.append(np.array([chunk_id for chunk_id, _ in rows], dtype=np.int64))
-            sketches.append(Sketches.of(_hashes(b"".join(terms for _, terms in rows)), starts))
+            sketches.append(Sketches.of(np.frombuffer(b"".join(terms for _, terms in rows), dtype="<u8"), starts))
     return np.concatenate(ids), Sketches.joined(sketches)
 
 
@@ -182,19 +177,15 @@ def _compared(kb: KnowledgeBase, ids: Ids, pairs: Ids) -> NDArray[np.float64]:
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         batch = ids[pairs[start : start + PAIRS_AT_ONCE]]
         terms = _terms_of(kb, np.unique(batch).tolist())
-        none = np.empty(0, dtype=np.uint64)
-        sides = [[terms.get(chunk_id, none) for chunk_id in side] for side in batch.T.tolist()]
-        shares.append(shared_shares(*sides))
+        shares.append(shared_shares(*([terms[chunk_id] for chunk_id in side] for side in batch.T.tolist())))
     return np.concatenate(shares)
 
 
 def _terms_of(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> Mapping[int, Terms]:
+    """The terms of chunks; none of those that have no postings."""
     rows = ChunkPostings.objects.filter(chunk__in=chunk_ids, tokenizer_id=kb.tokenizer_id)
-    return {chunk_id: _hashes(terms) for chunk_id, terms in rows.values_list("chunk_id", "terms")}
-
-
-def _hashes(terms: bytes | memoryview) -> Terms:
-    return np.frombuffer(terms, dtype="<u8")
+    found = {chunk_id: np.frombuffer(terms, dtype="<u8") for chunk_id, terms in rows.values_list("chunk_id", "terms")}
+    return {**dict.fromkeys(chunk_ids, np.empty(0, dtype=np.uint64)), **found}
 
 
 def _same_text(kb: KnowledgeBase, ids: Ids) -> Ids:
@@ -203,8 +194,7 @@ def _same_text(kb: KnowledgeBase, ids: Ids) -> Ids:
         cursor.execute(_SAME_TEXT, {"kb": kb.pk})
         pairs = [pair for (same,) in cursor.fetchall() for pair in pairwise(same)]
     texts = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    texts = texts[np.isin(texts, ids).all(axis=1)]
-    return np.searchsorted(ids, texts).astype(np.int64)
+    return np.searchsorted(ids, texts[np.isin(texts, ids).all(axis=1)]).astype(np.int64)
 
 
 def _found(scan: DuplicateScan, *, is_current: bool) -> Found:

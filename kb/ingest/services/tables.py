@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ class Described:
     name: str
     title: str = ""
     tags: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def read_table(data: bytes) -> list[Described]:
@@ -64,25 +64,16 @@ def read_table(data: bytes) -> list[Described]:
         rows = [_described(line, row) for line, row in islice(named, MOST_ROWS + 1)]
         if len(rows) > MOST_ROWS:
             raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it.") % {"rows": MOST_ROWS})
+        rows = list({row.name: row for row in rows}.values())
         # A column of nothing but numbers compares as numbers; one with leading zeros or units among them is text
-        read = {
-            name: {row.name: _number(str(row.metadata[name])) for row in rows if name in row.metadata}
-            for name in ({*header} - {NAME, TITLE, TAGS, METADATA})
-        }
-        numeric = {name: cells for name, cells in read.items() if None not in cells.values()}
-        rows = [
-            replace(
-                row,
-                metadata={
-                    **row.metadata,
-                    **{name: cells[row.name] for name, cells in numeric.items() if row.name in cells},
-                },
-            )
-            for row in rows
-        ]
+        for name in {*header} - {NAME, TITLE, TAGS, METADATA}:
+            cells = [(row.metadata, _number(str(row.metadata[name]))) for row in rows if name in row.metadata]
+            if all(number is not None for _, number in cells):
+                for metadata, number in cells:
+                    metadata[name] = number
     except (ParseError, csv.Error) as error:
         raise Rejected("table_invalid", _("The table cannot be read: save it as CSV in UTF-8.")) from error
-    return list({row.name: row for row in rows}.values())
+    return rows
 
 
 def batch_describe(batch: IngestBatch, rows: Iterable[Described]) -> int:
@@ -93,7 +84,7 @@ def batch_describe(batch: IngestBatch, rows: Iterable[Described]) -> int:
     """
     FileDetails.objects.bulk_create(
         [
-            FileDetails(batch=batch, name=row.name, title=row.title, tags=list(row.tags), metadata=dict(row.metadata))
+            FileDetails(batch=batch, name=row.name, title=row.title, tags=list(row.tags), metadata=row.metadata)
             for row in rows
         ],
         batch_size=PIECE,
@@ -109,11 +100,9 @@ def batch_describe(batch: IngestBatch, rows: Iterable[Described]) -> int:
 
 
 def _update_documents(batch: IngestBatch, documents: list[Document]) -> int:
-    names = {document.pk: document.metadata.get("path") or document.source for document in documents}
-    details = details_of(batch, [str(name) for name in names.values()])
-    found = [
-        (document, details[str(names[document.pk])]) for document in documents if str(names[document.pk]) in details
-    ]
+    named = [(document, str(document.metadata.get("path") or document.source)) for document in documents]
+    details = details_of(batch, [name for _, name in named])
+    found = [(document, details[name]) for document, name in named if name in details]
     for document, row in found:
         if _changes(document, row):
             with suppress(NotVisible), document_held(document) as held:  # deleted since, or changed
@@ -158,14 +147,13 @@ def _metadata(line: int, cell: str) -> dict[str, Any]:
     if not cell:
         return {}
     try:
-        value = json.loads(cell)
+        value: dict[str, Any] = json.loads(cell)
         validate_metadata(value)
     except (ValueError, RecursionError) as error:
         raise _refused(line, _("“metadata” is not a JSON object")) from error
     except ValidationError as error:
         raise _refused(line, error.messages[0]) from error
-    read: dict[str, Any] = value
-    return read
+    return value
 
 
 def _refused(line: int, why: str) -> Rejected:

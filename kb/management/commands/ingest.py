@@ -126,9 +126,9 @@ class Command(KnowledgeBaseCommand):
                 piece = files[start : start + PIECE]
                 readable_ones = [each for each in piece if _is_taken(each, taken)]
                 new = [NewFile(each.name, each.path, options["title"], each.metadata) for each in readable_ones]
-                done = batch_add_many(batch, new, user=kb.owner)
-                taken.added.extend(done.added)
-                taken.known.extend(done.known.values())
+                added, known = batch_add_many(batch, new, user=kb.owner)
+                taken.added.extend(added)
+                taken.known.extend(known.values())
                 bar.update(len(piece))
         if not taken.added:
             batch.delete()
