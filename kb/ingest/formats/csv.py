@@ -19,15 +19,12 @@ def read(data: bytes) -> ParsedDocument:
 
 def _rows(text: str) -> Iterator[list[str]]:
     csv.field_size_limit(_MAX_FIELD)
+    # The one that cuts the most of the first rows into as many cells as the first; a comma where none does
+    delimiter = max(_DELIMITERS, key=lambda each: _agreement(text, each))
     try:
-        yield from csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text))
+        yield from csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     except csv.Error as error:  # a field without end, mostly a quotation mark that is never closed
         raise ParseError(ErrorCode.DAMAGED_FILE, format="CSV") from error
-
-
-def _delimiter(text: str) -> str:
-    """The one that cuts the most of the first rows into as many cells as the first; a comma where none does."""
-    return max(_DELIMITERS, key=lambda delimiter: _agreement(text, delimiter))
 
 
 def _agreement(text: str, delimiter: str) -> int:

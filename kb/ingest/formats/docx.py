@@ -11,8 +11,8 @@ from docx.oxml.ns import qn
 from lxml import etree
 
 from kb.ingest.formats.outline import Outline
-from kb.ingest.formats.package import DAMAGE, Rules, check_package, parse_xml
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.formats.package import Rules, checked_package, parse_xml
+from kb.ingest.parser.parsed import ParsedDocument, Section
 
 # python-docx's elements have no types that mypy reads.
 Element = Any
@@ -77,8 +77,6 @@ def margin_sections(document: Any) -> tuple[Section, ...]:
     return (Section(text),) if text else ()
 
 
-# python-docx's elements have no types that mypy reads.
-
 _HEADING_STYLE = re.compile(r"^(?:heading|标题)\s*([1-9])$", re.IGNORECASE)
 _TITLE_STYLE = re.compile(r"^(?:title|标题)$", re.IGNORECASE)
 _MAX_STYLE_CHAIN = 20
@@ -87,11 +85,8 @@ _MIME = "application/vnd.openxmlformats-officedocument.wordprocessingml.document
 
 
 def read(data: bytes) -> ParsedDocument:
-    check_package(data, Rules("DOCX"))
-    try:
+    with checked_package(data, Rules("DOCX"), PackageNotFoundError):
         return _read(docx.Document(io.BytesIO(data)))
-    except (PackageNotFoundError, *DAMAGE) as error:
-        raise ParseError(ErrorCode.DAMAGED_FILE, format="DOCX") from error
 
 
 def _read(document: Any) -> ParsedDocument:

@@ -1,6 +1,5 @@
 """EPUB books: the chapters in reading order, by the reader of HTML; headings from the text, else from the contents."""
 
-import io
 import posixpath
 import re
 import zipfile
@@ -10,8 +9,8 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from kb.ingest.formats.decode import decode
-from kb.ingest.formats.html import HTML_DIALECT, outline, parse_tree
-from kb.ingest.formats.package import DAMAGE, Rules, check_package, parse_xml
+from kb.ingest.formats.html import outline, parse_tree
+from kb.ingest.formats.package import Rules, checked_package, parse_xml
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # lxml ships no types that mypy reads.
@@ -35,13 +34,9 @@ _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.IGNORECASE)
 
 
 def read(data: bytes) -> ParsedDocument:
-    check_package(data, Rules("EPUB", doctype=True, macros=()))
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            book = _Book(archive)
-            return ParsedDocument(book.title, _MIME, tuple(book.sections()))
-    except DAMAGE as error:
-        raise ParseError(ErrorCode.DAMAGED_FILE, format="EPUB") from error
+    with checked_package(data, Rules("EPUB", doctype=True, macros=())) as archive:
+        book = _Book(archive)
+        return ParsedDocument(book.title, _MIME, tuple(book.sections()))
 
 
 class _Book:
@@ -75,7 +70,7 @@ class _Book:
     def _chapter(self, name: str) -> Iterator[Section]:
         """A chapter without a heading of its own is under the one that the contents name."""
         tree = parse_tree(decode(self._archive.read(name)))
-        written = outline(tree, HTML_DIALECT).sections() if tree is not None else ()
+        written = outline(tree).sections() if tree is not None else ()
         named = self._contents.get(name, "")
         has_headings = any(section.heading_path for section in written)
         for section in written:
@@ -122,7 +117,4 @@ def _words(element: Element) -> str:
 
 
 def _first_of_each(pairs: Iterator[tuple[str, str]]) -> Mapping[str, str]:
-    contents: dict[str, str] = {}
-    for name, heading in pairs:
-        contents.setdefault(name, heading)
-    return contents
+    return dict(reversed([*pairs]))

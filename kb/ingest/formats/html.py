@@ -1,9 +1,8 @@
 """HTML: the main content by trafilatura, or all visible text where it finds too little."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import trafilatura
 from lxml import etree, html
@@ -45,15 +44,12 @@ def read(data: bytes) -> ParsedDocument:
     tree = parse_tree(text)
     if tree is None:
         return ParsedDocument("", "text/html", ())
-    visible = outline(tree, HTML_DIALECT)
+    visible = outline(tree)
     # trafilatura edits the tree that it is given.
     title = _title(tree) or visible.first_heading
-    main = _main_content(tree)
-    sections = visible.sections()
-    if main is not None:
-        main_sections = outline(main, TRAFILATURA_DIALECT).sections()
-        if _is_better(main_sections, sections):
-            sections = main_sections
+    main, sections = _main_content(tree), visible.sections()
+    if main is not None and _is_better(found := outline(main, hides=False).sections(), sections):
+        sections = found
     return ParsedDocument(title, "text/html", sections)
 
 
@@ -77,7 +73,7 @@ def parse_tree(text: str) -> Element | None:
 def visible_text(markup: str) -> str:
     """The text of a fragment, its blocks on lines of their own."""
     tree = parse_tree(markup)
-    return "" if tree is None else "\n".join(section.text for section in outline(tree, HTML_DIALECT).sections())
+    return "" if tree is None else "\n".join(section.text for section in outline(tree).sections())
 
 
 def _main_content(tree: Element) -> Element | None:
@@ -105,24 +101,8 @@ def _length(sections: tuple[Section, ...]) -> int:
 
 
 def _title(tree: Element) -> str:
-    for path in ("//meta[@property='og:title']/@content", "//head/title/text()"):
-        for found in tree.xpath(path):
-            if title := str(found).strip():
-                return title
-    return ""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How a vocabulary marks headings, and which elements hold no visible text."""
-
-    heading_level: Callable[[Element], int]
-    is_hidden: Callable[[Element], bool]
-
-
-def _html_heading_level(element: Element) -> int:
-    tag = element.tag
-    return int(tag[1]) if len(tag) == 2 and tag[0] == "h" and tag[1] in "123456" else 0
+    found = [*tree.xpath("//meta[@property='og:title']/@content"), *tree.xpath("//head/title/text()")]
+    return next(filter(None, (str(each).strip() for each in found)), "")
 
 
 def _is_hidden(element: Element) -> bool:
@@ -133,26 +113,30 @@ def _is_hidden(element: Element) -> bool:
     )
 
 
-def _main_heading_level(element: Element) -> int:
-    if element.tag != "head":
-        return 0
-    level = element.get("rend", "")[-1:]
-    return int(level) if level in tuple("123456") else _UNKNOWN_HEADING_LEVEL
+def _heading_level(element: Element) -> int:
+    """Of HTML's h1 to h6, and of trafilatura's head; 0 for any other element."""
+    if element.tag == "head":
+        level = element.get("rend", "")[-1:]
+        return int(level) if level in tuple("123456") else _UNKNOWN_HEADING_LEVEL
+    return int(element.tag[1]) if re.fullmatch("h[1-6]", element.tag) else 0
 
 
-HTML_DIALECT: Final = Dialect(_html_heading_level, _is_hidden)
-TRAFILATURA_DIALECT: Final = Dialect(_main_heading_level, lambda _element: False)
+def outline(tree: Element, *, hides: bool = True) -> Outline:
+    """Walks the tree without recursion, as a page may nest 2,048 deep.
 
-
-def outline(tree: Element, dialect: Dialect) -> Outline:
-    """Walks the tree without recursion, as a page may nest 2,048 deep."""
-    writer = _Writer(dialect)
+    Args:
+        tree: of a page, or of the content that trafilatura has found in one.
+        hides: whether some of its elements hold no visible text, as those of pages do.
+    """
+    writer = _Writer()
     walker = etree.iterwalk(tree, events=("start", "end"))
     for event, element in walker:
+        is_hidden = hides and _is_hidden(element)
         if event == "end":
-            writer.end(element)
+            if not is_hidden:
+                writer.end(element)
             writer.text(element.tail if element is not tree else None)
-        elif dialect.is_hidden(element):
+        elif is_hidden:
             walker.skip_subtree()
         else:
             writer.start(element)
@@ -163,7 +147,6 @@ def outline(tree: Element, dialect: Dialect) -> Outline:
 
 @dataclass(slots=True)
 class _Writer:
-    dialect: Dialect
     outline: Outline = field(default_factory=Outline)
     _buffer: list[str] = field(default_factory=list)
     _rows: int = 0
@@ -188,11 +171,9 @@ class _Writer:
         self._preformatted += _is_preformatted(element)
 
     def end(self, element: Element) -> None:
-        if self.dialect.is_hidden(element):
-            return
         self._preformatted -= _is_preformatted(element)
         self._rows -= element.tag in _ROWS
-        if level := self.dialect.heading_level(element):
+        if level := _heading_level(element):
             self.outline.heading(level, self._take())
         elif element.tag in _CELLS:
             while self._buffer and not self._buffer[-1].strip():
@@ -216,12 +197,9 @@ class _Writer:
     def _take(self) -> str:
         text = "".join(self._buffer).rstrip(f" \n{_CELL_BREAK}").replace(_CELL_BREAK, " | ")
         self._buffer = []
-        return "\n".join(_strip_line(line) for line in text.split("\n")).strip("\n")
-
-
-def _strip_line(line: str) -> str:
-    """Flowing text begins with one space at most; more is the indent of preformatted text."""
-    return line.rstrip() if line[:2].isspace() and len(line) > 1 else line.strip()
+        # Flowing text begins with one space at most; more is the indent of preformatted text
+        lines = (line.rstrip() if line[1:] and line[:2].isspace() else line.strip() for line in text.split("\n"))
+        return "\n".join(lines).strip("\n")
 
 
 def _is_preformatted(element: Element) -> bool:

@@ -1,6 +1,7 @@
 """JSON Lines of question and answer pairs."""
 
 import json
+from contextlib import suppress
 
 from kb.ingest.formats.decode import decode
 from kb.ingest.formats.qa import pair_of
@@ -16,11 +17,8 @@ def read(data: bytes) -> ParsedDocument:
 
 def _section(line: str, number: int) -> Section:
     """One bad line fails the file: the curator would not notice that a pair is missing."""
-    try:
-        pair = pair_of(json.loads(line))
-    except (ValueError, RecursionError) as error:
-        raise ParseError(ErrorCode.NOT_A_PAIR, line=number) from error
-    if pair is None:
-        raise ParseError(ErrorCode.NOT_A_PAIR, line=number)
-    questions, answer = pair
-    return Section.pair(questions[0], answer, alternatives=questions[1:])
+    with suppress(ValueError, RecursionError):
+        if pair := pair_of(json.loads(line)):
+            (question, *others), answer = pair
+            return Section.pair(question, answer, alternatives=tuple(others))
+    raise ParseError(ErrorCode.NOT_A_PAIR, line=number)

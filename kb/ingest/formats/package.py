@@ -4,6 +4,8 @@ import io
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,8 +62,17 @@ class Rules:
     macros: tuple[str, ...] = ("vbaproject.bin", "vbadata.xml")
 
 
-def check_package(data: bytes, rules: Rules) -> None:
+@contextmanager
+def checked_package(data: bytes, rules: Rules, *failures: type[Exception]) -> Iterator[zipfile.ZipFile]:
     """Judges the archive by its directory, which bounds what is unpacked later, and each XML part by its bytes.
+
+    Args:
+        data: the whole file.
+        rules: of its format.
+        failures: what the format's library raises for a damaged file, beside `DAMAGE`.
+
+    Yields:
+        The archive, to be read inside the block.
 
     Raises:
         ParseError: it would unpack to too much, is damaged or protected, holds programs, or declares XML entities.
@@ -79,7 +90,8 @@ def check_package(data: bytes, rules: Rules) -> None:
             for entry in entries:
                 if is_xml(entry) and forbidden.search(archive.read(entry)):
                     raise ParseError(ErrorCode.UNSAFE_XML, format=rules.format)
-    except DAMAGE as error:
+            yield archive
+    except (*failures, *DAMAGE) as error:
         raise ParseError(ErrorCode.DAMAGED_FILE, format=rules.format) from error
 
 

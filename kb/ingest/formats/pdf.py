@@ -2,10 +2,11 @@
 
 import ctypes
 import re
-from bisect import bisect_left, insort
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from contextlib import closing
+from itertools import islice, pairwise
 from typing import Any
 
 import pypdfium2
@@ -28,18 +29,16 @@ class Bookmarks:
     """Where each bookmark leads; without any, pages have no headings."""
 
     def __init__(self, document: pypdfium2.PdfDocument) -> None:
-        self._on_page: dict[int, list[Path]] = {}
-        self._pages: list[int] = []
+        self._on_page: dict[int, list[Path]] = defaultdict(list)
         above: list[str] = []
-        for count, bookmark in enumerate(document.get_toc(max_depth=_MAX_DEPTH)):
-            if count == _MAX_BOOKMARKS:
-                break
+        for bookmark in islice(document.get_toc(max_depth=_MAX_DEPTH), _MAX_BOOKMARKS):
             destination = bookmark.get_dest()
             index = destination.get_index() if destination else None
             title = " ".join(bookmark.get_title().split())
             above = [*above[: bookmark.level], title]
             if title and index is not None:
-                self._add(index + 1, tuple(filter(None, above)))
+                self._on_page[index + 1].append(tuple(filter(None, above)))
+        self._pages = sorted(self._on_page)
 
     def split(self, lines: Sequence[Line], page: int) -> Iterator[tuple[Path, Sequence[Line], Sequence[Line]]]:
         """The lines of a page under each heading: a bookmark begins where its words stand, else with the page.
@@ -56,11 +55,6 @@ class Bookmarks:
                 heading, start = found, found.stop
             path = own
         yield path, lines[heading.start : heading.stop], lines[start:]
-
-    def _add(self, page: int, path: Path) -> None:
-        if page not in self._on_page:
-            insort(self._pages, page)
-        self._on_page.setdefault(page, []).append(path)
 
 
 def _find(lines: Sequence[Line], title: str, start: int) -> range:
@@ -167,42 +161,28 @@ _STAMP_LENGTH = 40
 _MAX_PICTURE_DEPTH = 5
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What has been read so far; page numbers count from 1."""
-
-    sections: list[Section] = field(default_factory=list)
-    recognised: list[int] = field(default_factory=list)
-    without_text: list[int] = field(default_factory=list)
-
-    def remarks(self) -> Iterator[Remark]:
-        if self.without_text:
-            yield Remark(RemarkCode.PAGES_WITHOUT_TEXT, {"pages": ranges(self.without_text)})
-        if self.recognised:
-            yield Remark(RemarkCode.PAGES_RECOGNISED, {"pages": ranges(self.recognised)})
-
-
 def read(data: bytes) -> ParsedDocument:
     try:
-        document = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError as error:
-        if getattr(error, "err_code", None) == pdfium.FPDF_ERR_PASSWORD:
-            raise ParseError(ErrorCode.PROTECTED, format="PDF") from error
-        raise ParseError(ErrorCode.DAMAGED_FILE, format="PDF") from error
-    with document:
-        try:
+        with pypdfium2.PdfDocument(data) as document:
             return _read(document)
-        except pypdfium2.PdfiumError as error:
-            raise ParseError(ErrorCode.DAMAGED_FILE, format="PDF") from error
+    except pypdfium2.PdfiumError as error:
+        is_locked = getattr(error, "err_code", None) == pdfium.FPDF_ERR_PASSWORD
+        raise ParseError(ErrorCode.PROTECTED if is_locked else ErrorCode.DAMAGED_FILE, format="PDF") from error
 
 
 def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
-    bookmarks, reading = Bookmarks(document), _Reading()
+    bookmarks, sections = Bookmarks(document), list[Section]()
+    noted: dict[RemarkCode, list[int]] = {RemarkCode.PAGES_WITHOUT_TEXT: [], RemarkCode.PAGES_RECOGNISED: []}
     for number in range(1, len(document) + 1):
-        _read_page(document, number, bookmarks, reading)
-    if not reading.sections:
+        with closing(document[number - 1]) as page, closing(page.get_textpage()) as textpage:
+            lines, code = _read_page(page, textpage)
+        sections += _sections(lines, number, bookmarks)
+        if code is not None:
+            noted[code].append(number)
+    if not sections:
         raise ParseError(ErrorCode.NO_TEXT_LAYER, pages=len(document))
-    return ParsedDocument(_title(document), "application/pdf", tuple(reading.sections), tuple(reading.remarks()))
+    remarks = tuple(Remark(code, {"pages": ranges(pages)}) for code, pages in noted.items() if pages)
+    return ParsedDocument(_title(document), "application/pdf", tuple(sections), remarks)
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -221,19 +201,13 @@ def _title(document: pypdfium2.PdfDocument) -> str:
     return "" if _NO_TITLE.match(title) else title
 
 
-def _read_page(document: pypdfium2.PdfDocument, number: int, bookmarks: Bookmarks, reading: _Reading) -> None:
-    page = document[number - 1]
-    textpage = page.get_textpage()
-    try:
-        lines = list(page_lines(textpage))
-        if sum(len(line.text) for line in lines) < _STAMP_LENGTH and (is_garbled(textpage) or _is_scan(page)):
-            recognised = ocr.recognise(page)
-            (reading.recognised if recognised else reading.without_text).append(number)
-            lines = recognised or lines
-    finally:
-        textpage.close()
-        page.close()
-    reading.sections += _sections(lines, number, bookmarks)
+def _read_page(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Line], RemarkCode | None]:
+    """The lines of a page, and what is to be said of how they were read."""
+    lines = list(page_lines(textpage))
+    if sum(len(line.text) for line in lines) >= _STAMP_LENGTH or not (is_garbled(textpage) or _is_scan(page)):
+        return lines, None
+    recognised = ocr.recognise(page)
+    return recognised or lines, RemarkCode.PAGES_RECOGNISED if recognised else RemarkCode.PAGES_WITHOUT_TEXT
 
 
 def _sections(lines: Sequence[Line], number: int, bookmarks: Bookmarks) -> Iterator[Section]:

@@ -9,7 +9,7 @@ from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats.package import DAMAGE, Rules, check_package
+from kb.ingest.formats.package import Rules, checked_package
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # python-pptx's shapes have no types that mypy reads.
@@ -22,15 +22,12 @@ _LEFT_OUT = (PP_PLACEHOLDER.SLIDE_NUMBER, PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FO
 
 
 def read(data: bytes) -> ParsedDocument:
-    check_package(data, Rules("PPTX"))
-    try:
+    with checked_package(data, Rules("PPTX"), PythonPptxError):
         presentation = pptx.Presentation(io.BytesIO(data))
         slides = list(enumerate(presentation.slides, start=1))
         hidden = [number for number, slide in slides if slide.element.get("show") in ("0", "false")]
         sections = tuple(_section(slide, number) for number, slide in slides if number not in hidden)
         title = str(presentation.core_properties.title or "")
-    except (PythonPptxError, *DAMAGE) as error:
-        raise ParseError(ErrorCode.DAMAGED_FILE, format="PPTX") from error
     remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(map(str, hidden))}),) if hidden else ()
     first = next((section.heading_path[0] for section in sections if section.heading_path), "")
     # The template's own name of python-pptx and PowerPoint says nothing.
