@@ -5,14 +5,12 @@ import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 Unit = Literal["characters", "tokens"]
 Strategy = Literal["recursive", "headings", "questions", "parent_child", "tokens"]
 
 MIN_SIZE: Final = 20
-_UNITS: Final = ("characters", "tokens")
-_STRATEGIES: Final = ("recursive", "headings", "questions", "parent_child", "tokens")
 CJK: Final = "\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[^\W{CJK}]+|\S")
 _CHARACTERS_PER_TOKEN = 4
@@ -66,10 +64,11 @@ class ChunkSettings:
             raise ValueError(
                 f"Chunk overlap {self.overlap} does not fit chunk size {self.size}: set it between 0 and {self.size - 1}."
             )
-        if self.unit not in _UNITS:
-            raise ValueError(f"Unknown chunk unit {self.unit!r}: use one of {', '.join(_UNITS)}.")
-        if self.strategy not in _STRATEGIES:
-            raise ValueError(f"Unknown chunking strategy {self.strategy!r}: use one of {', '.join(_STRATEGIES)}.")
+        if self.unit not in get_args(Unit):
+            raise ValueError(f"Unknown chunk unit {self.unit!r}: use one of {', '.join(get_args(Unit))}.")
+        if self.strategy not in get_args(Strategy):
+            known = ", ".join(get_args(Strategy))
+            raise ValueError(f"Unknown chunking strategy {self.strategy!r}: use one of {known}.")
         if self.strategy == "parent_child" and self.parent_size <= self.size:
             raise ValueError(
                 f"Parent size {self.parent_size} does not fit chunk size {self.size}: set it to more than {self.size}."

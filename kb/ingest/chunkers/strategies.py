@@ -4,13 +4,17 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from functools import partial
+from itertools import accumulate, groupby
 from typing import Final
 
 from kb.ingest.chunkers.drafts import MIN_SIZE, ChunkDraft, ChunkSettings, ParentDraft, Strategy, approximate_token_ends
 from kb.ingest.parser.parsed import ParsedDocument, Section, SectionKind
 
 SEPARATOR = "\n\n"
+
+Piece = tuple[str, int | None, tuple[str, ...], ParentDraft | None, tuple[str, ...]]
+"""Of a chunk: text, page, heading path, what is returned in its place, and questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ def by_page(document: ParsedDocument) -> Iterator[Section]:
 def by_heading(document: ParsedDocument) -> Iterator[Passage]:
     """Neighbours under one heading as one text, whatever pages they are on."""
     for group in _neighbours(document, lambda section: section.heading_path):
-        yield _joined(group)
+        starts = accumulate((len(section.text) + len(SEPARATOR) for section in group[:-1]), initial=0)
+        text, pages = SEPARATOR.join(section.text for section in group), (section.page for section in group)
+        yield Passage(text, group[0].heading_path, tuple(starts), tuple(pages))
 
 
 def _neighbours(document: ParsedDocument, key: Callable[[Section], object]) -> Iterator[tuple[Section, ...]]:
@@ -50,15 +56,6 @@ def _neighbours(document: ParsedDocument, key: Callable[[Section], object]) -> I
             yield tuple(group)
         else:
             yield from ((section,) for section in group)
-
-
-def _joined(sections: tuple[Section, ...]) -> Passage:
-    starts, length = [], 0
-    for section in sections:
-        starts.append(length)
-        length += len(section.text) + len(SEPARATOR)
-    text = SEPARATOR.join(section.text for section in sections)
-    return Passage(text, sections[0].heading_path, tuple(starts), tuple(section.page for section in sections))
 
 
 def located(text: str, pieces: list[str]) -> Iterator[tuple[int, str]]:
@@ -90,15 +87,13 @@ _SEPARATORS: Final = (
 )
 
 
-def split_recursively(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
-    """No chunk crosses a heading or a page, or is longer than settings.size."""
-    drafts: list[ChunkDraft] = []
+def split_pages(
+    cut: Callable[[str, ChunkSettings], Iterator[str]], document: ParsedDocument, settings: ChunkSettings
+) -> Iterator[Piece]:
+    """No chunk crosses a heading or a page, or is longer than `cut` makes it."""
     for section in by_page(document):
-        for text in split_text(section.text, settings):
-            drafts.append(
-                ChunkDraft(text, len(drafts), section.page, section.heading_path, settings.token_counter(text))
-            )
-    return drafts
+        for text in cut(section.text, settings):
+            yield text, section.page, section.heading_path, None, ()
 
 
 def split_text(text: str, settings: ChunkSettings) -> Iterator[str]:
@@ -130,23 +125,16 @@ def _fitted(text: str, settings: ChunkSettings) -> Iterator[str]:
     yield from _fitted(text[middle:], settings)
 
 
-def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """What is too long for one chunk is cut by paragraphs and sentences; a chunk's page is the one it begins on."""
-    drafts: list[ChunkDraft] = []
     for passage in by_heading(document):
         for start, text in located(passage.text, list(split_text(passage.text, settings))):
-            drafts.append(
-                ChunkDraft(
-                    text, len(drafts), passage.page_at(start), passage.heading_path, settings.token_counter(text)
-                )
-            )
-    return drafts
+            yield text, passage.page_at(start), passage.heading_path, None, ()
 
 
-def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """Parents cross page breaks, but no heading; one that a single chunk fills is left out: the chunk is enough."""
     large = replace(settings, strategy="recursive", size=settings.parent_size, overlap=0)
-    drafts: list[ChunkDraft] = []
     parents = 0
     for passage in by_heading(document):
         for begin, text in located(passage.text, list(split_text(passage.text, large))):
@@ -156,11 +144,7 @@ def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> lis
                 parent = ParentDraft(text, parents, passage.page_at(begin), passage.heading_path)
                 parents += 1
             for start, child in children:
-                page = passage.page_at(begin + start)
-                drafts.append(
-                    ChunkDraft(child, len(drafts), page, passage.heading_path, settings.token_counter(child), parent)
-                )
-    return drafts
+                yield child, passage.page_at(begin + start), passage.heading_path, parent, ()
 
 
 # A tokenizer keeps much more of a text than the text itself, so a long one is read in pieces.
@@ -169,18 +153,8 @@ _READ_AT_ONCE = 50_000
 _FIRST_CJK = "\u2e80"
 
 
-def split_by_tokens(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
-    """No chunk crosses a heading or a page, or has more than settings.size tokens; words stay whole."""
-    drafts: list[ChunkDraft] = []
-    for section in by_page(document):
-        for text in _windows(section.text, settings):
-            drafts.append(
-                ChunkDraft(text, len(drafts), section.page, section.heading_path, settings.token_counter(text))
-            )
-    return drafts
-
-
-def _windows(text: str, settings: ChunkSettings) -> Iterator[str]:
+def split_tokens(text: str, settings: ChunkSettings) -> Iterator[str]:
+    """Pieces of a text of at most settings.size tokens, in which words stay whole."""
     token_ends = settings.token_ends or approximate_token_ends
     begin = 0
     while begin < len(text):
@@ -234,41 +208,27 @@ _QUESTION = re.compile(_MARK.format(words="Q|Question|问|问题"), re.MULTILINE
 _ANSWER = re.compile(_MARK.format(words="A|Answer|答|回答|答案"), re.MULTILINE | re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A part of a document; one without questions is any other text, else the text is their answer."""
-
-    text: str
-    page: int | None
-    questions: tuple[str, ...] = ()
-
-
-def split_by_questions(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_by_questions(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """A pair too long for one chunk repeats its question in each; text between the pairs is cut by sentences."""
-    drafts: list[ChunkDraft] = []
-    for path, pairs in _pairs(document):
-        for pair in pairs:
-            for text in _pieces(pair, settings):
-                drafts.append(
-                    ChunkDraft(text, len(drafts), pair.page, path, settings.token_counter(text), None, pair.questions)
-                )
-    return drafts
+    for text, page, path, parent, questions in _pairs(document):
+        for piece in _pieces(text, questions, settings):
+            yield piece, page, path, parent, questions
 
 
-def _pairs(document: ParsedDocument) -> Iterator[tuple[tuple[str, ...], Iterator[_Pair]]]:
-    """The pairs that a format tells of, and those that are marked in the text."""
+def _pairs(document: ParsedDocument) -> Iterator[Piece]:
+    """The pairs that a format tells of, and those that are marked in the text; of a pair the text is the answer."""
     for has_question, group in groupby(document.sections, key=lambda section: bool(section.question)):
         sections = tuple(group)
         if has_question:
             for each in sections:
                 questions = tuple(" ".join(question.split()) for question in (each.question, *each.alternatives))
-                yield each.heading_path, iter([_Pair(each.answer, each.page, questions)])
+                yield each.answer, each.page, each.heading_path, None, questions
         else:
             for passage in by_heading(replace(document, sections=sections)):
-                yield passage.heading_path, _marked(passage)
+                yield from _marked(passage)
 
 
-def _marked(passage: Passage) -> Iterator[_Pair]:
+def _marked(passage: Passage) -> Iterator[Piece]:
     """The text before the first question, then question by question, each with all that follows up to the next."""
     marks = list(_QUESTION.finditer(passage.text))
     starts = [mark.start() for mark in marks] + [len(passage.text)]
@@ -276,46 +236,45 @@ def _marked(passage: Passage) -> Iterator[_Pair]:
     for mark, end in zip(marks, starts[1:], strict=True):
         answer = _ANSWER.search(passage.text, mark.end(), end)
         question = " ".join(passage.text[mark.end() : answer.start()].split()) if answer else ""
-        if answer and question and passage.text[answer.end() : end].strip():
-            yield _Pair(passage.text[answer.end() : end].strip(), passage.page_at(mark.start()), (question,))
+        if answer and question and (text := passage.text[answer.end() : end].strip()):
+            yield text, passage.page_at(mark.start()), passage.heading_path, None, (question,)
         else:
             yield from _plain(passage, mark.start(), end)
 
 
-def _plain(passage: Passage, start: int, end: int) -> Iterator[_Pair]:
+def _plain(passage: Passage, start: int, end: int) -> Iterator[Piece]:
     """Other text, page by page."""
     for page, first, after in zip(passage.pages, passage.starts, (*passage.starts[1:], len(passage.text)), strict=True):
         if text := passage.text[max(start, first) : min(end, after)].strip():
-            yield _Pair(text, page)
+            yield text, page, passage.heading_path, None, ()
 
 
-def _pieces(pair: _Pair, settings: ChunkSettings) -> Iterator[str]:
-    if not pair.questions:
-        yield from split_text(pair.text, settings)
-        return
-    opening = f"{pair.questions[0]}\n"
+def _pieces(text: str, questions: tuple[str, ...], settings: ChunkSettings) -> Iterator[str]:
+    opening = f"{questions[0]}\n" if questions else ""
     left = settings.size - settings.length(opening)
-    if settings.length(opening + pair.text) <= settings.size:
-        yield opening + pair.text
-    elif left < max(MIN_SIZE, settings.size // 2):
+    if questions and settings.length(opening + text) <= settings.size:
+        yield opening + text
+    elif not questions or left < max(MIN_SIZE, settings.size // 2):
         # A question of which little of a chunk would be left for the answer opens only the first.
-        yield from split_text(opening + pair.text, settings)
+        yield from split_text(opening + text, settings)
     else:
-        for text in split_text(pair.text, replace(settings, size=left, overlap=min(settings.overlap, left - 1))):
-            yield opening + text
+        for piece in split_text(text, replace(settings, size=left, overlap=min(settings.overlap, left - 1))):
+            yield opening + piece
 
 
-Chunker = Callable[[ParsedDocument, ChunkSettings], list[ChunkDraft]]
-
-CHUNKERS: Final[Mapping[Strategy, Chunker]] = {
-    "recursive": split_recursively,
+CHUNKERS: Final[Mapping[Strategy, Callable[[ParsedDocument, ChunkSettings], Iterator[Piece]]]] = {
+    "recursive": partial(split_pages, split_text),
     "headings": split_by_headings,
     "questions": split_by_questions,
     "parent_child": split_with_parents,
-    "tokens": split_by_tokens,
+    "tokens": partial(split_pages, split_tokens),
 }
 
 
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     """Cuts a document by the strategy that its settings name."""
-    return CHUNKERS[settings.strategy](document, settings)
+    pieces = CHUNKERS[settings.strategy](document, settings)
+    return [
+        ChunkDraft(text, position, page, path, settings.token_counter(text), parent, questions)
+        for position, (text, page, path, parent, questions) in enumerate(pieces)
+    ]
