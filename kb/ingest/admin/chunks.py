@@ -406,7 +406,6 @@ class ChunkAdmin(ScopedModelAdmin):
         return render(request, "ingest/chunk_alike.html", context)
 
     def merge_view(self, request: HttpRequest, chunk: Chunk) -> HttpResponse:
-        """Merges a chunk with the one before or after it."""
         previous, following = neighbours_of(chunk)
         others = previous if request.POST.get("with") == "previous" else following
         merged = self._merged(request, chunk.document, [chunk.pk, *(other.pk for other in others)])

@@ -216,7 +216,6 @@ class DocumentAdmin(ScopedModelAdmin):
     readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "fingerprint", "added")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        """Concepts are offered where the knowledge base has any."""
         has_concepts = obj is not None and obj.knowledge_base.concepts.exists()
         return tuple(name for name in self.fields if name != "concepts" or has_concepts)
 

@@ -69,8 +69,6 @@ MOST_OFFERED = 50
 
 
 class ChunkPreviewForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Settings, and what to try them on."""
-
     document = forms.ChoiceField(label=gettext_lazy("Document to try"), required=False, widget=UnfoldAdminSelectWidget)
     text = forms.CharField(
         label=gettext_lazy("Or a text to try"),
@@ -169,7 +167,6 @@ def recut_url(kb: KnowledgeBase) -> str:
 
 
 def outdated_count(kb: KnowledgeBase) -> int:
-    """How many documents were cut under other settings than the present ones."""
     return outdated_documents(kb).count()
 
 
@@ -205,8 +202,6 @@ def _measured_index(kb: Any) -> dict[str, Any] | None:
 
 
 class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
-    """A text field with suggestions."""
-
     suggestions: Sequence[str] = ()
 
     def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:

@@ -59,7 +59,6 @@ class BatchFilesSerializer(StrictSerializer):
     source_type = serializers.ChoiceField(Document.SourceType.choices, required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """As many paths as files, or none."""
         if attrs.get("paths") and len(attrs["paths"]) != len(attrs["files"]):
             raise serializers.ValidationError({"paths": [_("Give a path for each file, or none at all.")]})
         return attrs
@@ -192,14 +191,12 @@ class _FormOfFiles(ApiViewSet):
         super().initial(request, *args, **kwargs)
 
     def described(self, pk: int) -> Any:
-        """An upload with its progress and what has failed."""
         [batch] = with_progress([one(IngestBatch.objects.visible_to(self.principal), pk)])
         rows = Document.objects.visible_to(self.principal).filter(batch=batch, status=Document.Status.FAILED)
         batch.failed = list(rows.order_by("pk")[:FAILED_SHOWN])
         return batch
 
     def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
-        """Takes the files of a request in."""
         names = fields.get("paths") or [file.name or "" for file in fields["files"]]
         kind = fields.get("source_type", Document.SourceType.BOOK)
         files = list(zip(names, fields["files"], strict=True))

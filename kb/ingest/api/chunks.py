@@ -107,7 +107,6 @@ class ChunkSplitSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Offsets or texts, not both."""
         if ("at" in attrs) == ("texts" in attrs):
             raise serializers.ValidationError({"at": [_("Give offsets, or the texts of the parts in “texts”.")]})
         return attrs

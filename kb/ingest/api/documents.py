@@ -134,7 +134,6 @@ class DocumentTextSerializer(DocumentDetailsSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """A text or an address, not both."""
         if ("text" in attrs) == ("url" in attrs):
             raise serializers.ValidationError({"text": [_("Give a text, or the address of a page in “url”.")]})
         return attrs

@@ -243,7 +243,6 @@ def _marked(passage: Passage) -> Iterator[Piece]:
 
 
 def _plain(passage: Passage, start: int, end: int) -> Iterator[Piece]:
-    """Other text, page by page."""
     for page, first, after in zip(passage.pages, passage.starts, (*passage.starts[1:], len(passage.text)), strict=True):
         if text := passage.text[max(start, first) : min(end, after)].strip():
             yield text, page, passage.heading_path, None, ()
@@ -272,7 +271,6 @@ CHUNKERS: Final[Mapping[Strategy, Callable[[ParsedDocument, ChunkSettings], Iter
 
 
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
-    """Cuts a document by the strategy that its settings name."""
     pieces = CHUNKERS[settings.strategy](document, settings)
     return [
         ChunkDraft(text, position, page, path, settings.token_counter(text), parent, questions)

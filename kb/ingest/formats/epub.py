@@ -40,8 +40,6 @@ def read(data: bytes) -> ParsedDocument:
 
 
 class _Book:
-    """A package of EPUB 2 or 3."""
-
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
         self._names = set(archive.namelist())

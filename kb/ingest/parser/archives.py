@@ -99,12 +99,7 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
     )
     target = str(folder.resolve(strict=True))
     answer = run_job("unpack", archive, limits=sandbox, writable=folder, folder=target, allowed=asdict(limits))
-    return _decoded(answer, folder)
-
-
-def _decoded(answer: Any, folder: Path) -> Unpacked:
-    """The child's word is not trusted: only files that it could have written are taken."""
-    try:
+    try:  # the child's word is not trusted: only files that it could have written are taken
         members = tuple(Member(str(name), folder / str(int(number))) for name, number in answer["members"])
         skipped = tuple(
             Skipped(str(name), ParseError(ErrorCode(code), **params)) for name, code, params in answer["skipped"]
@@ -117,7 +112,6 @@ def _decoded(answer: Any, folder: Path) -> Unpacked:
 
 
 def unpack_job(file: BinaryIO, folder: str, allowed: dict[str, Any]) -> dict[str, Any]:
-    """The child's side of unpack."""
     try:
         with zipfile.ZipFile(file) as archive:
             return _unpack(archive, Path(folder), ArchiveLimits(**allowed))

@@ -6,13 +6,11 @@ Nothing here imports Django: the sandbox child that runs it starts in a fraction
 import importlib
 from dataclasses import replace
 from pathlib import PurePath
-from typing import cast
 
 from kb.ingest.formats.detect import READERS, detect_readable
 from kb.ingest.parser.parsed import (
     LEGACY_EXTENSIONS,
     ErrorCode,
-    FormatReader,
     ParsedDocument,
     ParseError,
     Section,
@@ -34,19 +32,17 @@ def parse(data: bytes, filename: str) -> ParsedDocument:
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:
-        kind = detect_readable(data, extension)
-        reader = cast(FormatReader, importlib.import_module(READERS[kind]))
-        document = reader.read(data)
+        reader = importlib.import_module(READERS[detect_readable(data, extension)])
+        document: ParsedDocument = reader.read(data)
     except ParseError as error:
         if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
             raise legacy_office(extension) from error
         raise
-    sections = tuple(_clean_section(section) for section in document.sections)
-    kept = tuple(section for section in sections if section.text)
-    if not kept:
+    sections = tuple(section for section in map(_clean_section, document.sections) if section.text)
+    if not sections:
         raise ParseError(ErrorCode.EMPTY_FILE)
     title = _one_line(document.title) or _one_line(name.stem)
-    return replace(document, title=title[:_TITLE_LENGTH], sections=kept)
+    return replace(document, title=title[:_TITLE_LENGTH], sections=sections)
 
 
 def _clean_section(section: Section) -> Section:

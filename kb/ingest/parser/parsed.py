@@ -3,7 +3,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Final, Protocol
+from typing import Final
 
 from kb.base.findings import Remark, gettext_noop
 
@@ -170,22 +170,17 @@ class Section:
     def pair(
         cls, question: str, answer: str, *, alternatives: tuple[str, ...] = (), heading_path: tuple[str, ...] = ()
     ) -> "Section":
-        text = f"{question}\n{answer}"
-        return cls(text, None, heading_path, SectionKind.QA, question, answer, alternatives)
+        return cls(f"{question}\n{answer}", None, heading_path, SectionKind.QA, question, answer, alternatives)
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
+    """What the `read` of a module of `kb.ingest.formats` returns; an empty title means that the file names none."""
+
     title: str
     mime: str
     sections: tuple[Section, ...]
     remarks: tuple[Remark, ...] = ()
-
-
-class FormatReader(Protocol):
-    """A module of kb.ingest.formats: an empty title means that the file names none."""
-
-    def read(self, data: bytes) -> ParsedDocument: ...
 
 
 SUPPORTED_EXTENSIONS: Final = (

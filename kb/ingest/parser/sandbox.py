@@ -171,8 +171,9 @@ def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.
 
 def child_command(module: str, order: str) -> list[str]:
     """Of a child that runs `child()` of a module beside this one and finds its order in `sys.argv[2]`."""
-    bootstrap = _BOOTSTRAP.format(module=module)
-    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), order]
+    root = str(Path(__file__).resolve().parents[3])
+    import_path = json.dumps(list(dict.fromkeys([*filter(None, sys.path), root])))
+    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOTSTRAP.format(module=module), import_path, order]
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -180,11 +181,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.killpg(process.pid, signal.SIGKILL)
-
-
-def _import_path() -> list[str]:
-    root = str(Path(__file__).resolve().parents[3])
-    return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
 
 
 def child_environment() -> dict[str, str]:
@@ -332,7 +328,6 @@ def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
 
 
 def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
-    """The child's side of parse_file."""
     document = parse(file.read(), filename)
     return {
         "title": document.title,

@@ -99,7 +99,6 @@ class WarmParser:
             raise
 
     def close(self) -> None:
-        """Ends the child."""
         child, self._child, self._files = self._child, None, 0
         if child is None:
             return

@@ -114,7 +114,6 @@ def preview_text(kb: KnowledgeBase, text: str, chunking: Mapping[str, Any]) -> P
 
 
 def _changed(kb: KnowledgeBase, chunking: Mapping[str, Any]) -> KnowledgeBase:
-    """The knowledge base as it would be."""
     changed = copy.copy(kb)
     for name in CHUNKING:
         setattr(changed, name, chunking.get(name, getattr(kb, name)))

@@ -359,7 +359,6 @@ class WholeDocument:
     created_by: User | None = None
 
     def of(self, kb: KnowledgeBase) -> Document:
-        """Its row, unsaved."""
         return Document(
             knowledge_base=kb,
             title=self.title[:TITLE_CHARACTERS],

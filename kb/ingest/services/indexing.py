@@ -364,7 +364,6 @@ def _are_ready(batch: DocumentBatch, document_ids: Sequence[int]) -> None:
 
 
 def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
-    """Remarks as a document stores them."""
     return [
         {
             "code": str(remark.code),

@@ -63,10 +63,6 @@ class DocumentJob(Job[Document]):
             observe_stage(self._stage, time.monotonic() - self._since)
             self._stage, self._since = str(stage), time.monotonic()
 
-    def release(self) -> None:
-        """Puts the document back, for the sweep to enqueue; the attempt counts, so that none is retried for ever."""
-        self.leave(Status.PENDING)
-
     def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
         self.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
         observe_document("failed")

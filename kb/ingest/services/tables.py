@@ -32,8 +32,6 @@ PIECE = 500
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A row of the table."""
-
     name: str
     title: str = ""
     tags: tuple[str, ...] = ()
@@ -111,7 +109,6 @@ def _update_documents(batch: IngestBatch, documents: list[Document]) -> int:
 
 
 def _changes(document: Document, row: FileDetails) -> dict[str, Any]:
-    """What a row says otherwise than the document."""
     said: dict[str, Any] = {"metadata": {**document.metadata, **row.metadata}}
     if row.title:
         said["title"] = row.title
