@@ -47,9 +47,9 @@ def test_a_document_half_way_is_given_back_at_its_next_step(settings, ending, mo
 
     parse = indexing._parse
 
-    def parse_and_end(each):
+    def parse_and_end(*args):
         draining.begin()
-        return parse(each)
+        return parse(*args)
 
     monkeypatch.setattr(indexing, "_parse", parse_and_end)
     assert index_document(document.pk)

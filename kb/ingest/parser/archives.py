@@ -99,7 +99,12 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
     )
     target = str(folder.resolve(strict=True))
     answer = run_job("unpack", archive, limits=sandbox, writable=folder, folder=target, allowed=asdict(limits))
-    try:  # the child's word is not trusted: only files that it could have written are taken
+    return _decoded(answer, folder)
+
+
+def _decoded(answer: Any, folder: Path) -> Unpacked:
+    """The child's word is not trusted: only files that it could have written are taken."""
+    try:
         members = tuple(Member(str(name), folder / str(int(number))) for name, number in answer["members"])
         skipped = tuple(
             Skipped(str(name), ParseError(ErrorCode(code), **params)) for name, code, params in answer["skipped"]

@@ -171,9 +171,8 @@ def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.
 
 def child_command(module: str, order: str) -> list[str]:
     """Of a child that runs `child()` of a module beside this one and finds its order in `sys.argv[2]`."""
-    root = str(Path(__file__).resolve().parents[3])
-    import_path = json.dumps(list(dict.fromkeys([*filter(None, sys.path), root])))
-    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOTSTRAP.format(module=module), import_path, order]
+    bootstrap = _BOOTSTRAP.format(module=module)
+    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), order]
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
@@ -181,6 +180,11 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def _import_path() -> list[str]:
+    root = str(Path(__file__).resolve().parents[3])
+    return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
 
 
 def child_environment() -> dict[str, str]:
