@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
 from kb.access.models import Principal, visible_knowledge_bases
-from kb.base.db.connections import array_text, fetch_all
+from kb.base.db.connections import binary_cursor, fetch_all
 from kb.base.filter_values import InvalidFilter, read_choice, read_each, read_id, read_id_or_text, read_text, read_time
 from kb.base.text import normalized_key
 from kb.content.models import Document
@@ -226,6 +226,7 @@ def enabled_among(kb_id: int, chunk_ids: NDArray[np.int64]) -> NDArray[np.bool_]
     """Which of the chunks are enabled ones of the knowledge base, shape (n_chunks,)."""
     if not chunk_ids.size:
         return np.empty(0, dtype=bool)
-    rows = fetch_all(ENABLED, [kb_id, array_text(chunk_ids.tolist())])
+    with binary_cursor() as cursor:
+        rows = cursor.execute(ENABLED, [kb_id, chunk_ids.tolist()], binary=True).fetchall()
     found: NDArray[np.bool_] = np.isin(chunk_ids, np.array(rows, dtype=np.int64))
     return found
