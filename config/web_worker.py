@@ -26,7 +26,7 @@ from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, TConn, ThreadWorker
 
-from kb.base.net.politeness import CLIENT_MIN_RATE, CLIENT_SECONDS
+from kb.base.loopback import CLIENT_MIN_RATE, CLIENT_SECONDS
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from kb.content.signals import batch_waiting, chunks_replacing, documents_waitin
 from kb.graph.services.facts import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
 from kb.index.models import Reembedding, StoreState
-from kb.index.signals import vectors_dropping
+from kb.index.services.reembedding import vectors_dropping
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import ensure_built_in_profiles
 from kb.profiles.signals import version_deleting

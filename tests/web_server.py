@@ -18,8 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from kb.base.net.addresses import AllowList, Guard
-from kb.base.net.client import WebClient
-from kb.base.net.politeness import Politeness
+from kb.base.net.client import Politeness, WebClient
 
 CERTIFICATE = Path(__file__).parent / "data/tls/named.example.org.pem"
 """For tests only: its key is no secret."""

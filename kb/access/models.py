@@ -19,9 +19,8 @@ from rest_framework_api_key.crypto import KeyGenerator
 from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
 
 from kb.base.db.audit_triggers import API_KEY, INVITATION, KNOWLEDGE_BASE, MEMBERSHIP, USER, key_binding_triggers
-from kb.base.db.connections import columns_of, rows_of
-from kb.base.db.store_triggers import knowledge_base_store_triggers
-from kb.base.db.triggers import knowledge_base_triggers
+from kb.base.db.transactions import columns_of, rows_of
+from kb.base.db.triggers import knowledge_base_store_triggers, knowledge_base_triggers
 
 
 class User(AbstractUser):

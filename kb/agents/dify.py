@@ -11,8 +11,8 @@ from rest_framework.response import Response
 
 from kb.access.models import ApiKey, User
 from kb.base.errors import NotVisible
-from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
 from kb.base.shapes import as_values
+from kb.base.text import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
 from kb.index.conditions import MAX_NAMES, Logic, Operator
 from kb.index.filters import Filters
 from kb.search.services.search import SearchRequest, respond

@@ -1,7 +1,14 @@
-"""Who reaches an address: this machine alone, or others too. It needs no settings, since gunicorn asks before they are read."""
+"""Who reaches a server, and how slowly clients may send. It needs no settings, since gunicorn asks before they are read."""
 
 import ipaddress
+import os
 import socket
+from typing import Final
+
+# For a request's head; for each further piece of its body; and for a client to take a piece of the answer.
+CLIENT_SECONDS: Final = float(os.environ.get("CLIENT_SECONDS", "20"))
+# Bytes a second that have to come of a body, over each CLIENT_SECONDS.
+CLIENT_MIN_RATE: Final = int(os.environ.get("CLIENT_MIN_RATE", "1000"))
 
 
 def is_loopback(host: str) -> bool:

@@ -1,17 +1,24 @@
 """What Prometheus reads. Labels name stages and tiers, never a knowledge base, a user or a query.
 
-With PROMETHEUS_MULTIPROC_DIR set, all processes that share the folder are counted together.
+With PROMETHEUS_MULTIPROC_DIR set, all processes that share the folder are counted together. Those whose port, if they have
+one, is not for scrapers are read on METRICS_PORT.
 """
 
+import logging
 import os
-from collections.abc import Iterable, Mapping
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from django.conf import settings
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from retrieval.cache import PROCESS_TIER, TierStats
@@ -208,3 +215,37 @@ def cache_counters() -> dict[str, dict[str, int]]:
                 tier = sample.labels.get("tier", PROCESS_TIER)
                 counters.setdefault(tier, asdict(TierStats()))[field] = int(sample.value)
     return counters
+
+
+logger = logging.getLogger(__name__)
+
+Start = Callable[[str, list[tuple[str, str]]], Any]
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """A scrape is nothing to tell of."""
+
+
+def serve_metrics() -> None:
+    """Answers scrapers on METRICS_PORT, where it is set; with METRICS_TOKEN only those that send it."""
+    port = os.environ.get("METRICS_PORT")
+    if not port:
+        return
+    host = os.environ.get("METRICS_HOST") or ("127.0.0.1" if settings.LOCAL else "0.0.0.0")  # noqa: S104
+    try:
+        server = make_server(host, int(port), _application, handler_class=_Quiet)
+    except OSError as error:  # the process beside it has it, and tells for both where they share a folder
+        logger.warning("This process serves no metrics on METRICS_PORT %s: %s.", port, error)
+        return
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+
+
+def _application(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+    token = os.environ.get("METRICS_TOKEN", "")
+    scheme, _, sent = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    if token and not (scheme.lower() == "bearer" and secrets.compare_digest(sent.strip().encode(), token.encode())):
+        start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
+        return [b"Send METRICS_TOKEN as Authorization: Bearer.\n"]
+    answer: Iterable[bytes] = make_wsgi_app(registry())(environ, start_response)
+    return answer

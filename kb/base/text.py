@@ -1,12 +1,17 @@
-"""Texts that people and programs give: compared as names, and checked for what PostgreSQL can store."""
+"""Values that people and programs give: names, metadata, and those of filters, read or refused with their place."""
 
 import json
 import math
+from collections.abc import Callable, Sequence
+from datetime import datetime, time
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 
+from retrieval.errors import RetrievalError
 from retrieval.tokenize import normalize
 
 KEY_CHARACTERS = 300
@@ -58,3 +63,89 @@ def _check(value: Any, depth: int) -> None:
             _check(each, depth + 1)
     elif (isinstance(value, float) and not math.isfinite(value)) or (isinstance(value, str) and not is_storable(value)):
         raise ValidationError(_("It holds a number or a character that cannot be stored."), code="not_storable")
+
+
+MAX_VALUES = 1_000
+MAX_CONDITIONS = 50
+MAX_CHARS = 1_000
+MAX_NUMBER = 1e300
+MAX_ID = 2**63 - 1
+
+Scalar = str | int | float | bool | None
+
+
+class InvalidFilter(RetrievalError):
+    """A filter cannot be used.
+
+    Attributes:
+        field: the part of the filter, such as `metadata[0].op`.
+    """
+
+    def __init__(self, field: str, message: str, **values: object) -> None:
+        """Puts `field` and the values into the message."""
+        super().__init__(message % {"field": field, **values})
+        self.field = field
+
+
+def read_list(field: str, value: Any, most: int = MAX_VALUES) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise InvalidFilter(field, _("“%(field)s”: give a list."))
+    if len(value) > most:
+        raise InvalidFilter(field, _("“%(field)s” has more than %(most)s values: give fewer."), most=most)
+    return value
+
+
+def read_each(read: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
+    """Reads a list of values; an empty one is refused, since nothing could be found by it."""
+
+    def read_all(field: str, value: Any) -> tuple[Any, ...]:
+        if not read_list(field, value):
+            raise InvalidFilter(field, _("“%(field)s” is empty: give at least one value, or leave it out."))
+        return tuple(read(f"{field}[{place}]", each) for place, each in enumerate(value))
+
+    return read_all
+
+
+def read_choice(field: str, value: Any, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise InvalidFilter(field, _("“%(field)s”: choose from %(names)s."), names=", ".join(choices))
+    return str(value)
+
+
+def read_id(field: str, value: Any) -> int:
+    if type(value) is not int or not 0 < value <= MAX_ID:
+        raise InvalidFilter(field, _("“%(field)s”: give an id, a whole number from 1."))
+    return value
+
+
+def read_text(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_CHARS or not is_storable(value):
+        raise InvalidFilter(field, _("“%(field)s”: give a text of 1 to %(most)s characters."), most=MAX_CHARS)
+    return value
+
+
+def read_id_or_text(field: str, value: Any) -> int | str:
+    return read_text(field, value) if isinstance(value, str) else read_id(field, value)
+
+
+def read_time(field: str, value: Any) -> datetime:
+    """In the installation's zone, which is also that of one without any; a date is its first moment.
+
+    PostgreSQL knows no zone as far from Greenwich as may be written.
+    """
+    try:
+        day = parse_date(value) if isinstance(value, str) else None
+        moment = datetime.combine(day, time()) if day else parse_datetime(value) if isinstance(value, str) else value
+        if isinstance(moment, datetime):
+            return timezone.make_aware(moment) if timezone.is_naive(moment) else timezone.localtime(moment)
+    except (ValueError, OverflowError):  # well formed, and no such day, or none in this zone
+        pass
+    raise InvalidFilter(field, _("“%(field)s”: give a date or a time, such as 2026-03-01 or 2026-03-01T08:00:00Z."))
+
+
+def read_scalar(field: str, value: Any) -> Scalar:
+    if value is None or (isinstance(value, str) and len(value) <= MAX_CHARS and is_storable(value)):
+        return value
+    if isinstance(value, int | float) and abs(value) < MAX_NUMBER:  # neither infinite nor NaN
+        return value
+    raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null."))

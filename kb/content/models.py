@@ -10,9 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import DOCUMENT, chunk_audit_triggers
-from kb.base.db.store_triggers import chunk_store_triggers
 from kb.base.db.transactions import lock_knowledge_bases
-from kb.base.db.triggers import chunk_triggers, document_triggers
+from kb.base.db.triggers import chunk_store_triggers, chunk_triggers, document_triggers
 from kb.base.messages import MessageField
 from kb.base.text import validate_metadata
 

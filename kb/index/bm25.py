@@ -18,8 +18,7 @@ from django.utils.translation import gettext_noop
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError, ResponseError
 
-from kb.base.db.connections import ConnectionReturningExecutor, untimed_cursor
-from kb.base.db.transactions import Purpose, try_lock
+from kb.base.db.transactions import ConnectionReturningExecutor, Purpose, try_lock, untimed_cursor
 from kb.base.metrics import BUILD_SECONDS, observe_cache
 from kb.base.models import installation_id
 from kb.base.shapes import as_values

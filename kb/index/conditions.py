@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date
 from django.utils.translation import gettext as _
 
-from kb.base.filter_values import (
+from kb.base.text import (
     MAX_CONDITIONS,
     InvalidFilter,
     Scalar,

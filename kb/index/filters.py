@@ -13,9 +13,17 @@ from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
 from kb.access.models import Principal, visible_knowledge_bases
-from kb.base.db.connections import binary_cursor, fetch_all
-from kb.base.filter_values import InvalidFilter, read_choice, read_each, read_id, read_id_or_text, read_text, read_time
-from kb.base.text import normalized_key
+from kb.base.db.transactions import binary_cursor, fetch_all
+from kb.base.text import (
+    InvalidFilter,
+    normalized_key,
+    read_choice,
+    read_each,
+    read_id,
+    read_id_or_text,
+    read_text,
+    read_time,
+)
 from kb.content.models import Document
 from kb.index.conditions import Clause, Condition, Logic, Matching, Operator, joined, parse_conditions
 

@@ -8,7 +8,7 @@ import numpy as np
 from django.db.models import F, Func, IntegerField, QuerySet
 from numpy.typing import NDArray
 
-from kb.base.db.connections import binary_cursor, fetch_all, streaming_cursor
+from kb.base.db.transactions import binary_cursor, fetch_all, streaming_cursor
 from kb.index.filters import enabled_among
 from kb.index.models import NGRAM_PREFIX, ChunkPostings, quoted_lexeme, storable_lexemes
 from retrieval.bm25 import OkapiIndex, okapi_parameters
@@ -18,16 +18,14 @@ from retrieval.postings import hash_terms, inverse_document_frequency, ngrams
 MAX_TERMS = 64
 MAX_NGRAMS = 128
 
+# Chunks with a smaller share of a query's n-grams have its function words in common with it, not its subject.
+# Measured on cmrc2018-reject: 95 % of the right chunks hold as much, 1.8 chunks a query do, and of the questions without an
+# answer 72 % find nothing (at 0.2: 99 %, 6.2 and 32 %).
 LEAST_SHARE = 0.3
-"""Chunks with a smaller share of a query's n-grams have its function words in common with it, not its subject.
-
-Measured on cmrc2018-reject: 95 % of the right chunks hold as much, 1.8 chunks a query do, and of the questions without an
-answer 72 % find nothing (at 0.2: 99 %, 6.2 and 32 %).
-"""
 
 CANDIDATES_A_RESULT = 2
+# So many of the chunks with the rarest terms are scored; scoring more changed no result of 300 queries of cmrc2018.
 LEAST_CANDIDATES = 100
-"""So many of the chunks with the rarest terms are scored; scoring more changed no result of 300 queries of cmrc2018."""
 
 TERM_BYTES = 8
 EMPTY_LEXEMES_BYTES = 8

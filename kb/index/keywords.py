@@ -24,8 +24,8 @@ MOST_KEYWORDS: Final = 10
 MOST_QUESTIONS: Final = 3
 LONGEST_KEYWORD: Final = 60
 LONGEST_QUESTION: Final = 200
+# Of a chunk, that the model is shown.
 MOST_CHARACTERS: Final = 6_000
-"""Of a chunk, that the model is shown."""
 
 _SCHEMAS: Final = {
     "keywords": {

@@ -14,8 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from pgvector.django import HalfVectorField
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
-from kb.base.db.store_triggers import embedding_store_triggers, postings_store_triggers
-from kb.base.db.triggers import embedding_triggers, postings_triggers
+from kb.base.db.triggers import embedding_store_triggers, embedding_triggers, postings_store_triggers, postings_triggers
 from kb.base.messages import MessageField, shown
 from kb.content.models import Chunk
 
@@ -164,8 +163,8 @@ class StoreState(models.Model):
 NGRAM_PREFIX = "~"
 MAX_LEXEMES = 20_000
 MAX_LEXEME_BYTES = 2_046
+# PostgreSQL holds at most 2,046 bytes of a lexeme and 1 MiB of all of them together.
 MAX_BYTES = 1_000_000
-"""PostgreSQL holds at most 2,046 bytes of a lexeme and 1 MiB of all of them together."""
 
 
 def storable_lexemes(lexemes: Iterable[str]) -> list[str]:

@@ -15,8 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
-from kb.base.db.connections import fetch_all, own_session, untimed_cursor
-from kb.base.db.transactions import Purpose, held_locks, try_lock
+from kb.base.db.transactions import Purpose, fetch_all, held_locks, own_session, try_lock, untimed_cursor
 from kb.base.models import installation_id
 from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, available_bytes, vector_spaces
 
@@ -26,12 +25,12 @@ DAYS: Final = 14
 MOST_SECONDS: Final = 900.0
 PIECE_BLOCKS: Final = 1_024
 BLOCK_BYTES: Final = 8_192
+# PostgreSQL keeps a larger relation in several files.
 SEGMENT_BYTES: Final = 1024**3
-"""PostgreSQL keeps a larger relation in several files."""
+# Of a row beside its vector.
 ROW_BYTES: Final = 100
-"""Of a row beside its vector."""
+# Through which a search finds the rows of its candidates.
 LOOKUPS: Final = ("vector_once_per_kind_and_model", "kb_chunk_pkey")
-"""Through which a search finds the rows of its candidates."""
 
 # Those searched lately before the others, and the largest of each first, since a cold one of these takes longest.
 BY_USE = """
@@ -58,8 +57,8 @@ PREWARM = "SELECT pg_prewarm(%s::regclass, 'read', 'main', %s, %s)"
 READ_FILE = "SELECT length(pg_read_binary_file(%s, %s, %s, true))"
 
 
+# The bytes of what is read at once, and what reads it over a `session`.
 Part = tuple[int, Callable[..., object]]
-"""The bytes of what is read at once, and what reads it over a `session`."""
 
 
 @dataclass(frozen=True, slots=True)

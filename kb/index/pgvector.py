@@ -19,17 +19,16 @@ from django.utils import timezone
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from kb.base.db.connections import array_text, fetch_all, vector_text
-from kb.base.db.transactions import Purpose, try_lock
+from kb.base.db.transactions import Purpose, array_text, fetch_all, try_lock, vector_text
 from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.vector_index import VectorSpace, chosen_method, vector_spaces
 
 logger = logging.getLogger(__name__)
 
+# As in the settings' connection options; a search that asks for no more needs no statement of its own.
 DEFAULT_EF_SEARCH: Final = 128
-"""As in the settings' connection options; a search that asks for no more needs no statement of its own."""
+# For so long a process may search with the effort of an earlier measurement.
 REFRESH_SECONDS: Final = 60
-"""For so long a process may search with the effort of an earlier measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +71,11 @@ def _efforts(minute: int) -> Mapping[tuple[int, str, str], Effort]:  # noqa: ARG
     }
 
 
+# So many chunks are compared one by one sooner than an index is searched for those among them.
 MAX_EXACT = 20_000
-"""So many chunks are compared one by one sooner than an index is searched for those among them."""
 
+# Several questions of a chunk may stand before other chunks: so many vectors are read for each chunk wanted.
 QUESTIONS_READ = 4
-"""Several questions of a chunk may stand before other chunks: so many vectors are read for each chunk wanted."""
 
 # The knowledge base, model and kind go over as literals, since only so a plan can use the index that is made for them.
 DISTANCES = """
@@ -87,10 +86,10 @@ WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s
 OF_ENABLED = f"{DISTANCES} AND enabled"
 AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
 NEAREST = " ORDER BY distance, chunk_id LIMIT %(limit)s"
+# No index is in the order of a sum, so that all are compared, by several processes where there are many.
 EXACTLY = " + 0"
-"""No index is in the order of a sum, so that all are compared, by several processes where there are many."""
+# A chunk has one vector, but for its questions; to group many takes long, in one process and in the order of the chunks.
 BEST_OF_EACH = "SELECT chunk_id, min(distance) AS distance FROM ({distances}) AS compared GROUP BY chunk_id"
-"""A chunk has one vector, but for its questions; to group many takes long, in one process and in the order of the chunks."""
 
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 
@@ -272,10 +271,10 @@ def exact_place(
 DEPTH: Final = 25
 SAMPLE: Final = 40
 LEAST_SAMPLE: Final = 10
+# For the exact answers of one knowledge base; as much of the sample is compared as fits into it.
 MOST_SECONDS: Final = 60.0
-"""For the exact answers of one knowledge base; as much of the sample is compared as fits into it."""
+# An index that finds too few is not used where to compare all vectors takes no longer.
 EXACT_AT_MOST_MS: Final = 250.0
-"""An index that finds too few is not used where to compare all vectors takes no longer."""
 EF_SEARCHES: Final = (DEFAULT_EF_SEARCH, 256, 512, 1_000)
 PROBES_FACTORS: Final = (1, 2, 4, 8, 16)
 GROWN: Final = 0.2

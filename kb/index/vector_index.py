@@ -20,18 +20,17 @@ from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
-from kb.base.db.connections import fetch_all, own_session
-from kb.base.db.transactions import Purpose, try_lock
+from kb.base.db.transactions import Purpose, fetch_all, own_session, try_lock
 from kb.index.models import VectorIndex
 
 MEGABYTE: Final = 1024**2
+# Of a server whose memory cannot be known from here.
 REMOTE_BYTES: Final = 1024 * MEGABYTE
-"""Of a server whose memory cannot be known from here."""
 SHARE_OF_MEMORY: Final = 0.5
+# PostgreSQL builds an index with two processes only where each has 32 MB.
 LEAST_BYTES: Final = 64 * MEGABYTE
-"""PostgreSQL builds an index with two processes only where each has 32 MB."""
+# Of pgvector's graph, for each vector beside its numbers: 700 to 750 with m = 16, and some to spare.
 GRAPH_BYTES: Final = 1_024
-"""Of pgvector's graph, for each vector beside its numbers: 700 to 750 with m = 16, and some to spare."""
 SPARE_BYTES: Final = 16 * MEGABYTE
 MOST_WORKERS: Final = 8
 CGROUP: Final = Path("/sys/fs/cgroup")
@@ -95,8 +94,8 @@ logger = logging.getLogger(__name__)
 
 PREFIXES = {VectorIndex.Method.HNSW: "hnsw_", VectorIndex.Method.IVFFLAT: "ivfflat_"}
 MAX_DIMENSION = 4_000
+# An index goes when this share of the rows that it takes to make one is no longer there: not to and fro at the edge.
 SHARE_TO_KEEP = 0.5
-"""An index goes when this share of the rows that it takes to make one is no longer there: not to and fro at the edge."""
 
 # A model that a knowledge base is on its way to gets its index once every chunk has its vector: until then it would slow
 # every row. That of the former model stays, for searches under way and for a return.
@@ -127,8 +126,8 @@ BUILDS = """
 SELECT c.relname, p.tuples_done FROM pg_stat_progress_create_index p JOIN pg_class c ON c.oid = p.index_relid
 WHERE p.relid = 'kb_chunkembedding'::regclass
 """
+# The class of PostgreSQL's errors for memory, disk space or shared memory that is not there.
 NO_RESOURCES = "53"
-"""The class of PostgreSQL's errors for memory, disk space or shared memory that is not there."""
 LOOK_SECONDS = 0.5
 CREATE = sql.SQL(
     "CREATE INDEX CONCURRENTLY {name} ON kb_chunkembedding"

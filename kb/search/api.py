@@ -12,8 +12,8 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
 from kb.base.shapes import as_json, as_values
+from kb.base.text import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
 from kb.content.models import Document
 from kb.index.conditions import STRICT_OPERATORS
 from kb.index.filters import Filters

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection, models
 
 from kb.access.models import KnowledgeBase, Principal, Statement, visible_knowledge_bases
-from kb.base.db.connections import array_text, columns_of, rows_of
+from kb.base.db.transactions import array_text, columns_of, rows_of
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion
 from kb.profiles.models import RetrievalProfile

@@ -16,15 +16,14 @@ from django.utils.translation import get_language, gettext_noop, override
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.db.connections import ConnectionReturningExecutor
+from kb.base.db.transactions import ConnectionReturningExecutor
 from kb.base.net.settings import web_client
 from kb.content.models import Chunk
 from kb.graph.readers import ConceptReader, FactReader
 from kb.index.bm25 import BM25Store
 from kb.index.filters import Filters, chunk_ids
 from kb.index.fulltext import PgTextStore
-from kb.index.mirrors.registry import KEYWORD_STORES
-from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
+from kb.index.mirrors.registry import KEYWORD_STORES, MirroredKeywordStore, MirroredVectorStore
 from kb.index.page_cache import knowledge_bases_by_use, read_in
 from kb.index.pgvector import PgVectorStore
 from kb.profiles.models import RetrievalProfile

@@ -68,7 +68,7 @@ def store_vectors(kb, chunks, vectors: np.ndarray) -> None:
     """The vectors as PostgreSQL keeps them, and statistics for its planner."""
     from django.db import connection
 
-    from kb.index.preparing import write_vectors
+    from kb.index.services.writing import write_vectors
 
     for start in range(0, len(chunks), 5_000):
         write_vectors(

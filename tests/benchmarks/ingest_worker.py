@@ -19,9 +19,9 @@ import psutil
 STAGES = {
     "parse": [("kb.ingest.services.indexing", "_parse")],
     "cut": [("kb.ingest.services.indexing", "split")],
-    "tokenise": [("kb.index.preparing", "tokenize")],
-    "embed (encode)": [("kb.index.preparing", "embed")],
-    "write chunks, postings and vectors": [("kb.index.preparing", "copy_rows")],
+    "tokenise": [("kb.index.services.writing", "tokenize")],
+    "embed (encode)": [("kb.index.services.writing", "embed")],
+    "write chunks, postings and vectors": [("kb.index.services.writing", "copy_rows")],
     "write documents": [
         ("kb.ingest.services.jobs", "copy_rows"),
         ("kb.ingest.services.indexing", "_finish"),

@@ -23,7 +23,7 @@ from kb.access.models import ApiKey, Principal
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import GENERAL, request_spend
 from kb.base.errors import DATABASE_OUT_OF_REACH, ServiceError
-from kb.base.net.politeness import CLIENT_MIN_RATE, CLIENT_SECONDS
+from kb.base.loopback import CLIENT_MIN_RATE, CLIENT_SECONDS
 from kb.base.telemetry import logs as log_context
 from kb.base.telemetry.requests import note
 from kb.search.wiring import warm_up

@@ -28,9 +28,9 @@ from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import failure_spend
 from kb.agents.mcp.callers import PacedProtocol, key_in, paced, warm_up_beside
 from kb.agents.mcp.server import build_server
+from kb.base.metrics import serve_metrics
 from kb.base.net.client_address import caller_address, network_of
 from kb.base.telemetry import logs, otel
-from kb.base.telemetry.exporter import serve_metrics
 from kb.base.telemetry.requests import note
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from kb.agents.mcp import outputs
 from kb.agents.mcp.callers import calling
 from kb.agents.mcp.outputs import AnswerOutput, DocumentOutput, KnowledgeBasesOutput, SearchOutput
 from kb.answers.services.answers import AskRequest
-from kb.base.filter_values import MAX_ID
+from kb.base.text import MAX_ID
 from kb.index.filters import Filters
 from kb.search.services.search import SearchRequest
 

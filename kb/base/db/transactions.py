@@ -1,12 +1,159 @@
-"""Work after a commit, and locks: of rows, and advisory ones of PostgreSQL."""
+"""Statements written by hand, work after a commit, and locks: of rows, and advisory ones of PostgreSQL.
 
-from collections.abc import Callable, Collection, Iterator
+For what every request asks: Django takes longer to make such a statement than PostgreSQL to answer it.
+"""
+
+import contextvars
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from enum import IntEnum
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+import psycopg
 from django.apps import apps
-from django.db import connection, transaction
+from django.db import connection, connections, models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from numpy.typing import NDArray
+
+NO_TIMEOUT = "SELECT set_config('statement_timeout', '0', true)"
+ALL_ROWS = "SET LOCAL cursor_tuple_fraction = 1"
+STREAM = "zhiku_stream"
+
+
+@contextmanager
+def binary_cursor() -> Iterator["psycopg.Cursor[Any]"]:
+    """Values are bound by the server: bytes go over as they are, instead of as text of twice their length.
+
+    Results are in binary where `execute` gets `binary=True`.
+
+    Raises:
+        django.db.DatabaseError: What psycopg's own error says.
+    """
+    connection.ensure_connection()
+    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+        yield cursor
+
+
+@contextmanager
+def untimed_cursor() -> Iterator["psycopg.Cursor[Any]"]:
+    """A binary cursor in a transaction whose statements may take any time, for work off every request's thread.
+
+    Raises:
+        django.db.DatabaseError: What psycopg's own error says.
+    """
+    with transaction.atomic(), binary_cursor() as cursor:
+        cursor.execute(NO_TIMEOUT)
+        yield cursor
+
+
+@contextmanager
+def streaming_cursor(rows_at_a_time: int) -> Iterator["psycopg.ServerCursor[Any]"]:
+    """A cursor in an untimed transaction whose rows stay with the server until they are fetched; all of them will be.
+
+    Raises:
+        django.db.DatabaseError: What psycopg's own error says.
+    """
+    with untimed_cursor() as settings, psycopg.ServerCursor(connection.connection, STREAM) as cursor:
+        settings.execute(ALL_ROWS)
+        cursor.itersize = rows_at_a_time
+        yield cursor
+
+
+@contextmanager
+def own_session(**options: str | int) -> Iterator[BaseDatabaseWrapper]:
+    """A connection of its own, outside the pool, whose statements may take any time.
+
+    Args:
+        **options: further settings of PostgreSQL.
+    """
+    own = connection.copy()
+    given = own.settings_dict["OPTIONS"]
+    given.pop("pool", None)
+    settings = {"statement_timeout": 0, **options}
+    given["options"] = " ".join([given.get("options", ""), *(f"-c {name}={value}" for name, value in settings.items())])
+    with closing(own):
+        yield own
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ConnectionReturningExecutor(ThreadPoolExecutor):
+    """Threads that give their database connection back to the pool after each job.
+
+    A job's log lines and spans belong to the request that asked for it.
+    """
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        def job() -> R:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                connections.close_all()
+
+        return super().submit(contextvars.copy_context().run, job)
+
+
+def fetch_all(statement: str, values: Any = None, session: Any = connection) -> list[tuple[Any, ...]]:
+    """The rows of a statement."""
+    with session.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def vector_text(vector: NDArray[np.float32]) -> str:
+    """A vector as text; to write a thousand numbers one by one takes longer than many a search."""
+    return f"[{','.join(_texts()[np.asarray(vector, dtype=np.float16).view(np.uint16)].tolist())}]"
+
+
+@lru_cache(maxsize=1)
+def _texts() -> NDArray[Any]:
+    """The shortest text of each number of 16 bits, in the order of the bits."""
+    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(str).astype(object)
+
+
+def array_text(numbers: Iterable[int]) -> str:
+    """For twenty thousand numbers the driver's adapters take ten times as long."""
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+@cache
+def columns_of(model: type[models.Model], alias: str) -> str:
+    """What to select for `rows_of`, from the model's table under an alias."""
+    return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
+
+
+def rows_of(selected: Sequence[type[models.Model]], values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """A row of each model, and what was selected after their columns.
+
+    Args:
+        selected: the models, in the order of their columns.
+        values: a row as it was fetched.
+    """
+    rows: list[Any] = []
+    start = 0
+    for model in selected:
+        names, converted = _fields(model)
+        own = list(values[start : start + len(names)])
+        for place, convert in converted:
+            own[place] = convert(own[place], None, connection)
+        rows.append(model.from_db(connection.alias, names, own))
+        start += len(names)
+    return rows, list(values[start:])
+
+
+@cache
+def _fields(model: type[models.Model]) -> tuple[list[str], list[tuple[int, Callable[..., Any]]]]:
+    """The names of a model's fields, and what makes values of what the driver reads, by place."""
+    fields = model._meta.concrete_fields
+    return [field.attname for field in fields], [
+        (place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")
+    ]
 
 
 def after_commit(function: Callable[..., Any], *arguments: Any) -> None:

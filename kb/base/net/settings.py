@@ -5,8 +5,7 @@ from functools import lru_cache
 from django.conf import settings
 
 from kb.base.net.addresses import AllowList, Guard
-from kb.base.net.client import WebClient
-from kb.base.net.politeness import Politeness
+from kb.base.net.client import Politeness, WebClient
 
 
 @lru_cache(maxsize=4)

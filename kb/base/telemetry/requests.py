@@ -1,20 +1,23 @@
-"""The id of a request, its line in the access log, and its count."""
+"""Requests and tasks: the ids that their log lines carry, a line for each, their time and their count."""
 
 import logging
 import time
 from collections.abc import Callable
+from contextvars import Token
 from functools import partial
 from typing import Any, Final
 
+from celery import Task, signals
 from django.db import connection
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 
-from kb.base.metrics import observe_pool, observe_request
-from kb.base.telemetry import logs as context
+from kb.base.metrics import observe_pool, observe_request, observe_task
+from kb.base.telemetry import logs
 
-logger = logging.getLogger("zhiku.access")
+access_logger = logging.getLogger("zhiku.access")
+tasks_logger = logging.getLogger("zhiku.tasks")
 
 UNROUTED: Final = "none"
 
@@ -27,11 +30,11 @@ class RequestLog:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         started = time.perf_counter()
-        request_id = context.request_id_of(request.headers)
-        with context.bound(request_id=request_id):
+        request_id = logs.request_id_of(request.headers)
+        with logs.bound(request_id=request_id):
             response = self._get_response(request)
             response.headers["X-Request-ID"] = request_id
-            finish = partial(_log, request, response, started, context.fields())
+            finish = partial(_log, request, response, started, logs.fields())
             if isinstance(response, StreamingHttpResponse):
                 response._resource_closers.append(finish)  # its time is that until the last piece
             else:
@@ -39,14 +42,14 @@ class RequestLog:
         return response
 
 
-def _log(request: HttpRequest, response: HttpResponseBase, started: float, bound: context.Fields) -> None:
+def _log(request: HttpRequest, response: HttpResponseBase, started: float, bound: logs.Fields) -> None:
     # Who asked: the id of the user, and of an API key its prefix; what it asked is nobody's business
     user, key = vars(request).get("user"), getattr(request, "auth", None)
     if isinstance(user, SimpleLazyObject):  # to ask it now could take a database that is out of reach
         user = vars(request).get("_cached_user")
     found = {"user": getattr(user, "pk", None), "key": getattr(key, "prefix", None)}
     caller = {name: value for name, value in found.items() if value is not None}
-    with context.bound(**bound):
+    with logs.bound(**bound):
         note(route_of(request), request.method or "", response.status_code, started, **caller)
 
 
@@ -67,7 +70,7 @@ def note(route: str, method: str, status: int, started: float, **caller: Any) ->
     if pool is not None:
         observe_pool(pool.get_stats())
     line = {
-        **context.fields(),
+        **logs.fields(),
         "method": method,
         "route": route,
         "status": status,
@@ -76,7 +79,7 @@ def note(route: str, method: str, status: int, started: float, **caller: Any) ->
     }
     # Probes and scrapes come every few seconds.
     level = logging.DEBUG if route in {"api:health", "api:ready", "metrics"} else logging.INFO
-    logger.log(level, "%s %s %d", method, route, status, extra={"zhiku": line})
+    access_logger.log(level, "%s %s %d", method, route, status, extra={"zhiku": line})
 
 
 def route_of(request: HttpRequest) -> str:
@@ -85,3 +88,40 @@ def route_of(request: HttpRequest) -> str:
     if match is None:
         return UNROUTED
     return match.view_name if match.url_name else match.route or UNROUTED
+
+
+HEADER: Final = "zhiku"
+# Of the work, not of the process that sent it.
+CARRIED: Final = ("request_id", "batch_id")
+_running: dict[str, tuple[Token[logs.Fields], float]] = {}
+
+
+@signals.before_task_publish.connect
+def send_along(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    if headers is not None:
+        bound = logs.fields()
+        headers[HEADER] = {name: bound[name] for name in CARRIED if name in bound}
+
+
+@signals.task_prerun.connect
+def begin(task_id: str, task: "Task[..., Any]", **_: Any) -> None:
+    # A worker makes attributes of the headers; a task that is run in place keeps them together.
+    sent = getattr(task.request, HEADER, None) or (task.request.headers or {}).get(HEADER)
+    carried = {name: str(sent[name]) for name in CARRIED if name in sent} if isinstance(sent, dict) else {}
+    token = logs.bind({"request_id": None, **carried, "task": task.name, "task_id": task_id})
+    _running[task_id] = token, time.perf_counter()
+
+
+@signals.task_postrun.connect
+def end(task_id: str, task: "Task[..., Any]", state: str | None = None, **_: Any) -> None:
+    if task_id not in _running:
+        return
+    token, started = _running.pop(task_id)
+    seconds = time.perf_counter() - started
+    observe_task(task.name, (state or "unknown").lower(), seconds)
+    # The sweeps come every half minute.
+    level = logging.DEBUG if ".sweep_" in task.name else logging.INFO
+    tasks_logger.log(
+        level, "%s %s", task.name, state, extra={"zhiku": {"state": state, "ms": round(seconds * 1_000, 1)}}
+    )
+    logs.unbind(token)

@@ -24,7 +24,7 @@ from kb.base.metrics import SHARED_FOLDER, cache_counters
 from kb.index.admin.tokenizer import tokenizers_text
 from kb.index.bm25 import BM25Store
 from kb.index.models import StoreState
-from kb.index.services.keyword_cache import IndexState, add_index_state, database_bytes, indexed_knowledge_bases
+from kb.index.services.reindex import IndexState, add_index_state, database_bytes, indexed_knowledge_bases
 from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild, stores_state
 from kb.web.admin.scoped import KnowledgeBasePage, principal
 from kb.web.admin.site import AdminPage

@@ -27,8 +27,8 @@ CHINESE = {
     "filter": ["lowercase", {"type": "stop", "stop_words": sorted({*CHINESE_PARTICLES_ALONE, *PUNCTUATION})}],
 }
 ENGLISH = {"type": "english"}
+# Milvus Lite has no English analyser.
 ENGLISH_WITHOUT_STEMS = {"tokenizer": "standard", "filter": ["lowercase"]}
-"""Milvus Lite has no English analyser."""
 
 
 class MilvusMirror(Mirror):

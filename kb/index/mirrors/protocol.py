@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 
+# More vectors of one kind than any chunk has, so that a chunk's id and a vector's place in it make one number.
 ORDINALS = 1 << 16
-"""More vectors of one kind than any chunk has, so that a chunk's id and a vector's place in it make one number."""
 
 NO_KEYWORDS = "this store has no ranked keyword search: has_keywords says so"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from django.db import transaction
 from django.db.models import QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -16,9 +17,15 @@ from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, Reembedding
-from kb.index.preparing import add_vectors, prepare
-from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
-from kb.index.signals import vectors_dropping
+from kb.index.services.writing import (
+    add_vectors,
+    any_chunk_without,
+    chunk_batches,
+    holding_model,
+    prepare,
+    searchable_text_of,
+    unchanged,
+)
 from kb.index.vector_index import maintain_vector_indexes
 from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
 from kb.profiles.services import starting_profile
@@ -26,6 +33,10 @@ from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import message_of
 from retrieval.protocols import Embedder
+
+# Sent with `knowledge_base` before vectors of a former model are deleted: a receiver that reads them raises `Rejected`.
+vectors_dropping = Signal()
+
 
 logger = logging.getLogger(__name__)
 

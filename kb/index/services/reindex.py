@@ -1,21 +1,23 @@
 """Rebuilds what is derived from chunks while searches go on."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from django.conf import settings
 from django.db import connection
+from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
-from kb.access.models import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
+from kb.base.db.transactions import Purpose, held_locks
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
-from kb.index.bm25 import BM25Store
+from kb.index.bm25 import BM25Store, RedisTier, index_fingerprint, most_changes
 from kb.index.fulltext import without_lexemes
-from kb.index.models import ChunkEmbedding, ChunkPostings
+from kb.index.models import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings
 from kb.index.pgvector import measure_due
-from kb.index.preparing import prepare, rebuild_vectors
-from kb.index.services.keyword_cache import IndexState, index_state, with_base
 from kb.index.services.reembedding import REEMBED, drop_unused_vectors, reembedding_start
 from kb.index.services.tokenizing import (
     TOKENIZING,
@@ -29,6 +31,8 @@ from kb.index.services.writing import (
     chunk_batches,
     extraction_of,
     holding_model,
+    prepare,
+    rebuild_vectors,
     source_of,
     unchanged,
 )
@@ -36,6 +40,88 @@ from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spa
 from kb.jobs.moves import LOOK_SECONDS
 from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import tokenizer
+from retrieval.cache import TierUnavailable
+
+
+def _payload_bytes(column: str) -> Func:
+    return Func(F(column), function="octet_length", output_field=IntegerField())
+
+
+class IndexState(StrEnum):
+    """How the stored base of a keyword index stands to the chunks."""
+
+    EMPTY = "empty"  # there are no chunks
+    BUILDING = "building"  # a process builds one this moment
+    CURRENT = "current"
+    CHANGED = "changed"  # the changes since are read over it
+    MISSING = "missing"  # the next search builds the first one
+    OUTDATED = "outdated"  # the next search builds another
+
+
+def with_base(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Knowledge bases with what `bm25_indexes` says of their base, the count of `changes` since it, and `is_reset`."""
+    newer = ChunkChange.objects.filter(knowledge_base=OuterRef("pk"), version__gt=OuterRef("base_version"))
+    written = newer.exclude(operation=ChunkChange.Operation.RESET).order_by().values("knowledge_base")
+    annotated: QuerySet[Any] = rows.annotate(
+        base_version=F("bm25_index__version"),
+        base_chunks=F("bm25_index__chunk_count"),
+        base_tokenizer=F("bm25_index__tokenizer_id"),
+        base_format=F("bm25_index__format"),
+        base_built_at=F("bm25_index__built_at"),
+        changes=Coalesce(
+            Subquery(written.annotate(chunks=Count("chunk_id", distinct=True)).values("chunks")),
+            0,
+            output_field=IntegerField(),
+        ),
+        is_reset=Exists(newer.filter(operation=ChunkChange.Operation.RESET)),
+    )
+    return annotated
+
+
+def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> IndexState:
+    """The state of a knowledge base that was read through `with_base`, with its `version_row`."""
+    if not has_chunks:
+        return IndexState.EMPTY
+    serves = kb.base_tokenizer == kb.tokenizer_id and kb.base_format == index_fingerprint()
+    if kb.base_version is None:
+        state = IndexState.MISSING
+    elif not serves or kb.is_reset or kb.changes > most_changes(kb.base_chunks):
+        state = IndexState.OUTDATED
+    else:
+        state = IndexState.CHANGED if kb.changes else IndexState.CURRENT
+    return IndexState.BUILDING if kb.pk in building and state is not IndexState.CURRENT else state
+
+
+def indexed_knowledge_bases(principal: Principal) -> QuerySet[Any]:
+    """The knowledge bases whose indexes the principal may know of, to be paged and given to `add_index_state`."""
+    rows: QuerySet[Any] = with_base(KnowledgeBase.objects.visible_to(principal).select_related("version_row")).annotate(
+        base_bytes=_payload_bytes("bm25_index__payload"),
+        has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))),
+    )
+    return rows
+
+
+def add_index_state(rows: Sequence[Any]) -> None:
+    """Gives each of a page of `indexed_knowledge_bases` its `index_state`, and `redis_bytes`.
+
+    These are 0 where Redis holds nothing, and None of the first that it cannot be asked for and those behind it.
+    """
+    building = held_locks(Purpose.BUILD_INDEX)
+    tier = RedisTier(settings.BM25_REDIS_MAX_BYTES)
+    is_reachable = True
+    for kb in rows:
+        kb.index_state = index_state(kb, has_chunks=kb.has_chunks, building=building)
+        kb.redis_bytes = None
+        if is_reachable:
+            try:
+                kb.redis_bytes = tier.size(kb.pk)
+            except TierUnavailable:
+                is_reachable = False  # the page says so
+
+
+def database_bytes(principal: Principal) -> int:
+    """Bytes of the payloads in bm25_indexes that belong to knowledge bases visible to the principal."""
+    return BM25Index.objects.visible_to(principal).aggregate(bytes=Sum(_payload_bytes("payload")))["bytes"] or 0
 
 
 def reindex_postings(
@@ -135,8 +221,8 @@ class Step(StrEnum):
     VECTORS = "vector indexes"
 
 
+# Receives the step, how much of it is done, and of how much: tables, indexes, knowledge bases or vectors.
 OnStep = Callable[[Step, int, int], None]
-"""Receives the step, how much of it is done, and of how much: tables, indexes, knowledge bases or vectors."""
 
 
 def build_indexes(

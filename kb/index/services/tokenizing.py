@@ -19,8 +19,15 @@ from kb.base.db.transactions import Purpose
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.models import ChunkPostings
-from kb.index.preparing import tokenize, write_postings
-from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
+from kb.index.services.writing import (
+    any_chunk_without,
+    chunk_batches,
+    holding_model,
+    searchable_text_of,
+    tokenize,
+    unchanged,
+    write_postings,
+)
 from kb.jobs.moves import RETIRED_FOR, Move, lock_row
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer

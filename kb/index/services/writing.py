@@ -1,24 +1,291 @@
 """How chunks and what is derived from them are written: every writer locks the knowledge base first, so none deadlocks."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
-from django.db import transaction
+import numpy as np
+from django.db import connection, models, transaction
 from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models.expressions import DatabaseDefault
+from numpy.typing import NDArray
+from pgvector import HalfVector
 
 from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import vector_text
 from kb.base.errors import Superseded
 from kb.content.models import Chunk
-from kb.index.keywords import Extraction, Source, loaded_generator
-from kb.index.preparing import Prepared, prepare
+from kb.index.keywords import Extraction, Source, find_terms, loaded_generator
+from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, quoted_lexeme, storable_lexemes
 from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import load_tokenizer, tokenizer
 from retrieval.keywords import Method
-from retrieval.protocols import Tokenizer
+from retrieval.postings import Postings, count_postings, ngrams
+from retrieval.protocols import Embedder, Tokenizer
 from retrieval.rerankers.overlap import searchable_text
 
 T = TypeVar("T")
+Row = TypeVar("Row", bound=models.Model)
+
+
+def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callable[[Any], str]] | None = None) -> None:
+    """Inserts rows and gives them their ids; triggers fire as for one INSERT. Belongs inside a transaction.
+
+    Args:
+        model: of the rows, with an id of its own making.
+        rows: unsaved; no signal is sent for them.
+        texts: how the values of some columns are written as text; the others as Django does.
+    """
+    if not rows:
+        return
+    fields = [
+        field
+        for field in model._meta.concrete_fields
+        if not isinstance(getattr(rows[0], field.attname), DatabaseDefault)
+    ]
+    quote = connection.ops.quote_name
+    table, columns = quote(model._meta.db_table), ", ".join(quote(str(field.column)) for field in fields)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT nextval(pg_get_serial_sequence(%s, %s)) FROM generate_series(1, %s)",
+            [table, model._meta.pk.column, len(rows)],
+        )
+        for row, (pk,) in zip(rows, cursor.fetchall(), strict=True):
+            row.pk = pk
+        with cursor.copy(f"COPY {table} ({columns}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row([_value(field, row, texts or {}) for field in fields])
+    for row in rows:
+        row._state.adding, row._state.db = False, connection.alias
+
+
+def _value(field: "models.Field[Any, Any]", row: models.Model, texts: Mapping[str, Callable[[Any], str]]) -> Any:
+    value = field.pre_save(row, add=True)
+    if field.name in texts:
+        return texts[field.name](value)
+    if isinstance(field, LexemesField):
+        return " ".join(map(quoted_lexeme, storable_lexemes(value)))  # the text of a tsvector
+    return field.get_db_prep_save(value, connection=connection)
+
+
+EMBED_BATCH = 64
+ROWS_A_STATEMENT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the indexes hold of a chunk.
+
+    Attributes:
+        postings: by tokenizer id; empty where the tokenizer's packages are missing.
+        vector: of the content, shape (dimension,).
+        keywords: empty where the knowledge base has no vectors of keywords.
+        keyword_vector: shape (dimension,); None without keywords.
+        question_vectors: one for each question, each of shape (dimension,).
+        questions: which it answers; None: those that it has.
+        problem: why a language model did not find what was wanted of it; blank: it did.
+    """
+
+    postings: Mapping[str, Postings]
+    vector: NDArray[np.float32]
+    keywords: tuple[str, ...] = ()
+    keyword_vector: NDArray[np.float32] | None = None
+    question_vectors: tuple[NDArray[np.float32], ...] = ()
+    questions: tuple[str, ...] | None = None
+    problem: str = ""
+
+
+def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
+    """The postings of each text by tokenizer id, with lexemes for full-text search: tokens first, then n-grams."""
+    found: list[dict[str, Postings]] = []
+    for text in texts:
+        grams = tuple(NGRAM_PREFIX + gram for gram in ngrams(text)) if tokenizers else ()
+        cut = {cutter.id: cutter(text) for cutter in tokenizers}
+        found.append(
+            {
+                tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
+                for tokenizer_id, tokens in cut.items()
+            }
+        )
+    return found
+
+
+def prepare(
+    sources: Sequence[Source],
+    *,
+    tokenizers: Sequence[Tokenizer],
+    embedder: Embedder,
+    extraction: Extraction | None = None,
+    on_embedded: Callable[[float], None] = lambda _: None,
+) -> list[Prepared]:
+    """Runs tokenizers, what finds keywords and questions, and the model over chunks.
+
+    Args:
+        sources: of the chunks.
+        tokenizers: whose postings are wanted.
+        embedder: the model.
+        extraction: of the keywords and questions that are not given; None: of none.
+        on_embedded: given the share of the model's work that is done, from 0 to 1.
+    """
+    postings = tokenize([source.searchable for source in sources], tokenizers)
+    terms = find_terms(sources, extraction, lambda: on_embedded(0.0))
+    texts = [source.searchable for source in sources]
+    texts += [" ".join(each.keywords) for each in terms if each.keywords]
+    texts += [question for each in terms for question in each.questions]
+    on_embedded(0.0)
+    vectors = iter(embed(texts, embedder, lambda done: on_embedded(done / len(texts))))
+    contents = [next(vectors) for _ in sources]
+    of_keywords = [next(vectors) if each.keywords else None for each in terms]
+    of_questions = [tuple(next(vectors) for _ in each.questions) for each in terms]
+    return [
+        Prepared(by_tokenizer, content, each.keywords, keyword_vector, question_vectors, each.questions, each.problem)
+        for by_tokenizer, content, each, keyword_vector, question_vectors in zip(
+            postings, contents, terms, of_keywords, of_questions, strict=True
+        )
+    ]
+
+
+def embed(
+    texts: Sequence[str], embedder: Embedder, on_batch: Callable[[int], None] = lambda _: None
+) -> NDArray[np.float32]:
+    """Embeds in batches.
+
+    Args:
+        texts: the documents.
+        embedder: the model.
+        on_batch: given how many texts are done, after each batch.
+
+    Returns:
+        Shape (len(texts), dimension).
+    """
+    batches = []
+    for start in range(0, len(texts), EMBED_BATCH):
+        batches.append(embedder.embed_documents(texts[start : start + EMBED_BATCH]))
+        on_batch(min(start + EMBED_BATCH, len(texts)))
+    return np.concatenate(batches) if batches else np.empty((0, embedder.dimension), dtype=np.float32)
+
+
+def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
+    """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
+    pairs = list(zip(chunks, prepared, strict=True))
+    for chunk, each in pairs:
+        _give_terms(chunk, each)
+    copy_rows(Chunk, chunks)
+    copy_rows(ChunkPostings, _postings_rows((chunk, each.postings) for chunk, each in pairs))
+    vectors = [row for kind, of_kind in _by_kind(pairs) for row in _vector_rows(of_kind, model_id, kind)]
+    copy_rows(ChunkEmbedding, vectors, {"vector": lambda vector: vector_text(vector.to_numpy())})
+
+
+def rewrite_chunks(pairs: Sequence[tuple[Chunk, Prepared]], *, model_id: str) -> None:
+    """Writes the terms, postings and vectors of chunks that have changed; belongs inside the caller's transaction.
+
+    Those of other tokenizers and models go, since they are of what a chunk was before: whoever needs them makes them again.
+    """
+    chunk_ids = [chunk.pk for chunk, _ in pairs]
+    current = {tokenizer_id for _, each in pairs for tokenizer_id in each.postings}
+    ChunkPostings.objects.filter(chunk__in=chunk_ids).exclude(tokenizer_id__in=current).delete()
+    write_postings((chunk, each.postings) for chunk, each in pairs)
+    ChunkEmbedding.objects.filter(chunk__in=chunk_ids).exclude(model=model_id).delete()
+    rebuild_vectors(pairs, model_id)
+
+
+def rebuild_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the terms of unchanged chunks and their vectors of one model; those of other models stay."""
+    renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
+    Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
+    add_vectors(pairs, model_id)
+
+
+def add_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the vectors of one model beside those of others, and nothing else of the chunks."""
+    ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id).exclude(
+        kind=ChunkEmbedding.Kind.CONTENT
+    ).delete()
+    for kind, of_kind in _by_kind(pairs):
+        write_vectors(of_kind, model_id, kind)
+
+
+def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
+    """Whether the chunk has other keywords or questions than before."""
+    former = chunk.keywords, chunk.questions
+    chunk.keywords = list(prepared.keywords)
+    if prepared.questions is not None:
+        chunk.questions = list(prepared.questions)
+    return former != (chunk.keywords, chunk.questions)
+
+
+def _by_kind(
+    pairs: Sequence[tuple[Chunk, Prepared]],
+) -> list[tuple[ChunkEmbedding.Kind, list[tuple[Chunk, NDArray[np.float32]]]]]:
+    kind = ChunkEmbedding.Kind
+    return [
+        (kind.CONTENT, [(chunk, each.vector) for chunk, each in pairs]),
+        (kind.KEYWORDS, [(chunk, each.keyword_vector) for chunk, each in pairs if each.keyword_vector is not None]),
+        (kind.QUESTION, [(chunk, vector) for chunk, each in pairs for vector in each.question_vectors]),
+    ]
+
+
+def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
+    """Inserts the postings of chunks, or replaces those that the same tokenizers made before."""
+    ChunkPostings.objects.bulk_create(
+        _postings_rows(pairs),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "tokenizer_id"],
+        update_fields=["terms", "frequencies", "length", "lexemes"],
+    )
+
+
+def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> list[ChunkPostings]:
+    return [
+        ChunkPostings(
+            chunk=chunk,
+            knowledge_base_id=chunk.knowledge_base_id,
+            tokenizer_id=tokenizer_id,
+            terms=postings.terms_bytes,
+            frequencies=postings.frequencies_bytes,
+            length=postings.length,
+            lexemes=postings.lexemes,
+        )
+        for chunk, by_tokenizer in pairs
+        for tokenizer_id, postings in by_tokenizer.items()
+    ]
+
+
+def write_vectors(
+    pairs: Iterable[tuple[Chunk, NDArray[np.floating]]],
+    model_id: str,
+    kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
+) -> None:
+    """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are numbered in their order."""
+    ChunkEmbedding.objects.bulk_create(
+        _vector_rows(pairs, model_id, kind),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "kind", "model", "ordinal"],
+        update_fields=["vector", "enabled"],
+    )
+
+
+def _vector_rows(
+    pairs: Iterable[tuple[Chunk, NDArray[np.floating]]], model_id: str, kind: ChunkEmbedding.Kind
+) -> list[ChunkEmbedding]:
+    ordinals: dict[int, Iterator[int]] = defaultdict(count)
+    return [
+        ChunkEmbedding(
+            chunk=chunk,
+            knowledge_base_id=chunk.knowledge_base_id,
+            kind=kind,
+            ordinal=next(ordinals[chunk.pk]),
+            model=model_id,
+            vector=HalfVector(vector),
+            enabled=chunk.enabled,
+        )
+        for chunk, vector in pairs
+    ]
 
 
 def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:

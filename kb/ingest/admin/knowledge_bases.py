@@ -38,7 +38,7 @@ from kb.index.admin.keyword_cache import (
 )
 from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_text, tokenizer_url
 from kb.index.models import ChunkEmbedding, VectorIndex
-from kb.index.services.keyword_cache import index_state, with_base
+from kb.index.services.reindex import index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
 from kb.ingest.admin.documents import CUT_AGAIN, documents_url
 from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text

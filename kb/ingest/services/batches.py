@@ -26,7 +26,7 @@ from kb.base.models import Installation
 from kb.content.models import Document, FileDetails, IngestBatch
 from kb.content.signals import batch_waiting, documents_waiting
 from kb.index.bm25 import BM25Store
-from kb.index.preparing import copy_rows
+from kb.index.services.writing import copy_rows
 from kb.ingest.parser.archives import ArchiveLimits, unpack
 from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.documents import document_add, source_of_name, waiting

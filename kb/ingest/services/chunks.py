@@ -17,8 +17,7 @@ from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk, Document
 from kb.content.signals import chunks_replacing
-from kb.index.preparing import Prepared, rewrite_chunks, write_chunks
-from kb.index.services.writing import prepare_chunks, source_of, writing_chunks
+from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.drafts import hash_content, joined, place_of, squeezed
 from kb.ingest.chunkers.matching import moved_place
 from kb.ingest.services.rechunk import own_to_chunk, share_questions

@@ -24,8 +24,7 @@ from kb.base.messages import shown
 from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
-from kb.index.preparing import ROWS_A_STATEMENT, copy_rows, write_chunks
-from kb.index.services.writing import prepare_chunks, writing_chunks
+from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
 from kb.ingest.chunkers.drafts import hash_content
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name

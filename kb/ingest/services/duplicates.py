@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.connections import streaming_cursor
+from kb.base.db.transactions import streaming_cursor
 from kb.content.models import Chunk, DuplicateScan
 from kb.index.models import ChunkEmbedding, ChunkPostings, KnowledgeBaseVersion
 from kb.index.pgvector import PgVectorStore

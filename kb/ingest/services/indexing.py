@@ -30,8 +30,16 @@ from kb.base.metrics import observe_document
 from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
 from kb.index.keywords import Source, unread
-from kb.index.preparing import Prepared, prepare, rewrite_chunks
-from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
+from kb.index.services.writing import (
+    Prepared,
+    extraction_of,
+    prepare,
+    rewrite_chunks,
+    source_of,
+    tokenizers_of,
+    unchanged,
+    writing_chunks,
+)
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, Strategy
 from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name

@@ -14,8 +14,7 @@ from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
-from kb.index.preparing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, write_chunks
-from kb.index.services.writing import source_of, tokenizers_of
+from kb.index.services.writing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, source_of, tokenizers_of, write_chunks
 from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content, stream
 from kb.ingest.chunkers.matching import edited_part, holders, pairs
 from kb.ingest.chunkers.pinning import Pin, pin_texts

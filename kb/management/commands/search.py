@@ -6,8 +6,8 @@ from uuid import UUID
 from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.filter_values import InvalidFilter
 from kb.base.messages import shown
+from kb.base.text import InvalidFilter
 from kb.index.filters import SIGNS, Filters, read_condition
 from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, table
 from kb.profiles.services import name_and_version

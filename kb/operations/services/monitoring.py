@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kb.base.db.connections import ConnectionReturningExecutor, fetch_all
+from kb.base.db.transactions import ConnectionReturningExecutor, fetch_all
 from kb.base.metrics import registry
 from kb.content.models import Document
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from kb.base.net.backend import Deadline
-from kb.base.net.client import Ask, Fetched
+from kb.base.net.client import Ask, Deadline, Fetched
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kb.base.net.backend import Deadline
-from kb.base.net.client import WebClient
+from kb.base.net.client import Deadline, WebClient
 from kb.sources.connectors.feed import FeedListing
 from kb.sources.connectors.listing import Candidate, Listing, Scope, normal, site_of
 from kb.sources.connectors.sitemap import SitemapListing

@@ -13,8 +13,7 @@ import httpx
 import regex
 
 from kb.base.net.addresses import URL_CHARACTERS, port_of
-from kb.base.net.backend import Deadline
-from kb.base.net.client import WebClient
+from kb.base.net.client import Deadline, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 
 MOST_PATTERNS: Final = 50

@@ -15,8 +15,7 @@ from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
-from kb.base.net.backend import Deadline
-from kb.base.net.client import Ask, WebClient
+from kb.base.net.client import Ask, Deadline, WebClient
 from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.chunkers.drafts import ChunkSettings

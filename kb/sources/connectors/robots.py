@@ -6,8 +6,7 @@ import httpx
 from protego import Protego
 
 from kb.base.net.addresses import port_of
-from kb.base.net.backend import MIB, Deadline
-from kb.base.net.client import Ask, WebClient
+from kb.base.net.client import MIB, Ask, Deadline, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 
 MAX_DELAY_S: Final = 30.0

@@ -8,8 +8,7 @@ from typing import Final
 
 from lxml import etree
 
-from kb.base.net.backend import MIB, gunzip
-from kb.base.net.client import Ask
+from kb.base.net.client import MIB, Ask, gunzip
 from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors.listing import Candidate, Listing, normal
 

@@ -20,8 +20,7 @@ from rest_framework.utils.urls import replace_query_param
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import found_in
-from kb.base.filter_values import InvalidFilter, read_time
-from kb.base.text import storable
+from kb.base.text import InvalidFilter, read_time, storable
 from kb.web.api.callers import principal_of
 from kb.web.api.fields import MAX_ID
 

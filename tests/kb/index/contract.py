@@ -131,9 +131,9 @@ class VectorStoreContract:
 
     def test_a_filter_of_many_chunks_never_finds_fewer_than_there_are(self, kb, monkeypatch):
         monkeypatch.setattr(pgvector, "MAX_EXACT", 100)
-        from kb.index.mirrors import searching
+        from kb.index.mirrors import registry
 
-        monkeypatch.setattr(searching, "MAX_EXACT", 100)
+        monkeypatch.setattr(registry, "MAX_EXACT", 100)
         nearest = unit(np.random.default_rng(2).standard_normal((400, 3)) * 0.05 + QUERY)
         farthest = unit(np.random.default_rng(3).standard_normal((150, 3)) * 0.05 - QUERY)
         chunk_ids = self.add(kb, *nearest, *farthest)

@@ -2,8 +2,7 @@
 
 import time
 
-from kb.index.mirrors.registry import mirror
-from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
+from kb.index.mirrors.registry import MirroredKeywordStore, MirroredVectorStore, mirror
 from kb.index.pgvector import PgVectorStore
 from kb.index.services.stores.applying import changes_apply, queue_all_chunks
 from kb.models import KnowledgeBase

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.base.filter_values import InvalidFilter
+from kb.base.text import InvalidFilter
 from kb.index.conditions import STRICT_OPERATORS, Operator
 from kb.index.filters import Filters, read_conditions, write_conditions
 

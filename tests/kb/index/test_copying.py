@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from pgvector import HalfVector
 
-from kb.base.db.connections import vector_text
-from kb.index.preparing import copy_rows
+from kb.base.db.transactions import vector_text
+from kb.index.services.writing import copy_rows
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from tests.factories import make_document, make_kb
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.base.filter_values import InvalidFilter
+from kb.base.text import InvalidFilter
 from kb.index.conditions import STRICT_OPERATORS, Condition, Operator
 from kb.index.filters import Filters, chunk_ids
 from kb.models import Chunk, Concept, ConceptTerm, Document

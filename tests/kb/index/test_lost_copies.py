@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from kb.index.mirrors.registry import mirror
-from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
+from kb.index.mirrors.registry import MirroredKeywordStore, MirroredVectorStore, mirror
 from retrieval.errors import ChannelUnavailable
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kb.base.filter_values import InvalidFilter
+from kb.base.text import InvalidFilter
 from kb.index.conditions import LENIENT_OPERATORS, Logic
 from kb.index.filters import Filters, chunk_ids
 from kb.models import Document

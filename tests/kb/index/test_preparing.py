@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kb.index.keywords import Extraction, Source
-from kb.index.preparing import (
+from kb.index.services.writing import (
     Prepared,
     add_vectors,
     prepare,

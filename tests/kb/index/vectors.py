@@ -7,7 +7,7 @@ import numpy as np
 from django.db import connection, connections
 from pgvector import HalfVector
 
-from kb.base.db.connections import own_session
+from kb.base.db.transactions import own_session
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes
 from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Document

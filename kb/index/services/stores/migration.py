@@ -13,8 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.connections import fetch_all
-from kb.base.db.transactions import Purpose
+from kb.base.db.transactions import Purpose, fetch_all
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.mirrors.protocol import StoreError, TextCollection, VectorCollection

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.access.models import KnowledgeBase, Principal, User
-from kb.base.db.connections import fetch_all
+from kb.base.db.transactions import fetch_all
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.files import FilesUnavailable, delete_folder
 from kb.content.models import Document, documents_folder, upload_path

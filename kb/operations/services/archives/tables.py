@@ -9,7 +9,7 @@ from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk, Document
 from kb.graph.models import Concept
 from kb.index.models import ChunkEmbedding
-from kb.index.preparing import ROWS_A_STATEMENT, write_postings, write_vectors
+from kb.index.services.writing import ROWS_A_STATEMENT, write_postings, write_vectors
 from kb.operations.services.archives.checking import rows_of
 from kb.operations.services.archives.format import VECTOR_KINDS, Table
 from kb.operations.services.archives.reading import Archive

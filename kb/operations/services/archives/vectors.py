@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from kb.content.models import Chunk
 from kb.index.models import ChunkEmbedding
-from kb.index.preparing import embed, tokenize
+from kb.index.services.writing import embed, tokenize
 from kb.operations.services.archives.checking import Contents, rows_of
 from kb.operations.services.archives.format import TABLE, VECTOR_KINDS, vector_parts
 from kb.operations.services.archives.reading import Archive, damaged

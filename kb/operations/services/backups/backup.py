@@ -23,7 +23,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
 from kb.access.models import KnowledgeBase, User
-from kb.base.db.connections import fetch_all
+from kb.base.db.transactions import fetch_all
 from kb.base.errors import Rejected
 from kb.base.files import private_file
 from kb.base.models import installation_id

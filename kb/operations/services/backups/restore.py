@@ -16,7 +16,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from kb.access.models import KnowledgeBase, User
-from kb.base.db.connections import fetch_all
+from kb.base.db.transactions import fetch_all
 from kb.base.errors import Rejected
 from kb.base.files import replace_file
 from kb.base.models import forget_installation

@@ -19,7 +19,7 @@ from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.connections import fetch_all
+from kb.base.db.transactions import fetch_all
 from kb.base.findings import Finding, State, broken, check, degraded, listed, ok, one_line
 from kb.content.models import Document
 from kb.index.mirrors.protocol import StoreError

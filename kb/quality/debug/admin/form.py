@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.filter_values import InvalidFilter
+from kb.base.text import InvalidFilter
 from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, read_conditions, write_conditions
 from kb.profiles.admin.choices import (

@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import QuerySet
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.db.connections import ConnectionReturningExecutor
+from kb.base.db.transactions import ConnectionReturningExecutor
 from kb.content.models import Chunk
 from kb.index.models import KnowledgeBaseVersion
 from kb.profiles.services import reference

@@ -19,8 +19,7 @@ from django.utils import timezone
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.net.addresses import parse_url
-from kb.base.net.backend import Deadline
-from kb.base.net.client import Ask, Fetched, WebClient
+from kb.base.net.client import Ask, Deadline, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client
 from kb.base.text import storable

@@ -3,7 +3,7 @@
 import pytest
 from django.db import DataError, connection, transaction
 
-from kb.base.db.connections import binary_cursor, streaming_cursor, untimed_cursor
+from kb.base.db.transactions import binary_cursor, streaming_cursor, untimed_cursor
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

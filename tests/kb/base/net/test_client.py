@@ -5,10 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.base.net.addresses import AllowList, Guard
-from kb.base.net.backend import MIB, Deadline, Inflater, gunzip
-from kb.base.net.client import MAX_REDIRECTS, Ask
+from kb.base.net.client import MAX_REDIRECTS, MIB, Ask, Deadline, Inflater, Politeness, gunzip
 from kb.base.net.errors import FetchCode, FetchError
-from kb.base.net.politeness import Politeness
 from tests.web_server import Page, client_for
 
 ANYTHING = Ask()

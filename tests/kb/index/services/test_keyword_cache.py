@@ -4,7 +4,7 @@ from django.db import connection
 from kb.base.db.transactions import Purpose
 from kb.base.models import installation_id
 from kb.index.bm25 import BM25Store, RedisTier, index_fingerprint
-from kb.index.services.keyword_cache import (
+from kb.index.services.reindex import (
     IndexState,
     add_index_state,
     database_bytes,

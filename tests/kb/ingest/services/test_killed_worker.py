@@ -119,8 +119,8 @@ def survivor(media, django_db_setup, django_db_blocker):
     [
         pytest.param("kb.ingest.services.indexing", "_parse", "before", id="parse"),
         pytest.param("kb.ingest.services.indexing", "split", "before", id="chunk"),
-        pytest.param("kb.index.preparing", "tokenize", "before", id="tokenize"),
-        pytest.param("kb.index.preparing", "embed", "after", id="embed"),
+        pytest.param("kb.index.services.writing", "tokenize", "before", id="tokenize"),
+        pytest.param("kb.index.services.writing", "embed", "after", id="embed"),
         pytest.param("kb.ingest.services.indexing", "write_recuts", "after", id="write"),
     ],
 )
@@ -150,8 +150,8 @@ def test_a_killed_workers_document_is_indexed_once_by_the_next(document, media, 
     [
         pytest.param("kb.ingest.services.indexing", "_parse", "after", id="parse"),
         pytest.param("kb.ingest.services.indexing", "split", "before", id="chunk"),
-        pytest.param("kb.index.preparing", "tokenize", "before", id="tokenize"),
-        pytest.param("kb.index.preparing", "embed", "after", id="embed"),
+        pytest.param("kb.index.services.writing", "tokenize", "before", id="tokenize"),
+        pytest.param("kb.index.services.writing", "embed", "after", id="embed"),
         pytest.param("kb.ingest.services.indexing", "_finish", "after", id="write"),
     ],
 )

@@ -2,7 +2,7 @@ import pytest
 from django.db import connection
 
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.base.filter_values import InvalidFilter
+from kb.base.text import InvalidFilter
 from kb.ingest.services.documents import BATCH
 from kb.models import Chunk, Document, Principal
 from kb.search.services.texts import ID_FIELD, PermittedTexts

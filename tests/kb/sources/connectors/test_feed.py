@@ -2,8 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kb.base.net.backend import Deadline
-from kb.base.net.client import Fetched
+from kb.base.net.client import Deadline, Fetched
 from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors.feed import read_feed
 

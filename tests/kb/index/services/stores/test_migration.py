@@ -347,7 +347,7 @@ def test_what_is_written_and_applied_while_a_copy_is_counted_does_not_have_it_fi
 
 def test_another_language_has_the_texts_cut_anew(kb, milvus):
     from kb.content.services import knowledge_base_update
-    from kb.index.mirrors.searching import MirroredKeywordStore
+    from kb.index.mirrors.registry import MirroredKeywordStore
 
     move(kb, "milvus")
     make_document(kb, "the thermostat has a warranty of two years")

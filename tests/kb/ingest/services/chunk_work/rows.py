@@ -14,8 +14,7 @@ def texts_of(document):
 
 def is_indexed(chunk):
     """Whether every index holds the chunk as it is."""
-    from kb.index.preparing import tokenize
-    from kb.index.services.writing import searchable_text_of, tokenizers_of
+    from kb.index.services.writing import searchable_text_of, tokenize, tokenizers_of
     from kb.providers.embedding_models import embedder
 
     text, kb = searchable_text_of(chunk), chunk.knowledge_base
