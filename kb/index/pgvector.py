@@ -6,7 +6,7 @@ What an index finds beside a comparison of all vectors is measured, and how deep
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -31,44 +31,22 @@ DEFAULT_EF_SEARCH: Final = 128
 REFRESH_SECONDS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """What an index is asked with.
-
-    Attributes:
-        method: of the index.
-        depth: `hnsw.ef_search`, or `ivfflat.probes`.
-        is_used: False: all vectors are compared.
-    """
-
-    method: VectorIndex.Method
-    depth: int
-    is_used: bool = True
-
-    @property
-    def statements(self) -> str:
-        """Sets the depth for the rest of the transaction, which is the statement that follows where there is none."""
-        if self.method is VectorIndex.Method.HNSW:
-            return f"SET LOCAL hnsw.ef_search = {self.depth};" if self.depth != DEFAULT_EF_SEARCH else ""
-        return f"SET LOCAL ivfflat.probes = {self.depth};"
+UNMEASURED: Final = VectorIndex(method=VectorIndex.Method.HNSW, effort=DEFAULT_EF_SEARCH)
 
 
-UNMEASURED: Final = Effort(VectorIndex.Method.HNSW, DEFAULT_EF_SEARCH)
-
-
-def forget_efforts() -> None:
-    """Has the next search of this process ask for the efforts again."""
-    _efforts.cache_clear()
+def _settings_of(index: VectorIndex) -> str:
+    """Sets the effort for the rest of the transaction, which is the statement that follows where there is none."""
+    if index.method == VectorIndex.Method.IVFFLAT:
+        return f"SET LOCAL ivfflat.probes = {index.effort};"
+    return f"SET LOCAL hnsw.ef_search = {index.effort};" if index.effort != DEFAULT_EF_SEARCH else ""
 
 
 @lru_cache(maxsize=1)
-def _efforts(minute: int) -> Mapping[tuple[int, str, str], Effort]:  # noqa: ARG001 - the next one asks again
+def efforts(minute: int) -> Mapping[tuple[int, str, str], VectorIndex]:  # noqa: ARG001 - the next one asks again
     """Those that differ from the default, which are few: one small query a minute and process."""
     rows = VectorIndex.objects.filter(method=settings.VECTOR_INDEX_METHOD)
-    return {
-        (row.knowledge_base_id, row.model, row.kind): Effort(VectorIndex.Method(row.method), row.effort, row.is_used)
-        for row in rows.exclude(method=VectorIndex.Method.HNSW, effort=DEFAULT_EF_SEARCH, is_used=True)
-    }
+    differing = rows.exclude(method=VectorIndex.Method.HNSW, effort=DEFAULT_EF_SEARCH, is_used=True)
+    return {(row.knowledge_base_id, row.model, row.kind): row for row in differing}
 
 
 # So many chunks are compared one by one sooner than an index is searched for those among them.
@@ -120,15 +98,19 @@ class PgVectorStore:
         has_several = kind == ChunkEmbedding.Kind.QUESTION
         exact = statement.format(dimension=len(vector), exactly=EXACTLY)
         exact = (BEST_OF_EACH.format(distances=exact) if has_several else exact) + NEAREST
-        efforts = _efforts(int(time.monotonic() // REFRESH_SECONDS))
-        effort = efforts.get((kb_id, model_id, str(kind)), UNMEASURED)
-        if (only is not None and only.size <= MAX_EXACT) or not effort.is_used:
-            return _found(_rows(exact, wanted | {"limit": k}))
+        measured = efforts(int(time.monotonic() // REFRESH_SECONDS))
+        index = measured.get((kb_id, model_id, str(kind)), UNMEASURED)
+        if (only is not None and only.size <= MAX_EXACT) or not index.is_used:
+            return _found(fetch_all(exact, wanted | {"limit": k}))
         by_index = statement.format(dimension=len(vector), exactly="") + NEAREST
-        limit = k * QUESTIONS_READ if has_several else k
-        chunk_ids, similarities = _found(_rows(by_index, wanted | {"limit": limit}, effort))
+        prelude = _settings_of(index)  # in the same round trip
+        with connection.cursor() as cursor:
+            cursor.execute(prelude + by_index, wanted | {"limit": k * QUESTIONS_READ if has_several else k})
+            if prelude:
+                cursor.nextset()
+            chunk_ids, similarities = _found(cursor.fetchall())
         if chunk_ids.size < k:
-            return _found(_rows(exact, wanted | {"limit": k}))
+            return _found(fetch_all(exact, wanted | {"limit": k}))
         return chunk_ids[:k], similarities[:k]
 
     def similarities(
@@ -144,7 +126,7 @@ class PgVectorStore:
             return np.empty(0)
         wanted = _values(kb_id, model_id, vector, kind) | {"only": array_text(chunk_ids.tolist())}
         compared = (DISTANCES + AMONG).format(dimension=len(vector), exactly="")
-        distances = dict(_rows(BEST_OF_EACH.format(distances=compared), wanted))
+        distances = dict(fetch_all(BEST_OF_EACH.format(distances=compared), wanted))
         return 1.0 - np.array([distances.get(chunk_id, np.nan) for chunk_id in chunk_ids.tolist()])
 
 
@@ -152,18 +134,7 @@ def _values(kb_id: int, model_id: str, vector: NDArray[np.float32], kind: str) -
     return {"kb": kb_id, "model": model_id, "kind": str(kind), "vector": vector_text(vector)}
 
 
-def _rows(statement: str, values: dict[str, Any], effort: Effort | None = None) -> list[tuple[int, float]]:
-    """The rows of a statement; one that asks for an effort of its own has it in the same round trip."""
-    prelude = effort.statements if effort else ""
-    with connection.cursor() as cursor:
-        cursor.execute(prelude + statement, values)
-        if prelude:
-            cursor.nextset()
-        rows: list[tuple[int, float]] = cursor.fetchall()
-    return rows
-
-
-def _found(rows: list[tuple[int, float]]) -> Found:
+def _found(rows: list[tuple[Any, ...]]) -> Found:
     """Each chunk once, with its best; a vector of length 0 has no direction, so it is not found."""
     best: dict[int, float] = {}
     # Once more, since the lists of an IVFFlat index that is scanned further are not in order.
@@ -211,13 +182,9 @@ OWN = " AND chunk_id = %(chunk)s"
 
 @dataclass(frozen=True, slots=True)
 class ExactPlace:
-    """A chunk among all that can be found by vectors of one kind.
+    """A chunk among the `total` that can be found by vectors of one kind.
 
-    Attributes:
-        rank: from 1; None where it has no such vector, or one of length 0.
-        similarity: its cosine; None likewise.
-        total: how many chunks have one.
-        is_indexed: searches go through an approximate index.
+    Its rank, from 1, and its cosine are None where it has no such vector, or one of length 0.
     """
 
     rank: int | None
@@ -236,16 +203,9 @@ def exact_place(
     keyword_share: float = 0.0,
     only: NDArray[np.int64] | None = None,
 ) -> ExactPlace:
-    """The place of a chunk among the enabled ones, counted by the database over all of them.
+    """The place of a chunk among the enabled ones, or those of `only`, counted by the database over all of them.
 
-    Args:
-        kb_id: the knowledge base.
-        model_id: whose vectors are compared.
-        vector: of the query, shape (dimension,).
-        chunk_id: the chunk.
-        kind: which of the chunks' vectors.
-        keyword_share: that of the vectors of keywords, where chunks have one.
-        only: ids of the chunks that may be found, ascending; None: all.
+    The vector of the query is of shape (dimension,); `keyword_share` is that of the vectors of keywords, where there are any.
     """
     values: dict[str, Any] = {
         "kb": kb_id,
@@ -293,11 +253,7 @@ ORDER BY distance LIMIT %(count)s
 
 
 def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
-    """Measures the indexes that are new, of another method, older than a week, or a fifth larger or smaller than measured.
-
-    Args:
-        kb_id: the knowledge base; None: all.
-    """
+    """Measures the indexes that are new, of another method, older than a week, or a fifth larger or smaller than measured."""
     with try_lock(Purpose.VECTOR_INDEX) as taken:
         if not taken:
             return []
@@ -315,12 +271,13 @@ def measure(space: VectorSpace) -> VectorIndex | None:
     """Measures one index at rising efforts until it finds enough, and keeps the result; None where there is no vector."""
     values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": SAMPLE}
     sample = [vector for (vector,) in fetch_all(SAMPLED, values)]
-    exact, exact_ms = _timed_search(space, sample, effort=None)
+    exact, exact_ms = _timed_search(space, sample, index=None)
     if not exact or not all(distances.size for distances in exact):  # some are deleted under way
         return None
     sample = sample[: len(exact)]
+    method = chosen_method()
     for effort in _efforts_to_try(space):
-        found, index_ms = _timed_search(space, sample, effort)
+        found, index_ms = _timed_search(space, sample, VectorIndex(method=method, effort=effort))
         recall = recall_of(found, exact)
         if recall >= settings.VECTOR_RECALL_TARGET:
             break
@@ -330,8 +287,8 @@ def measure(space: VectorSpace) -> VectorIndex | None:
         model=space.model_id,
         kind=space.kind,
         defaults={
-            "method": effort.method,
-            "effort": effort.depth,
+            "method": method,
+            "effort": effort,
             "is_used": is_enough or exact_ms > EXACT_AT_MOST_MS,
             "vectors": space.vectors,
             "recall": recall,
@@ -340,7 +297,7 @@ def measure(space: VectorSpace) -> VectorIndex | None:
             "index_ms": index_ms,
         },
     )
-    forget_efforts()
+    efforts.cache_clear()
     log = logger.info if is_enough else logger.warning
     log("the vector index %s finds %.3f of the nearest %s", space.index_name, recall, DEPTH)
     return row
@@ -358,13 +315,11 @@ def recall_of(found: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float
     return min(float(np.mean(shares)), 1.0)
 
 
-def _efforts_to_try(space: VectorSpace) -> Iterator[Effort]:
-    method = chosen_method()
-    if method is VectorIndex.Method.HNSW:
-        yield from (Effort(method, ef_search) for ef_search in EF_SEARCHES)
-        return
+def _efforts_to_try(space: VectorSpace) -> Sequence[int]:
+    if chosen_method() is VectorIndex.Method.HNSW:
+        return EF_SEARCHES
     first = max(1, round(space.lists**0.5))
-    yield from (Effort(method, min(first * factor, space.lists)) for factor in PROBES_FACTORS)
+    return [min(first * factor, space.lists) for factor in PROBES_FACTORS]
 
 
 def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
@@ -373,8 +328,10 @@ def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
     return abs(space.vectors - row.vectors) > GROWN * row.vectors
 
 
-def _timed_search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) -> tuple[list[np.ndarray], float]:
-    """Searches by the index at an effort, or, without one, compares all.
+def _timed_search(
+    space: VectorSpace, sample: Sequence[str], index: VectorIndex | None
+) -> tuple[list[np.ndarray], float]:
+    """Searches by the index at its effort, or, without one, compares all.
 
     Where the planner would rather compare all, it is kept from it: once the table has grown it will not.
 
@@ -386,12 +343,12 @@ def _timed_search(space: VectorSpace, sample: Sequence[str], effort: Effort | No
     end = time.monotonic() + MOST_SECONDS
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL statement_timeout = 0")
-        if effort is None:
+        if index is None:
             cursor.execute("SET LOCAL enable_indexscan = off")
         else:
-            cursor.execute(f"SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; {effort.statements}")
+            cursor.execute(f"SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; {_settings_of(index)}")
         for number, vector in enumerate(sample):
-            if effort is None and number >= LEAST_SAMPLE and time.monotonic() > end:
+            if index is None and number >= LEAST_SAMPLE and time.monotonic() > end:
                 break
             started = time.perf_counter()
             cursor.execute(NEAREST_DISTANCES.format(dimension=space.dimension), values | {"vector": vector})

@@ -49,7 +49,6 @@ class BuildMemory:
 
     @property
     def remedy(self) -> str:
-        """The setting that would be enough."""
         return f"INDEX_BUILD_MEMORY_MB={-(-self.needed // MEGABYTE)}"
 
 
@@ -70,8 +69,8 @@ def build_options(memory_bytes: int) -> dict[str, int]:
     workers = settings.INDEX_BUILD_WORKERS  # beside the process that builds; None: as the server is set
     if workers is None and settings.EMBEDDED:
         workers = min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 1))
-    options = {"maintenance_work_mem": memory_bytes // 1024, "max_parallel_maintenance_workers": workers}
-    return {name: value for name, value in options.items() if value is not None}
+    options = {} if workers is None else {"max_parallel_maintenance_workers": workers}
+    return {"maintenance_work_mem": memory_bytes // 1024, **options}
 
 
 def available_bytes() -> int:
@@ -181,30 +180,11 @@ def chosen_method() -> VectorIndex.Method:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The names of the indexes that were made and dropped; not done where another process was at it."""
+    """Names of indexes; not done where another process was at it."""
 
     created: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     is_done: bool = True
-
-
-OnProgress = Callable[[int, int], None]
-
-
-def maintain_vector_indexes(
-    kb_id: int | None = None, on_progress: OnProgress = lambda _done, _total: None
-) -> IndexChanges:
-    """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
-
-    Searches and writes go on meanwhile. Nothing is done while another process does this.
-
-    Args:
-        kb_id: the knowledge base; None: all, and what deleted ones have left behind.
-        on_progress: given how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
-    """
-    # One process at a time, since an index being made looks like one that was left unfinished.
-    with try_lock(Purpose.VECTOR_INDEX) as taken:
-        return _maintain(kb_id, on_progress) if taken else IndexChanges(is_done=False)
 
 
 def builds_under_way() -> dict[str, int]:
@@ -224,26 +204,40 @@ def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
     return [space for space in vector_spaces(kb_id) if space.is_wanted and not space.has_index]
 
 
-def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
-    spaces = {space.index_name: space for space in vector_spaces(kb_id)}
-    there = _indexes(kb_id)
-    keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
-    broken = [name for name, is_valid in there.items() if not is_valid]
-    unwanted = [name for name, is_valid in there.items() if is_valid and name not in keep]
-    create = [
-        space
-        for name, space in spaces.items()
-        if not space.has_index and (space.is_wanted or (name in keep and space.is_searched))
-    ]
-    if not (create or broken or unwanted):
-        return IndexChanges()
-    with own_session() as session:
-        for name in broken:
-            _run(session, DROP.format(name=sql.Identifier(name)))
-        with _watched(create, on_progress):
-            created = [space.index_name for space in create if _create(session, space)]
-        for name in unwanted:  # now, since one of another method has served until here
-            _run(session, DROP.format(name=sql.Identifier(name)))
+def maintain_vector_indexes(
+    kb_id: int | None = None, on_progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> IndexChanges:
+    """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
+
+    Searches and writes go on meanwhile. Nothing is done while another process does this.
+
+    Args:
+        kb_id: the knowledge base; None: all, and what deleted ones have left behind.
+        on_progress: given how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
+    """
+    # One process at a time, since an index being made looks like one that was left unfinished.
+    with try_lock(Purpose.VECTOR_INDEX) as taken:
+        if not taken:
+            return IndexChanges(is_done=False)
+        spaces = {space.index_name: space for space in vector_spaces(kb_id)}
+        there = _indexes(kb_id)
+        keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
+        broken = [name for name, is_valid in there.items() if not is_valid]
+        unwanted = [name for name, is_valid in there.items() if is_valid and name not in keep]
+        create = [
+            space
+            for name, space in spaces.items()
+            if not space.has_index and (space.is_wanted or (name in keep and space.is_searched))
+        ]
+        if not (create or broken or unwanted):
+            return IndexChanges()
+        with own_session() as session:
+            for name in broken:
+                _run(session, DROP.format(name=sql.Identifier(name)))
+            with _watched(create, on_progress):
+                created = [space.index_name for space in create if _create(session, space)]
+            for name in unwanted:  # now, since one of another method has served until here
+                _run(session, DROP.format(name=sql.Identifier(name)))
     return IndexChanges(tuple(created), (*broken, *unwanted))
 
 
@@ -268,13 +262,10 @@ def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
         model=sql.Literal(space.model_id),
         kind=sql.Literal(space.kind),
     )
-    memory = space.memory
+    name, memory = space.index_name, space.memory
     if not memory.is_enough:
         logger.warning(
-            "the vector index %s of %s vectors will be built slowly: set %s",
-            space.index_name,
-            space.vectors,
-            memory.remedy,
+            "the vector index %s of %s vectors will be built slowly: set %s", name, space.vectors, memory.remedy
         )
     _set(session, build_options(memory.given))
     try:
@@ -283,21 +274,20 @@ def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
         except DatabaseError as error:
             if not (getattr(error.__cause__, "sqlstate", None) or "").startswith(NO_RESOURCES):
                 raise
-            logger.warning("%s: %s. It is built again by one process.", space.index_name, error)
-            _run(session, DROP.format(name=sql.Identifier(space.index_name)))
+            logger.warning("%s: %s. It is built again by one process.", name, error)
+            _run(session, DROP.format(name=sql.Identifier(name)))
             # Several processes share memory, of which there may be less (in a container: shm_size).
             _set(session, {"max_parallel_maintenance_workers": 0})
             _run(session, statement)
     except DatabaseError as error:  # out of disk: the others are made all the same, and this one is tried again
-        logger.warning("the vector index %s of %s vectors was not made: %s", space.index_name, space.vectors, error)
+        logger.warning("the vector index %s of %s vectors was not made: %s", name, space.vectors, error)
         return False
-    logger.info("made the vector index %s of %s vectors", space.index_name, space.vectors)
+    logger.info("made the vector index %s of %s vectors", name, space.vectors)
     return True
 
 
 @contextmanager
-def _watched(spaces: list[VectorSpace], on_progress: OnProgress) -> Iterator[None]:
-    """Reports how far the builds of indexes are, beside the thread that waits for them."""
+def _watched(spaces: list[VectorSpace], on_progress: Callable[[int, int], None]) -> Iterator[None]:
     sizes = {space.index_name: space.vectors for space in spaces}
     total, ended = sum(sizes.values()), Event()
 

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from kb.base.findings import State
-from kb.index.pgvector import PgVectorStore, forget_efforts, measure_due, recall_of
+from kb.index.pgvector import PgVectorStore, efforts, measure_due, recall_of
 from kb.index.vector_index import maintain_vector_indexes
 from kb.models import ChunkEmbedding, KnowledgeBase, VectorIndex
 from kb.operations.services.health.indexes import vector_recall
@@ -24,12 +24,12 @@ COUNT = 3_000
 @pytest.fixture(autouse=True)
 def _small_threshold(settings):
     settings.VECTOR_INDEX_MIN_ROWS = 100
-    forget_efforts()
+    efforts.cache_clear()
     yield
     KnowledgeBase.objects.all().delete()
     ChunkEmbedding.objects.all().delete()
     maintain_vector_indexes()
-    forget_efforts()
+    efforts.cache_clear()
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_the_depth_of_one_search_does_not_stay_for_the_next(kb):
     fill(kb, clustered(500))
     sweep_vector_indexes()
     VectorIndex.objects.update(effort=512)
-    forget_efforts()
+    efforts.cache_clear()
 
     _found, _similarities, statement = search(kb, clustered(1)[0])
 

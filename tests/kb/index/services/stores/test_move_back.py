@@ -8,7 +8,7 @@ from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.index import vector_index
-from kb.index.pgvector import forget_efforts
+from kb.index.pgvector import efforts
 from kb.index.services.stores.migration import STORE_MOVE, migration_start
 from kb.index.vector_index import maintain_vector_indexes, vector_spaces
 from kb.jobs.moves import AlreadyRunning
@@ -34,7 +34,7 @@ def kb(settings):
     KnowledgeBase.objects.all().delete()
     ChunkEmbedding.objects.all().delete()
     maintain_vector_indexes()
-    forget_efforts()
+    efforts.cache_clear()
 
 
 def test_its_index_is_made_and_measured_and_told_on_the_page(kb, client):
