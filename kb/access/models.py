@@ -18,9 +18,9 @@ from django.utils.translation import pgettext_lazy
 from rest_framework_api_key.crypto import KeyGenerator
 from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
 
-from kb.base.db.audit_triggers import API_KEY, INVITATION, KNOWLEDGE_BASE, MEMBERSHIP, USER, key_binding_triggers
+from kb.base.db.audit_triggers import API_KEY, INVITATION, KEY_BINDING_TRIGGERS, KNOWLEDGE_BASE, MEMBERSHIP, USER
 from kb.base.db.transactions import columns_of, rows_of
-from kb.base.db.triggers import knowledge_base_store_triggers, knowledge_base_triggers
+from kb.base.db.triggers import KNOWLEDGE_BASE_TRIGGERS
 
 
 class User(AbstractUser):
@@ -202,7 +202,7 @@ class ApiKeyKnowledgeBase(ApiKey.knowledge_bases.through):  # type: ignore[misc,
 
     class Meta:
         proxy = True
-        triggers: ClassVar = key_binding_triggers()
+        triggers: ClassVar = KEY_BINDING_TRIGGERS
 
 
 class KnowledgeBase(models.Model):
@@ -307,8 +307,7 @@ class KnowledgeBase(models.Model):
         ordering = ("name", "pk")
         constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="kb_name_per_owner")]
         triggers: ClassVar = [
-            *knowledge_base_triggers(),
-            *knowledge_base_store_triggers(),
+            *KNOWLEDGE_BASE_TRIGGERS,
             *KNOWLEDGE_BASE.triggers(),
         ]
 

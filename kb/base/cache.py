@@ -146,7 +146,6 @@ def _signer(secret: str) -> Signer:
 
 
 def shared_redis() -> SharedRedis:
-    """The Redis of the caches, one client a process."""
     with _first_use:
         return _redis_at(settings.CACHES["bm25"]["LOCATION"])
 
@@ -161,7 +160,6 @@ def shared_cache_unavailable() -> bool:
 
 
 def hot_queries() -> ByteCache:
-    """The responses of searches, one cache a process."""
     with _first_use:
         return _hot_queries()
 

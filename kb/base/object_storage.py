@@ -30,8 +30,6 @@ def _mapped_errors() -> Iterator[None]:
 
 
 class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
-    """An object, fetched whole when it is first read."""
-
     @_mapped_errors()
     def _get_file(self) -> Any:
         return super()._get_file()

@@ -18,7 +18,6 @@ def as_values(answer: Any) -> Any:
 
 
 def as_json(answer: Any) -> bytes:
-    """An answer as JSON, UTF-8."""
     return msgspec.json.encode(answer, enc_hook=_plain)
 
 

@@ -82,7 +82,6 @@ class InvalidFilter(RetrievalError):
     """
 
     def __init__(self, field: str, message: str, **values: object) -> None:
-        """Puts `field` and the values into the message."""
         super().__init__(message % {"field": field, **values})
         self.field = field
 

@@ -9,9 +9,9 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
-from kb.base.db.audit_triggers import DOCUMENT, chunk_audit_triggers
+from kb.base.db.audit_triggers import CHUNK_AUDIT_TRIGGERS, DOCUMENT
 from kb.base.db.transactions import lock_knowledge_bases
-from kb.base.db.triggers import chunk_store_triggers, chunk_triggers, document_triggers
+from kb.base.db.triggers import CHUNK_TRIGGERS, DOCUMENT_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.text import validate_metadata
 
@@ -168,7 +168,7 @@ class Document(models.Model):
                 name="document_unfinished",
             ),
         ]
-        triggers: ClassVar = [*document_triggers(), *DOCUMENT.triggers()]
+        triggers: ClassVar = [*DOCUMENT_TRIGGERS, *DOCUMENT.triggers()]
 
     def __str__(self) -> str:
         return self.title or self.source
@@ -247,7 +247,7 @@ class Chunk(models.Model):
             ),
         ]
         indexes: ClassVar = [models.Index(fields=["content_hash"], name="chunk_by_content")]
-        triggers: ClassVar = [*chunk_triggers(), *chunk_store_triggers(), *chunk_audit_triggers()]
+        triggers: ClassVar = [*CHUNK_TRIGGERS, *CHUNK_AUDIT_TRIGGERS]
 
     def __str__(self) -> str:
         return f"{self.document} #{self.position + 1}"

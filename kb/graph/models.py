@@ -12,7 +12,7 @@ from django.utils.translation import pgettext_lazy
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM
 from kb.base.db.transactions import lock_knowledge_bases
-from kb.base.db.triggers import content_triggers, document_concept_triggers, fact_source_triggers, fact_triggers
+from kb.base.db.triggers import CONTENT_TRIGGERS, DOCUMENT_CONCEPT_TRIGGERS, FACT_SOURCE_TRIGGERS, FACT_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.text import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
 from kb.content.models import Chunk, Document
@@ -87,7 +87,7 @@ class Concept(GraphRow):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="concept_name_per_kb"),
         ]
-        triggers: ClassVar = [*content_triggers(), *CONCEPT.triggers()]
+        triggers: ClassVar = [*CONTENT_TRIGGERS, *CONCEPT.triggers()]
 
     def __str__(self) -> str:
         return self.name
@@ -145,7 +145,7 @@ class ConceptTerm(GraphName):
         indexes: ClassVar = [
             models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix"),
         ]
-        triggers: ClassVar = [*content_triggers(), *TERM.triggers()]
+        triggers: ClassVar = [*CONTENT_TRIGGERS, *TERM.triggers()]
 
 
 class Entity(GraphRow):
@@ -203,7 +203,7 @@ class EntityName(GraphName):
         indexes: ClassVar = [
             models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="entity_by_prefix"),
         ]
-        triggers: ClassVar = content_triggers()
+        triggers: ClassVar = CONTENT_TRIGGERS
 
 
 class GraphFact(GraphRow):
@@ -246,7 +246,7 @@ class GraphFact(GraphRow):
             models.Index("knowledge_base", Left("subject_key", PREFIX_CHARACTERS), name="fact_by_subject_prefix"),
             models.Index("knowledge_base", Left("object_key", PREFIX_CHARACTERS), name="fact_by_object_prefix"),
         ]
-        triggers: ClassVar = [*fact_triggers(), *FACT.triggers()]
+        triggers: ClassVar = [*FACT_TRIGGERS, *FACT.triggers()]
 
     def __str__(self) -> str:
         return f"{self.subject} · {self.predicate} · {self.object}"
@@ -268,7 +268,7 @@ class GraphFact(GraphRow):
 class FactSource(models.Model):
     """A document, and its chunk as long as that is there, in which a language model found a fact.
 
-    A fact of a language model goes with the last of its sources: see `fact_source_triggers`.
+    A fact of a language model goes with the last of its sources: see `FACT_SOURCE_TRIGGERS`.
     """
 
     fact = models.ForeignKey(GraphFact, models.CASCADE, related_name="sources", verbose_name=_("graph fact"))
@@ -283,7 +283,7 @@ class FactSource(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["fact", "document", "chunk"], name="fact_source_once"),
         ]
-        triggers: ClassVar = fact_source_triggers()
+        triggers: ClassVar = FACT_SOURCE_TRIGGERS
 
     def __str__(self) -> str:
         return str(self.document)
@@ -365,4 +365,4 @@ class DocumentConcept(Document.concepts.through):  # type: ignore[misc, name-def
 
     class Meta:
         proxy = True
-        triggers: ClassVar = document_concept_triggers()
+        triggers: ClassVar = DOCUMENT_CONCEPT_TRIGGERS

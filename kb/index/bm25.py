@@ -4,12 +4,11 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 from django.conf import settings
 from django.core.cache import caches
@@ -76,16 +75,12 @@ class RedisTier:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
 
-    @property
-    def _cache(self) -> Any:
-        return caches["bm25"]
-
     @_as_unavailable(ConnectionInterrupted, RedisError)
     def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
         held = self._held(key.kb_id)
         if held is None or not held.serves(key):
             return None
-        payload: bytes | None = self._cache.get(str(held))
+        payload: bytes | None = caches["bm25"].get(str(held))
         return None if payload is None else (held, payload)
 
     @_as_unavailable(ConnectionInterrupted, RedisError)
@@ -97,28 +92,27 @@ class RedisTier:
             return False
         if held != key:
             self.drop(key.kb_id)
-        self._cache.set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
+        caches["bm25"].set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
         return True
 
     @_as_unavailable(ConnectionInterrupted, RedisError)
     def drop(self, kb_id: int) -> None:
         held = self._held(kb_id)
-        self._cache.delete_many([self._pointer(kb_id), *([] if held is None else [str(held)])])
+        caches["bm25"].delete_many([self._pointer(kb_id), *([] if held is None else [str(held)])])
 
     @_as_unavailable(ConnectionInterrupted, RedisError)
     def size(self, kb_id: int) -> int:
-        """Bytes of the knowledge base's payload; 0 where there is none."""
-        held, client = self._held(kb_id), self._cache.client
+        held, client = self._held(kb_id), caches["bm25"].client
         return 0 if held is None else int(client.get_client(write=False).strlen(client.make_key(str(held))))
 
     def _held(self, kb_id: int) -> CacheKey | None:
         """What the pointer says; nothing where it holds garbage, which goes, so that it is met and logged once."""
         try:
-            pointer: bytes | None = self._cache.get(self._pointer(kb_id))
+            pointer: bytes | None = caches["bm25"].get(self._pointer(kb_id))
             return None if pointer is None else CacheKey.parse(pointer.decode())
         except (ValueError, ResponseError):  # the latter for a key of another type
             logger.warning("the pointer to the keyword index of knowledge base %s holds garbage, removing it", kb_id)
-            self._cache.delete(self._pointer(kb_id))
+            caches["bm25"].delete(self._pointer(kb_id))
             return None
 
     @staticmethod
@@ -157,14 +151,12 @@ class DatabaseTier:
 
     @staticmethod
     def _columns(key: CacheKey) -> dict[str, int | str | bytes]:
-        return {
-            "kb": key.kb_id,
-            "version": key.version,
-            "tokenizer": key.tokenizer_id,
-            "format": key.fingerprint,
-        }
+        return {"kb": key.kb_id, "version": key.version, "tokenizer": key.tokenizer_id, "format": key.fingerprint}
 
 
+STILL_BUILT = gettext_noop(
+    "The keyword index is still being built: search again in a moment, or allow the search more time."
+)
 BUILDERS = 8  # some of them may wait for another process
 POLL_SECONDS = 0.1
 LOCK_PATIENCE_SECONDS = 60
@@ -175,11 +167,7 @@ CHANGED_SHARE_TO_BUILD = 0.1
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index with the version of the base that it stands on.
-
-    Attributes:
-        build_ms: what building the base took, where this process did it.
-    """
+    """An index with the version of the base that it stands on, and what building that took, where this process did it."""
 
     index: OkapiIndex
     base_version: int
@@ -239,24 +227,14 @@ class BM25Store:
             self._flights = _shared_flights()
 
     def request(self, kb_id: int, version: int, tokenizer_id: str) -> "RequestedIndex":
-        """The index of a version, or of a newer one where that is what the database holds by then.
+        """The index of a version, read when the caller's right was checked, or of a newer one that the database holds by then.
 
         Loading or building it starts now, off this thread; a thread with an open transaction may see what nobody else
         does, so there the work waits for `RequestedIndex.wait`, is done in place and published nowhere.
-
-        Args:
-            kb_id: the knowledge base, which the caller has checked that it may read.
-            version: as read together with that check.
-            tokenizer_id: whose postings to index.
         """
         return RequestedIndex(self, self._key(kb_id, version, tokenizer_id))
 
-    def live(self, key: CacheKey) -> Answer | None:
-        """What this process holds of the version or a newer one."""
-        return self._cache.live(key)
-
     def start(self, key: CacheKey) -> Future[Answer]:
-        """What loads or builds the index now, or does so already."""
         return self._flights.join(key.lineage, partial(self._obtain, key))
 
     def expire(self, kb_id: int) -> None:
@@ -265,7 +243,6 @@ class BM25Store:
             self._cache.drop(kb_id)
 
     def drop(self, kb_id: int) -> None:
-        """Frees what all three tiers hold of a knowledge base."""
         self._cache.drop(kb_id)
 
     def invalidate(self, kb_id: int) -> None:
@@ -285,18 +262,13 @@ class BM25Store:
         self._cache.drop(kb_id)
 
     def merge(self, kb_id: int, tokenizer_id: str) -> bool:
-        """Builds a new base, so that later searches read fewer changes.
-
-        Returns:
-            False: another process is building one.
-        """
+        """Builds a new base, so that later searches read fewer changes; False where another process is building one."""
         with try_lock(Purpose.BUILD_INDEX, kb_id) as taken:
             if taken:
                 self._publish(self._build(self._key(kb_id, 0, tokenizer_id)))
         return taken
 
     def stats(self) -> dict[str, TierStats]:
-        """Counters of this process by tier."""
         return self._cache.stats()
 
     @staticmethod
@@ -368,33 +340,17 @@ class BM25Store:
         return Found(StoredIndex(index, version, seconds * 1_000), wanted.at(version), BUILD_TIER)
 
     def in_transaction(self, key: CacheKey) -> Answer:
-        """For a thread with an open transaction, whose own changes count: kept and published nowhere."""
+        """For a thread with an open transaction, whose own changes count."""
         base = self._cache.held(key.at(log_start(key.kb_id)))
         return (base and self._updated(base)) or self._build(key)
 
-    def detail(self, answer: Answer) -> Mapping[str, Any]:
-        """What the trace shows of an answer."""
-        index = answer.value.index
-        return {
-            "cache_tier": answer.tier,
-            "version": answer.key.version,
-            "base_version": answer.value.base_version,
-            "changed_chunks": index.changed_count,
-            "indexed_chunks": index.chunk_count,
-            "index_bytes": index.nbytes,
-            "build_ms": answer.value.build_ms and round(answer.value.build_ms, 3),
-            "tiers": as_values(self.stats()),
-        }
-
 
 class RequestedIndex:
-    """An index that is there already or on its way."""
-
     def __init__(self, store: BM25Store, key: CacheKey) -> None:
         self._store = store
         self._key = key
         self._in_transaction = connection.in_atomic_block
-        self._answer = store.live(key)
+        self._answer = store._cache.live(key)
         self._flight = None if self._answer or self._in_transaction else store.start(key)
 
     def wait(self, deadline: float) -> LoadedIndex:
@@ -410,17 +366,20 @@ class RequestedIndex:
                 self._store.in_transaction(self._key) if self._in_transaction else self._landed(deadline)
             )
         except TimeoutError:
-            raise ChannelUnavailable(
-                DegradationCode.BM25_INDEX_BUILDING,
-                Message(
-                    gettext_noop(
-                        "The keyword index is still being built: search again in a moment, or allow the search more time."
-                    )
-                ),
-            ) from None
-        self._answer = answer
-        waited_ms = round((time.monotonic() - started) * 1_000, 3)
-        return LoadedIndex(answer.value.index, {**self._store.detail(answer), "waited_ms": waited_ms})
+            raise ChannelUnavailable(DegradationCode.BM25_INDEX_BUILDING, Message(STILL_BUILT)) from None
+        self._answer, stored = answer, answer.value
+        detail = {
+            "cache_tier": answer.tier,
+            "version": answer.key.version,
+            "base_version": stored.base_version,
+            "changed_chunks": stored.index.changed_count,
+            "indexed_chunks": stored.index.chunk_count,
+            "index_bytes": stored.nbytes,
+            "build_ms": stored.build_ms and round(stored.build_ms, 3),
+            "tiers": as_values(self._store.stats()),
+            "waited_ms": round((time.monotonic() - started) * 1_000, 3),
+        }
+        return LoadedIndex(stored.index, detail)
 
     def _landed(self, deadline: float) -> Answer:
         flight = self._flight
@@ -431,8 +390,7 @@ class RequestedIndex:
             if not answer.key.version or answer.key.serves(self._key):  # version 0: the knowledge base was deleted
                 break
             # That flight had started before this version was committed.
-            newer = self._store.live(self._key)
-            if newer is not None:
+            if newer := self._store._cache.live(self._key):
                 return newer
             flight = self._store.start(self._key)
         return answer

@@ -149,7 +149,6 @@ class Condition:
         return {"key": self.names[0], "op": self.operator, "value": self.value}
 
     def clause(self) -> Clause:
-        """The condition in SQL, with its values."""
         if not self.is_lenient:
             return self._strict_clause()
         test, values = self._test("value")
@@ -222,7 +221,6 @@ class Matching:
 
 
 def parse_conditions(field: str, value: Any, *, lenient: bool = False) -> tuple[Condition, ...]:
-    """Reads a list of conditions; raises as `Condition.parse`."""
     return tuple(
         Condition.parse(f"{field}[{place}]", each, lenient=lenient)
         for place, each in enumerate(read_list(field, value, MAX_CONDITIONS))
@@ -230,7 +228,6 @@ def parse_conditions(field: str, value: Any, *, lenient: bool = False) -> tuple[
 
 
 def joined(clauses: list[Clause], logic: Logic) -> Clause:
-    """Clauses joined by and or or, in brackets, with the values of all."""
     written = f" {logic.value.upper()} ".join(clause for clause, _values in clauses)
     return f"({written})", list(chain.from_iterable(values for _clause, values in clauses))
 

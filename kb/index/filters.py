@@ -110,7 +110,6 @@ class Filters:
 
     @property
     def is_empty(self) -> bool:
-        """Whether every chunk passes."""
         return self == type(self)()
 
     def as_dict(self) -> dict[str, Any]:

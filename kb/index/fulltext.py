@@ -257,8 +257,7 @@ def log_start(kb_id: int) -> int:
     return int(version)
 
 
-def long_change_logs(kb_ids: Sequence[int] | None = None) -> list[int]:
+def long_change_logs(kb_ids: list[int] | None = None) -> list[int]:
     """The knowledge bases, or those of the given ones, of which so much has changed that a new base is due."""
-    only = None if kb_ids is None else list(kb_ids)
-    values = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": only}
+    values = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": kb_ids}
     return [kb_id for (kb_id,) in fetch_all(LONG_LOGS, values)]

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from pgvector.django import HalfVectorField
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
-from kb.base.db.triggers import embedding_store_triggers, embedding_triggers, postings_store_triggers, postings_triggers
+from kb.base.db.triggers import EMBEDDING_TRIGGERS, POSTINGS_TRIGGERS
 from kb.base.messages import MessageField, shown
 from kb.content.models import Chunk
 
@@ -244,7 +244,7 @@ class ChunkPostings(models.Model):
             models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb"),
             GinIndex(fields=["lexemes"], name="postings_lexemes"),
         ]
-        triggers: ClassVar = [*postings_triggers(), *postings_store_triggers()]
+        triggers: ClassVar = [*POSTINGS_TRIGGERS]
 
     def __str__(self) -> str:
         return f"{self.chunk_id}: {self.tokenizer_id}"
@@ -308,7 +308,7 @@ class ChunkEmbedding(models.Model):
             ),
         ]
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
-        triggers: ClassVar = [*embedding_triggers(), *embedding_store_triggers()]
+        triggers: ClassVar = [*EMBEDDING_TRIGGERS]
 
     def __str__(self) -> str:
         return f"{self.chunk_id}: {self.kind} {self.model}"

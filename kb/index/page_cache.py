@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +76,6 @@ def knowledge_bases_by_use() -> list[int]:
 
 
 def is_reading() -> bool:
-    """Whether a process of this installation reads at this moment."""
     return bool(held_locks(Purpose.PAGE_CACHE))
 
 
@@ -110,32 +109,23 @@ def read_in() -> ReadIn | None:
             if caches["bm25"].get(note_key()) is not None:
                 return None
         with untimed_cursor():  # on a cold disk to count takes long, too
-            parts = list(_parts())
+            wanted = list(_parts())
+        end, parts, bytes_read = time.monotonic() + MOST_SECONDS, 0, 0
         with own_session(max_parallel_workers_per_gather=0) as session:
-            done = _read(session, parts, limit)
+            for size, read in wanted:
+                if bytes_read + size <= limit and time.monotonic() <= end:
+                    read(session=session)
+                    parts, bytes_read = parts + 1, bytes_read + size
         try:
             caches["bm25"].set(note_key(), b"1")
         except (ConnectionInterrupted, RedisError) as error:
             logger.warning("what was read into memory could not be noted, the next process reads it again: %s", error)
-    logger.info(
-        "read %s parts of %.1f GB into memory, left out %s", done.parts, done.bytes / SEGMENT_BYTES, done.left_out
-    )
+    done = ReadIn(parts, bytes_read, len(wanted) - parts)
+    logger.info("read %s parts of %.1f GB into memory, left out %s", parts, bytes_read / SEGMENT_BYTES, done.left_out)
     return done
 
 
-def _read(session: BaseDatabaseWrapper, wanted: Sequence[Part], limit: int) -> ReadIn:
-    end, parts, bytes_read, left_out = time.monotonic() + MOST_SECONDS, 0, 0, 0
-    for size, read in wanted:
-        if bytes_read + size > limit or time.monotonic() > end:
-            left_out += 1
-            continue
-        read(session=session)
-        parts, bytes_read = parts + 1, bytes_read + size
-    return ReadIn(parts, bytes_read, left_out)
-
-
 def _parts() -> Iterator[Part]:
-    """In the order in which they are wanted."""
     may_read = reads_indexes()
     if may_read:
         yield from map(_of_index, LOOKUPS)
@@ -147,8 +137,8 @@ def _parts() -> Iterator[Part]:
         for space in spaces[kb_id]:
             if may_read and space.has_index:
                 yield _of_index(space.index_name)
-            read = partial(fetch_all, VECTORS, (kb_id, space.model_id, space.kind))
-            yield space.vectors * (2 * space.dimension + ROW_BYTES), read
+            size = space.vectors * (2 * space.dimension + ROW_BYTES)
+            yield size, partial(fetch_all, VECTORS, (kb_id, space.model_id, space.kind))
         [(size,)] = fetch_all(CHUNK_BYTES, [kb_id])
         yield int(size), partial(fetch_all, CHUNKS, (kb_id,))
 

@@ -65,7 +65,6 @@ def most_build_bytes() -> int:
 
 
 def build_options(memory_bytes: int) -> dict[str, int]:
-    """The settings of a session that builds with so much memory."""
     workers = settings.INDEX_BUILD_WORKERS  # beside the process that builds; None: as the server is set
     if workers is None and settings.EMBEDDED:
         workers = min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 1))
@@ -155,7 +154,6 @@ class VectorSpace:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there are so many of them that an index is to be made."""
         return self.is_searched and _is_large(self)
 
     @property

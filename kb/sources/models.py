@@ -11,7 +11,7 @@ from django.utils.translation import pgettext_lazy
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE
-from kb.base.db.triggers import content_triggers, live_source_triggers
+from kb.base.db.triggers import CONTENT_TRIGGERS, LIVE_SOURCE_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.content.models import Document
@@ -107,7 +107,7 @@ class WebSource(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="web_source_name_per_kb"),
         ]
-        triggers: ClassVar = [*live_source_triggers(), *WEB_SOURCE.triggers()]
+        triggers: ClassVar = [*LIVE_SOURCE_TRIGGERS, *WEB_SOURCE.triggers()]
 
     def __str__(self) -> str:
         return self.name
@@ -225,7 +225,7 @@ class SearchProvider(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="search_provider_name_per_kb"),
         ]
-        triggers: ClassVar = [*content_triggers(), *EXTERNAL_SOURCE.triggers()]
+        triggers: ClassVar = [*CONTENT_TRIGGERS, *EXTERNAL_SOURCE.triggers()]
 
     def __str__(self) -> str:
         return self.name

@@ -31,6 +31,7 @@ _UPDATED = """
     RETURN NULL;
 """
 
+_EMPTY = "'{}'::jsonb"
 _ONLY_PEOPLE = "IF NOT kb_audit_attended() THEN RETURN NULL; END IF;"
 _CHANGED_CHUNKS = """
     SELECT id, knowledge_base_id, text, enabled, keywords, questions, heading_path, page FROM new_rows
@@ -79,7 +80,6 @@ class Audited:
 
     def triggers(self) -> list[pgtrigger.Trigger]:
         """One for each event; those of insertions and deletions fire once a statement."""
-        empty = "'{}'::jsonb"
         secrets = "".join(
             f""" || CASE WHEN OLD.{each} IS DISTINCT FROM NEW.{each} THEN '{{"{each}": [null, null]}}'::jsonb"""
             " ELSE '{}'::jsonb END"
@@ -87,7 +87,7 @@ class Audited:
         )
         return [
             statement_trigger(
-                "audit_insert", pgtrigger.Insert, self._added("create", "new_rows", empty, self._values("r"))
+                "audit_insert", pgtrigger.Insert, self._added("create", "new_rows", _EMPTY, self._values("r"))
             ),
             pgtrigger.Trigger(
                 name="audit_update",
@@ -104,20 +104,18 @@ class Audited:
                 ),
             ),
             statement_trigger(
-                "audit_delete", pgtrigger.Delete, self._added("delete", "old_rows", self._values("r"), empty)
+                "audit_delete", pgtrigger.Delete, self._added("delete", "old_rows", self._values("r"), _EMPTY)
             ),
         ]
 
-    def _added(self, action: str, rows: str, before: str, after: str) -> str:
+    def _added(self, action: str, rows: str, before: str, after: str, limit: int = MAX_ENTRIES) -> str:
         changes = f"kb_audit_changed({before}, {after})"
-        return self._filled(_ADDED, action=action, rows=rows, changes=changes, limit=str(MAX_ENTRIES))
+        return self._filled(_ADDED, action=action, rows=rows, changes=changes, limit=str(limit))
 
     def _values(self, row: str) -> str:
-        pairs = []
-        for column in self.columns:
-            value = re.sub(r"\br\.", f"{row}.", self.as_text.get(column, f"r.{column}"))
-            pairs.append(f"'{column.removesuffix('_id')}', {value}")
-        return f"jsonb_build_object({', '.join(pairs)})"
+        values = {column: self.as_text.get(column, f"r.{column}") for column in self.columns}
+        pairs = ", ".join(f"'{column.removesuffix('_id')}', {value}" for column, value in values.items())
+        return re.sub(r"\br\.", f"{row}.", f"jsonb_build_object({pairs})")
 
     def _filled(self, template: str, **parts: str) -> str:
         filled = template
@@ -128,39 +126,11 @@ class Audited:
         return filled
 
 
-def chunk_audit_triggers() -> list[pgtrigger.Trigger]:
-    """Changes of chunks by people, which keep what was there before; what ingestion writes is not looked at."""
-    update = CHUNK._filled(
-        _CHUNKS_UPDATED,
-        changed=_CHANGED_CHUNKS,
-        before=CHUNK._values("o"),
-        after=CHUNK._values("r"),
-        limit=str(MAX_CHUNK_ENTRIES),
-    )
-    gone = f"kb_audit_changed({CHUNK._values('r')}, '{{}}'::jsonb)"
-    delete = CHUNK._filled(_ADDED, action="delete", rows="old_rows", changes=gone, limit=str(MAX_CHUNK_ENTRIES))
-    return [
-        statement_trigger("audit_update", pgtrigger.Update, _ONLY_PEOPLE + update),
-        statement_trigger("audit_delete", pgtrigger.Delete, _ONLY_PEOPLE + delete),
-    ]
-
-
-def key_binding_triggers() -> list[pgtrigger.Trigger]:
-    """Which knowledge bases an API key opens; a key is known by its prefix, its id holds the hash of its secret."""
-
-    def noted(action: str, rows: str) -> str:
-        return f"""
+_BOUND = """
         PERFORM kb_audit_add('{action}', 'api_key', split_part(r.apikey_id, '.', 1), k.name, r.knowledgebase_id,
             '{{}}'::jsonb, 1) FROM {rows} r JOIN kb_apikey k ON k.id = r.apikey_id;
         RETURN NULL;
         """
-
-    return [
-        statement_trigger("audit_insert", pgtrigger.Insert, noted("bind", "new_rows")),
-        statement_trigger("audit_delete", pgtrigger.Delete, noted("unbind", "old_rows")),
-    ]
-
-
 _USERNAME = "(SELECT u.username FROM kb_user u WHERE u.id = r.{column})"
 _OF_SET = "(SELECT s.knowledge_base_id FROM kb_evalset s WHERE s.id = r.eval_set_id)"
 _OF_QUERY = (
@@ -251,3 +221,29 @@ JUDGMENT = Audited(
     name="(SELECT q.text FROM kb_evalquery q WHERE q.id = r.query_id)",
     kb=_OF_QUERY,
 )
+
+# Changes of chunks by people, which keep what was there before; what ingestion writes is not looked at.
+CHUNK_AUDIT_TRIGGERS = [
+    statement_trigger(
+        "audit_update",
+        pgtrigger.Update,
+        _ONLY_PEOPLE
+        + CHUNK._filled(
+            _CHUNKS_UPDATED,
+            changed=_CHANGED_CHUNKS,
+            before=CHUNK._values("o"),
+            after=CHUNK._values("r"),
+            limit=str(MAX_CHUNK_ENTRIES),
+        ),
+    ),
+    statement_trigger(
+        "audit_delete",
+        pgtrigger.Delete,
+        _ONLY_PEOPLE + CHUNK._added("delete", "old_rows", CHUNK._values("r"), _EMPTY, MAX_CHUNK_ENTRIES),
+    ),
+]
+# Which knowledge bases an API key opens; a key is known by its prefix, its id holds the hash of its secret.
+KEY_BINDING_TRIGGERS = [
+    statement_trigger("audit_insert", pgtrigger.Insert, _BOUND.format(action="bind", rows="new_rows")),
+    statement_trigger("audit_delete", pgtrigger.Delete, _BOUND.format(action="unbind", rows="old_rows")),
+]

@@ -99,7 +99,6 @@ class ConnectionReturningExecutor(ThreadPoolExecutor):
 
 
 def fetch_all(statement: str, values: Any = None, session: Any = connection) -> list[tuple[Any, ...]]:
-    """The rows of a statement."""
     with session.cursor() as cursor:
         cursor.execute(statement, values)
         rows: list[tuple[Any, ...]] = cursor.fetchall()

@@ -10,6 +10,11 @@ import pgtrigger
 # A statement that changes more chunks than this ends the log: reading them all would cost as much as building anew.
 MAX_LOGGED_ROWS = 10_000
 
+_HIDE_VECTORS = """
+    UPDATE kb_chunkembedding e SET enabled = switched.enabled
+        FROM (SELECT id, enabled FROM new_rows EXCEPT SELECT id, enabled FROM old_rows) switched
+        WHERE e.chunk_id = switched.id;
+    """
 _TAKE_VERSION = """
     PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN ({affected})
         ORDER BY v.knowledge_base_id FOR UPDATE;
@@ -69,25 +74,53 @@ _SOURCED = """
         EXCEPT SELECT knowledge_base_id, id, source_chunk_id FROM old_rows) sourced"""
 _OF_DOCUMENTS = "SELECT d.knowledge_base_id FROM {rows} r JOIN kb_document d ON d.id = r.document_id"
 _SHOWN_OF_KNOWLEDGE_BASE = (
-    "name",
-    "language",
-    "no_answer",
-    "profile_id",
-    "embedding_model",
-    "target_embedding_model",
-    "dimension",
-    "keyword_vectors",
-    "tokenizer_id",
-    "lacks_postings",
-    "store",
+    "id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors,"
+    " tokenizer_id, lacks_postings, store"
 )
 _NEW = "SELECT knowledge_base_id FROM new_rows"
 _OLD = "SELECT knowledge_base_id FROM old_rows"
-
-
-def _changed(kb: str, columns: str) -> str:
-    """The knowledge bases of rows in which one of the columns has changed; `kb` names the base in such a row."""
-    return _CHANGED.format(kb=kb, columns=columns)
+# Those that searches use and those that are being filled.
+_NOTE = """
+    INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id, model)
+        SELECT c.knowledge_base_id, s.store, c.chunk_id, c.model
+        FROM ({changes}) c
+        JOIN kb_knowledgebase k ON k.id = c.knowledge_base_id
+        CROSS JOIN LATERAL (VALUES (k.store), (k.target_store)) s (store)
+        WHERE s.store NOT IN ('', 'postgres');
+"""
+_CHUNKS = "SELECT knowledge_base_id, id AS chunk_id, '' AS model FROM {rows}"
+_SEARCHED = "id, knowledge_base_id, text, heading_path, enabled"
+_CHANGED_CHUNKS = """
+    SELECT knowledge_base_id, id AS chunk_id, '' AS model FROM
+        (SELECT {columns} FROM new_rows EXCEPT SELECT {columns} FROM old_rows) n
+    UNION
+    SELECT knowledge_base_id, id, '' FROM
+        (SELECT {columns} FROM old_rows EXCEPT SELECT {columns} FROM new_rows) o"""
+# A title stands in the text that is indexed of a chunk: where it changes, the postings are made anew.
+_POSTINGS = """
+    SELECT DISTINCT r.knowledge_base_id, r.chunk_id, '' AS model FROM new_rows r
+    JOIN kb_knowledgebase b ON b.id = r.knowledge_base_id AND b.tokenizer_id = r.tokenizer_id"""
+_VECTORS = "SELECT DISTINCT knowledge_base_id, chunk_id, model FROM {rows}"
+# Those of a chunk that is gone have gone with it, one statement a chunk, and its own trigger has noted it.
+_OF_CHUNKS = " r WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
+_GONE = """
+    DELETE FROM kb_storechange c USING old_rows o WHERE c.knowledge_base_id = o.id;
+    INSERT INTO kb_storechange (knowledge_base_id, store)
+        SELECT DISTINCT o.id, s.store FROM old_rows o
+        CROSS JOIN LATERAL (VALUES (o.store), (o.target_store)) s (store)
+        WHERE s.store NOT IN ('', 'postgres');
+"""
+# Another language cuts texts into other terms.
+_OTHER_LANGUAGE = """
+    INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id)
+        SELECT n.id, s.store, c.id
+        FROM new_rows n
+        JOIN old_rows o ON o.id = n.id AND o.language <> n.language
+        CROSS JOIN LATERAL (VALUES (n.store), (n.target_store)) s (store)
+        JOIN kb_chunk c ON c.knowledge_base_id = n.id
+        WHERE s.store NOT IN ('', 'postgres')
+        ORDER BY c.id;
+"""
 
 
 def _log(changes: str, operation: str) -> str:
@@ -122,91 +155,100 @@ def statement_triggers(prefix: str, *, insert: str = "", update: str = "", delet
     ]
 
 
-def _content_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
-    """A new content version; each argument selects the knowledge bases that a statement has changed."""
-    return statement_triggers(
-        "content",
-        insert=_TAKE_CONTENT_VERSION.format(affected=on_insert),
-        update=_TAKE_CONTENT_VERSION.format(affected=on_update),
-        delete=_TAKE_CONTENT_VERSION.format(affected=on_delete),
-    )
+def _of_rows(template: str) -> tuple[str, str]:
+    """A query for the rows after a statement, and for those before it."""
+    return template.format(rows="new_rows"), template.format(rows="old_rows")
 
 
-def chunk_triggers() -> list[pgtrigger.Trigger]:
-    """A new version for every change of chunks; switching a chunk off also hides its vectors.
+def _content_triggers(**affected: str) -> list[pgtrigger.Trigger]:
+    """A new content version; by kind of statement, what selects the knowledge bases that it has changed."""
+    bodies = {kind: _TAKE_CONTENT_VERSION.format(affected=each) for kind, each in affected.items()}
+    return statement_triggers("content", **bodies)
 
-    The log takes what a keyword index would miss otherwise: deletions, and chunks switched on or off or moved. A new
-    chunk and a new text change an index through their postings.
-    """
-    hide_vectors = """
-    UPDATE kb_chunkembedding e SET enabled = switched.enabled
-        FROM (SELECT id, enabled FROM new_rows EXCEPT SELECT id, enabled FROM old_rows) switched
-        WHERE e.chunk_id = switched.id;
-    """
-    deleted = "SELECT knowledge_base_id, id AS chunk_id FROM old_rows"
-    return statement_triggers(
+
+def _store_triggers(**changes: str) -> list[pgtrigger.Trigger]:
+    """Notes for other stores; by kind of statement, what selects the chunks that it has changed."""
+    return statement_triggers("store", **{kind: _NOTE.format(changes=each) for kind, each in changes.items()})
+
+
+# A new version for every change of chunks; switching a chunk off also hides its vectors. The log takes what a keyword index
+# would miss otherwise: deletions, and chunks switched on or off or moved. A new chunk and a new text change an index through
+# their postings.
+CHUNK_TRIGGERS = [
+    *statement_triggers(
         "version",
         insert=_TAKE_VERSION.format(affected=_NEW),
         # The vectors' own trigger locks some of the version rows, and must not do so before this one has locked them all.
-        update=_TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}") + hide_vectors + _log(_SWITCHED, "write"),
-        delete=_TAKE_VERSION.format(affected=_OLD) + _log(deleted, "delete"),
-    )
+        update=_TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}") + _HIDE_VECTORS + _log(_SWITCHED, "write"),
+        delete=_TAKE_VERSION.format(affected=_OLD)
+        + _log("SELECT knowledge_base_id, id AS chunk_id FROM old_rows", "delete"),
+    ),
+    *_store_triggers(
+        insert=_CHUNKS.format(rows="new_rows"),
+        update=_CHANGED_CHUNKS.format(columns=_SEARCHED),
+        delete=_CHUNKS.format(rows="old_rows"),
+    ),
+]
 
 
-def postings_triggers() -> list[pgtrigger.Trigger]:
-    """A new version for every change of the postings that searches use: those of the active tokenizer.
+def _logged(changes: str, operation: str) -> str:
+    return _TAKE_VERSION.format(affected=_BASES_OF.format(changes=changes)) + _log(changes, operation)
 
-    A cascade from chunks deletes postings one statement a row, when the chunk is gone and its own trigger has
-    taken the version already: such rows are passed over.
-    """
-    new, old = _ACTIVE_ROWS.format(rows="new_rows"), _ACTIVE_ROWS.format(rows="old_rows")
 
-    def body(changes: str, operation: str) -> str:
-        return _TAKE_VERSION.format(affected=_BASES_OF.format(changes=changes)) + _log(changes, operation)
-
-    return statement_triggers(
+# A new version for every change of the postings that searches use: those of the active tokenizer. A cascade from chunks
+# deletes postings one statement a row, when the chunk is gone and its own trigger has taken the version already: such rows
+# are passed over.
+_NEW_ACTIVE, _OLD_ACTIVE = _of_rows(_ACTIVE_ROWS)
+POSTINGS_TRIGGERS = [
+    *statement_triggers(
         "version",
-        insert=body(new, "write"),
-        update=body(f"{old} UNION {new}", "write"),
-        delete=body(old + _WITH_CHUNK, "delete"),
-    )
+        insert=_logged(_NEW_ACTIVE, "write"),
+        update=_logged(f"{_OLD_ACTIVE} UNION {_NEW_ACTIVE}", "write"),
+        delete=_logged(_OLD_ACTIVE + _WITH_CHUNK, "delete"),
+    ),
+    *_store_triggers(insert=_POSTINGS, update=_POSTINGS),
+]
 
+# A new content version for every change of the vectors that searches use: those of the knowledge base's model. Not for those
+# that go with their chunk, which has moved on, and not for those of a model that is on its way or kept for a return: while
+# they are made or dropped, responses stay as they are. Stores take in vectors of any model: one that is on its way is there
+# when searches change over to it.
+_NEW_SEARCHED, _OLD_SEARCHED = _of_rows(_SEARCHED_ROWS)
+_NEW_VECTORS, _OLD_VECTORS = _of_rows(_VECTORS)
+EMBEDDING_TRIGGERS = [
+    *_content_triggers(
+        insert=_NEW_SEARCHED, update=f"{_OLD_SEARCHED} UNION {_NEW_SEARCHED}", delete=_OLD_SEARCHED + _WITH_CHUNK
+    ),
+    *_store_triggers(
+        insert=_NEW_VECTORS, update=f"{_OLD_VECTORS} UNION {_NEW_VECTORS}", delete=_OLD_VECTORS + _OF_CHUNKS
+    ),
+]
 
-def embedding_triggers() -> list[pgtrigger.Trigger]:
-    """A new content version for every change of the vectors that searches use: those of the knowledge base's model.
+# A new content version for every change of rows that belong to a knowledge base.
+CONTENT_TRIGGERS = _content_triggers(insert=_NEW, update=f"{_OLD} UNION {_NEW}", delete=_OLD)
 
-    Not for those that go with their chunk, which has moved on, and not for those of a model that is on its way or kept for
-    a return: while they are made or dropped, responses stay as they are.
-    """
-    new, old = _SEARCHED_ROWS.format(rows="new_rows"), _SEARCHED_ROWS.format(rows="old_rows")
-    return _content_triggers(on_insert=new, on_update=f"{old} UNION {new}", on_delete=old + _WITH_CHUNK)
+# For what queries read of a web source, and not for its runs.
+LIVE_SOURCE_TRIGGERS = _content_triggers(
+    insert=f"{_NEW} WHERE live",
+    update=_CHANGED.format(
+        kb="knowledge_base_id",
+        columns="knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages",
+    ),
+    delete=f"{_OLD} WHERE live",
+)
 
+# Not where only the chunk that a fact was taken from has gone: its own trigger knows.
+_SHOWN_OF_FACT = "knowledge_base_id, id, subject, predicate, object, subject_key, object_key"
+FACT_TRIGGERS = _content_triggers(
+    insert=_NEW,
+    update=f"{_CHANGED.format(kb='knowledge_base_id', columns=_SHOWN_OF_FACT)} UNION {_SOURCED}",
+    delete=_OLD,
+)
 
-def content_triggers() -> list[pgtrigger.Trigger]:
-    """A new content version for every change of rows that belong to a knowledge base."""
-    return _content_triggers(on_insert=_NEW, on_update=f"{_OLD} UNION {_NEW}", on_delete=_OLD)
-
-
-def live_source_triggers() -> list[pgtrigger.Trigger]:
-    """A new content version for what queries read of a web source, and not for its runs."""
-    read = "knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages"
-    return _content_triggers(
-        on_insert=f"{_NEW} WHERE live",
-        on_update=_changed("knowledge_base_id", read),
-        on_delete=f"{_OLD} WHERE live",
-    )
-
-
-def fact_triggers() -> list[pgtrigger.Trigger]:
-    """As `content_triggers`, but not where only the chunk that a fact was taken from has gone: its own trigger knows."""
-    shown = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")
-    shown = f"{shown} UNION {_SOURCED}"
-    return _content_triggers(on_insert=_NEW, on_update=shown, on_delete=_OLD)
-
-
-def fact_source_triggers() -> list[pgtrigger.Trigger]:
-    """A language model's fact goes with the last of its sources, and tells another of them when one goes."""
-    body = """
+# A language model's fact goes with the last of its sources, and tells another of them when one goes.
+FACT_SOURCE_TRIGGERS = statement_triggers(
+    "fact_sources",
+    delete="""
     DELETE FROM kb_graphfact f WHERE f.origin = 'llm' AND f.id IN (SELECT fact_id FROM old_rows)
         AND NOT EXISTS (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id);
     UPDATE kb_graphfact f SET source_chunk_id = other.chunk_id
@@ -215,114 +257,39 @@ def fact_source_triggers() -> list[pgtrigger.Trigger]:
               ORDER BY s.fact_id, s.id) other
         WHERE f.id = other.fact_id AND f.origin = 'llm' AND NOT EXISTS
             (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id AND s.chunk_id = f.source_chunk_id);
-    """
-    return statement_triggers("fact_sources", delete=body)
+    """,
+)
 
-
-def document_triggers() -> list[pgtrigger.Trigger]:
-    """A new content version for what results show and filters read of a document, and not for its progress."""
-    shown = _changed(
-        "knowledge_base_id", "knowledge_base_id, id, title, source, source_type, metadata, tags, created_at"
+# For what results show and filters read of a document, and not for its progress.
+DOCUMENT_TRIGGERS = _content_triggers(
+    update=_CHANGED.format(
+        kb="knowledge_base_id",
+        columns="knowledge_base_id, id, title, source, source_type, metadata, tags, created_at",
     )
-    return statement_triggers("content", update=_TAKE_CONTENT_VERSION.format(affected=shown))
+)
 
+# For giving a document concepts or taking them.
+_NEW_CONCEPTS, _OLD_CONCEPTS = _of_rows(_OF_DOCUMENTS)
+DOCUMENT_CONCEPT_TRIGGERS = _content_triggers(
+    insert=_NEW_CONCEPTS, update=f"{_OLD_CONCEPTS} UNION {_NEW_CONCEPTS}", delete=_OLD_CONCEPTS
+)
 
-def document_concept_triggers() -> list[pgtrigger.Trigger]:
-    """A new content version for giving a document concepts or taking them."""
-    new, old = _OF_DOCUMENTS.format(rows="new_rows"), _OF_DOCUMENTS.format(rows="old_rows")
-    return _content_triggers(on_insert=new, on_update=f"{old} UNION {new}", on_delete=old)
-
-
-def knowledge_base_triggers() -> list[pgtrigger.Trigger]:
-    """Every knowledge base has its version row from its first moment; another tokenizer ends the change log.
-
-    What a response can show of it takes a new content version. It holds the tokenizer too, and its trigger runs first, by
-    name: it locks at least the rows that the other one locks, so that both lock them in order.
-    """
-    shown = _changed("id", f"id, {', '.join(_SHOWN_OF_KNOWLEDGE_BASE)}")
-    version_row = (
+# Every knowledge base has its version row from its first moment; another tokenizer ends the change log. What a response can
+# show of it takes a new content version. It holds the tokenizer too, and its trigger runs first, by name: it locks at least
+# the rows that the other one locks, so that both lock them in order. The copies of a knowledge base that is gone are to go
+# too, and those of its texts follow its language.
+KNOWLEDGE_BASE_TRIGGERS = [
+    statement_trigger(
+        "version_row",
+        pgtrigger.Insert,
         "INSERT INTO kb_versions (knowledge_base_id, version, content_version)"
-        " SELECT id, nextval('kb_version_seq'), nextval('kb_version_seq') FROM new_rows; RETURN NULL;"
-    )
-    end_log = _TAKE_VERSION.format(affected=_SWAPPED) + _END_LOG.format(affected=_SWAPPED)
-    return [
-        statement_trigger("version_row", pgtrigger.Insert, version_row),
-        *statement_triggers("content", update=_TAKE_CONTENT_VERSION.format(affected=shown)),
-        statement_trigger("tokenizer_swap", pgtrigger.Update, f"{end_log} RETURN NULL;"),
-    ]
-
-
-# Those that searches use and those that are being filled.
-_NOTE = """
-    INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id, model)
-        SELECT c.knowledge_base_id, s.store, c.chunk_id, c.model
-        FROM ({changes}) c
-        JOIN kb_knowledgebase k ON k.id = c.knowledge_base_id
-        CROSS JOIN LATERAL (VALUES (k.store), (k.target_store)) s (store)
-        WHERE s.store NOT IN ('', 'postgres');
-"""
-_CHUNKS = "SELECT knowledge_base_id, id AS chunk_id, '' AS model FROM {rows}"
-_SEARCHED = "id, knowledge_base_id, text, heading_path, enabled"
-_CHANGED_CHUNKS = """
-    SELECT knowledge_base_id, id AS chunk_id, '' AS model FROM
-        (SELECT {columns} FROM new_rows EXCEPT SELECT {columns} FROM old_rows) n
-    UNION
-    SELECT knowledge_base_id, id, '' FROM
-        (SELECT {columns} FROM old_rows EXCEPT SELECT {columns} FROM new_rows) o"""
-# A title stands in the text that is indexed of a chunk: where it changes, the postings are made anew.
-_POSTINGS = """
-    SELECT DISTINCT r.knowledge_base_id, r.chunk_id, '' AS model FROM {rows} r
-    JOIN kb_knowledgebase b ON b.id = r.knowledge_base_id AND b.tokenizer_id = r.tokenizer_id"""
-_VECTORS = "SELECT DISTINCT knowledge_base_id, chunk_id, model FROM {rows}"
-# Those of a chunk that is gone have gone with it, one statement a chunk, and its own trigger has noted it.
-_OF_CHUNKS = " r WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
-_GONE = """
-    DELETE FROM kb_storechange c USING old_rows o WHERE c.knowledge_base_id = o.id;
-    INSERT INTO kb_storechange (knowledge_base_id, store)
-        SELECT DISTINCT o.id, s.store FROM old_rows o
-        CROSS JOIN LATERAL (VALUES (o.store), (o.target_store)) s (store)
-        WHERE s.store NOT IN ('', 'postgres');
-"""
-# Another language cuts texts into other terms.
-_OTHER_LANGUAGE = """
-    INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id)
-        SELECT n.id, s.store, c.id
-        FROM new_rows n
-        JOIN old_rows o ON o.id = n.id AND o.language <> n.language
-        CROSS JOIN LATERAL (VALUES (n.store), (n.target_store)) s (store)
-        JOIN kb_chunk c ON c.knowledge_base_id = n.id
-        WHERE s.store NOT IN ('', 'postgres')
-        ORDER BY c.id;
-"""
-
-
-def chunk_store_triggers() -> list[pgtrigger.Trigger]:
-    """New chunks and those that are gone, and changes of what a store holds of them."""
-    return statement_triggers(
-        "store",
-        insert=_NOTE.format(changes=_CHUNKS.format(rows="new_rows")),
-        update=_NOTE.format(changes=_CHANGED_CHUNKS.format(columns=_SEARCHED)),
-        delete=_NOTE.format(changes=_CHUNKS.format(rows="old_rows")),
-    )
-
-
-def postings_store_triggers() -> list[pgtrigger.Trigger]:
-    """The texts of chunks whose postings were made again by the tokenizer in use."""
-    note = _NOTE.format(changes=_POSTINGS.format(rows="new_rows"))
-    return statement_triggers("store", insert=note, update=note)
-
-
-def embedding_store_triggers() -> list[pgtrigger.Trigger]:
-    """Vectors of any model: one that is on its way is there when searches change over to it."""
-    new, old = _VECTORS.format(rows="new_rows"), _VECTORS.format(rows="old_rows")
-    return statement_triggers(
-        "store",
-        insert=_NOTE.format(changes=new),
-        update=_NOTE.format(changes=f"{old} UNION {new}"),
-        delete=_NOTE.format(changes=old + _OF_CHUNKS),
-    )
-
-
-def knowledge_base_store_triggers() -> list[pgtrigger.Trigger]:
-    """The copies of a knowledge base that is gone are to go too, and those of its texts follow its language."""
-    return statement_triggers("store", update=_OTHER_LANGUAGE, delete=_GONE)
+        " SELECT id, nextval('kb_version_seq'), nextval('kb_version_seq') FROM new_rows; RETURN NULL;",
+    ),
+    *_content_triggers(update=_CHANGED.format(kb="id", columns=_SHOWN_OF_KNOWLEDGE_BASE)),
+    statement_trigger(
+        "tokenizer_swap",
+        pgtrigger.Update,
+        _TAKE_VERSION.format(affected=_SWAPPED) + _END_LOG.format(affected=_SWAPPED) + " RETURN NULL;",
+    ),
+    *statement_triggers("store", update=_OTHER_LANGUAGE, delete=_GONE),
+]

@@ -19,8 +19,6 @@ from kb.base.net.errors import FetchCode, FetchError
 
 
 class Deadline:
-    """The end of the time that something may take."""
-
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._end = time.monotonic() + seconds

@@ -48,7 +48,6 @@ def add(**values: Any) -> None:
 
 @contextmanager
 def bound(**values: Any) -> Iterator[None]:
-    """Adds to what is bound, within the block."""
     token = bind(values)
     try:
         yield

@@ -83,7 +83,6 @@ def note(route: str, method: str, status: int, started: float, **caller: Any) ->
 
 
 def route_of(request: HttpRequest) -> str:
-    """The name of a request's route, with no id in it."""
     match = request.resolver_match
     if match is None:
         return UNROUTED

@@ -77,8 +77,6 @@ class KeywordCacheView(AdminPage):
 
 @admin_page("keyword-cache/<int:kb_id>/invalidate/", name="keyword_cache_invalidate")
 class InvalidateView(AdminPage):
-    """Asks on GET, drops the index on POST."""
-
     template_name = "index/keyword_cache/confirm.html"
 
     @cached_property

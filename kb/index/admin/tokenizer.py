@@ -166,7 +166,6 @@ def engine_version(engine: Engine) -> str:
 
 
 def install_command(options: TokenizerOptions) -> str:
-    """What installs packages that a tokenizer with these options is missing."""
     if not engine_version(options.engine):
         return INSTALL_COMMANDS[options.engine]
     if options.simplify and not _has_simplifier():
@@ -256,7 +255,6 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
 
 
 def shown_token(token: Token, is_changed: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - of `compare_tokens`
-    """A token with the text that explains its colours."""
     parts = [str(KINDS[token.kind])]
     if token.surface != token.term:
         parts.append(_("made of “%(surface)s”") % {"surface": token.surface})

@@ -199,7 +199,6 @@ def _among(chunk_ids: Sequence[int]) -> str:
 
 
 def _bounded(text: str) -> str:
-    """What a field may hold of a text, in whole characters."""
     return text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 
 

@@ -180,11 +180,9 @@ def kb_prefix(kb_id: int) -> str:
 
 
 def vectors_prefix(kb_id: int, model_id: str) -> str:
-    """Of the names of the collections of a model's vectors."""
     return f"{kb_prefix(kb_id)}v_{hashlib.sha256(model_id.encode()).hexdigest()[:12]}_"
 
 
 def pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in order, so many at a time."""
     for start in range(0, len(items), size):
         yield items[start : start + size]

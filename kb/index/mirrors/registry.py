@@ -35,8 +35,6 @@ SECONDS_PAUSED = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """How a store is reached: its class, its settings, and the extra that brings its package."""
-
     path: str
     address: str
     token: str

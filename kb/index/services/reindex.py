@@ -120,7 +120,6 @@ def add_index_state(rows: Sequence[Any]) -> None:
 
 
 def database_bytes(principal: Principal) -> int:
-    """Bytes of the payloads in bm25_indexes that belong to knowledge bases visible to the principal."""
     return BM25Index.objects.visible_to(principal).aggregate(bytes=Sum(_payload_bytes("payload")))["bytes"] or 0
 
 
@@ -213,8 +212,6 @@ FULL_TEXT_INDEX: Final = "postings_lexemes"
 
 
 class Step(StrEnum):
-    """What is built, in this order."""
-
     STATISTICS = "statistics"
     FULL_TEXT = "full text"
     KEYWORDS = "keyword indexes"

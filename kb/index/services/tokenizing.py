@@ -157,7 +157,6 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
 
 
 def _stored_chunks(kb: KnowledgeBase) -> Iterator[dict[str, Any]]:
-    """Chunks by id with their active postings, in pieces."""
     rows = (
         Chunk.objects.filter(knowledge_base=kb)
         .annotate(stored=FilteredRelation("postings", condition=Q(postings__tokenizer_id=kb.tokenizer_id)))
@@ -296,7 +295,6 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
 
 
 def tokenizer_change_cancel(kb: KnowledgeBase) -> None:
-    """Gives up the target tokenizer; the active one stays."""
     with TOKENIZING.changing(kb) as row:
         row.target_tokenizer_id = ""
         row.save(update_fields=["target_tokenizer_id"])
@@ -412,7 +410,6 @@ def lacks_postings(kb: KnowledgeBase, tokenizer_id: str) -> bool:
 
 
 def _keep_only(kb_id: int, *tokenizer_ids: str) -> None:
-    """Drops the postings and settings of all other tokenizers."""
     ChunkPostings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
     TokenizerSettings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
 

@@ -389,7 +389,6 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
 
 
 def _origin(chunk: Chunk) -> tuple[object, ...]:
-    """What indexes are derived from."""
     return (
         chunk.text,
         chunk.document.title,

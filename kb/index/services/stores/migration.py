@@ -119,7 +119,6 @@ def copy_count(kb: KnowledgeBase, store: str) -> CopyCheck:
 
 
 def measured(check: CopyCheck, kb: KnowledgeBase, store: str) -> CopyCheck:
-    """The counts, and how much of what exact searches find the copy's searches do."""
     recalls = [
         recall
         for space in _spaces(kb.pk)
@@ -131,7 +130,6 @@ def measured(check: CopyCheck, kb: KnowledgeBase, store: str) -> CopyCheck:
 
 
 def _spaces(kb_id: int) -> dict[VectorCollection, int]:
-    """The vectors of a knowledge base, and how many they are."""
     return {VectorCollection(kb_id, *space): count for *space, count in fetch_all(SPACES, [kb_id])}
 
 
@@ -302,7 +300,6 @@ class StoreMove(Move):
         return True
 
     def done(self, kb: KnowledgeBase, target: str) -> int:
-        """How many of the changes that the copy began with are applied."""
         total = StoreState.objects.filter(knowledge_base=kb, store=target).values_list("total", flat=True).first() or 0
         return max(0, int(total) - StoreChange.objects.filter(knowledge_base=kb, store=target).count())
 
