@@ -62,10 +62,7 @@ class SharedRedis:
 
     @property
     def is_away(self) -> bool:
-        """Whether it failed when it was last asked.
-
-        It is asked for that where it has not been for a second, and while it is away as soon as the pause is over.
-        """
+        """Whether it fails: it is asked where it has not been for a second, and while it is away once the pause is over."""
         if self._is_away or time.monotonic() - self._asked > LOOK_SECONDS:
             self.ask(lambda redis: redis.ping())
         return self._is_away
@@ -76,30 +73,24 @@ class SharedRedis:
             return None
         self._asked = time.monotonic()
         try:
-            answer = command(self._client)
+            answer: R | None = command(self._client)
         except ResponseError as error:  # it is there, but the key is of another type, or its memory is full
-            self._reached()
             logger.warning("Redis refuses a command of the query caches: %s", error)
-            return None
+            answer = None
         except RedisError as error:
-            self._failed(error)
+            self._breaker.failed()
+            if not self._was_away(now=True):
+                logger.warning("the query caches cannot reach Redis, going on without it: %s", error)
             return None
-        self._reached()
+        self._breaker.succeeded()
+        if self._was_away(now=False):
+            logger.info("the query caches have Redis again")
         return answer
 
-    def _reached(self) -> None:
-        self._breaker.succeeded()
+    def _was_away(self, *, now: bool) -> bool:
         with self._lock:
-            recovered, self._is_away = self._is_away, False
-        if recovered:
-            logger.info("the query caches have Redis again")
-
-    def _failed(self, error: RedisError) -> None:
-        self._breaker.failed()
-        with self._lock:
-            known, self._is_away = self._is_away, True
-        if not known:
-            logger.warning("the query caches cannot reach Redis, going on without it: %s", error)
+            before, self._is_away = self._is_away, now
+        return before
 
 
 class SignedBytes:
@@ -120,13 +111,12 @@ class SignedBytes:
         if not isinstance(payload, bytes):
             return None
         try:
-            value = _signer(settings.SECRET_KEY).open(name, payload)
+            value: bytes | None = _signer(settings.SECRET_KEY).open(name, payload)
         except PayloadError:
             if not self._has_invalid_signature:
                 logger.warning("Redis holds a value under %s that is damaged or not ours, ignoring it", name)
-            self._has_invalid_signature = True
-            return None
-        self._has_invalid_signature = False
+            value = None
+        self._has_invalid_signature = value is None
         return value
 
     def put(self, key: bytes, value: bytes, ttl_s: float) -> bool:
@@ -153,10 +143,6 @@ def shared_redis() -> SharedRedis:
 @lru_cache(maxsize=4)
 def _redis_at(url: str) -> SharedRedis:  # noqa: ARG001 - another address is another server
     return SharedRedis()
-
-
-def shared_cache_unavailable() -> bool:
-    return shared_redis().is_away
 
 
 def hot_queries() -> ByteCache:

@@ -1,16 +1,14 @@
 """Uploads, wherever they lie: what the storages of Django do not do alike."""
 
-import contextlib
 import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Final, Protocol, cast
+from tempfile import NamedTemporaryFile, TemporaryFile
+from typing import Any, BinaryIO, Final
 
 from django.conf import settings
 from django.core.files import File
@@ -24,14 +22,6 @@ _PIECE: Final = 1024**2
 
 class FilesUnavailable(Exception):
     """The object store cannot be used just now, or as it is set up; the same may go well later."""
-
-
-class RemoteStorage(Protocol):
-    """What storages that are not folders of this machine do besides what Django asks of them."""
-
-    def replace(self, name: str, content: Any) -> None: ...
-
-    def delete_folder(self, name: str) -> None: ...
 
 
 def private_folder(path: Path) -> Path:
@@ -60,7 +50,7 @@ def local_file(file: FieldFile) -> Iterator[Path]:
         yield Path(file.path)
         return
     suffix = Path(str(file.name)).suffix
-    with tempfile.NamedTemporaryFile(prefix="zhiku-", suffix=suffix, dir=settings.FILE_UPLOAD_TEMP_DIR) as copy:
+    with NamedTemporaryFile(prefix="zhiku-", suffix=suffix, dir=settings.FILE_UPLOAD_TEMP_DIR) as copy:
         with file.storage.open(str(file.name), "rb") as stored:
             shutil.copyfileobj(stored, copy, _PIECE)
         copy.flush()
@@ -82,11 +72,11 @@ def delete_folder(name: str) -> None:
     Raises:
         FilesUnavailable: the store cannot be used; what is left of the folder belongs to nothing any more.
     """
-    storage = default_storage
+    storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):
         shutil.rmtree(storage.path(name), ignore_errors=True)
     else:
-        cast(RemoteStorage, storage).delete_folder(name)
+        storage.delete_folder(name)
 
 
 def replace_file(name: str, content: "File[bytes]") -> None:
@@ -95,7 +85,7 @@ def replace_file(name: str, content: "File[bytes]") -> None:
     Raises:
         FilesUnavailable: the store cannot be used.
     """
-    storage = default_storage
+    storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):
         written = Path(storage.path(storage.get_available_name(f"{name}.part")))
         try:
@@ -104,7 +94,7 @@ def replace_file(name: str, content: "File[bytes]") -> None:
         finally:
             written.unlink(missing_ok=True)
     else:
-        cast(RemoteStorage, storage).replace(name, content)
+        storage.replace(name, content)
 
 
 def sha256_of(file: "File[bytes]") -> str:
@@ -130,8 +120,7 @@ class UnnamedFileUploadHandler(FileUploadHandler):
     def new_file(self, *args: Any, **kwargs: Any) -> None:
         super().new_file(*args, **kwargs)
         file = TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - the view's, or `upload_interrupted`
-        details = (self.file_name, self.content_type, 0, self.charset, self.content_type_extra)
-        self.file = UploadedFile(file, *details)
+        self.file = UploadedFile(file, self.file_name, self.content_type, 0, self.charset, self.content_type_extra)
 
     def receive_data_chunk(self, raw_data: bytes, start: int) -> None:  # noqa: ARG002 - the framework's interface
         self.file.write(raw_data)
@@ -151,7 +140,7 @@ def make_temporary_folder() -> None:
     folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for left in folder.iterdir():
-        with contextlib.suppress(OSError):  # another process has removed it, or it is not ours
+        with suppress(OSError):  # another process has removed it, or it is not ours
             if time.time() - left.lstat().st_mtime < _DAY_S:
                 continue
             if left.is_dir() and not left.is_symlink():

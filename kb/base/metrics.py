@@ -8,11 +8,10 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -20,6 +19,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from django.conf import settings
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.samples import Sample
 
 from retrieval.cache import PROCESS_TIER, TierStats
 from retrieval.trace import Degradation
@@ -77,7 +77,6 @@ POOL = Gauge(
     ["state"],
     multiprocess_mode="livesum",
 )
-METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Outcome(StrEnum):
@@ -116,27 +115,6 @@ def observe_search(
         histogram.observe(milliseconds / 1_000)
 
 
-def observe_request(route: str, method: str, status: int, seconds: float) -> None:
-    """Counts a request.
-
-    Args:
-        route: its name, with no id in it.
-        method: one that HTTP does not know counts as "other".
-        status: of the response; its first digit is what is counted.
-        seconds: until the last byte.
-    """
-    REQUESTS.labels(route, method if method in METHODS else "other", f"{status // 100}xx").inc()
-    REQUEST_SECONDS.labels(route).observe(seconds)
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        RATE_LIMITED.labels(route).inc()
-
-
-def observe_task(task: str, state: str, seconds: float) -> None:
-    """Counts a task of a worker; `state` is Celery's, in lower case."""
-    TASKS.labels(task, state).inc()
-    TASK_SECONDS.labels(task).observe(seconds)
-
-
 def observe_document(outcome: str, count: int = 1) -> None:
     """Counts documents whose processing has ended: "ready", "failed" or, put back for another worker, "returned"."""
     DOCUMENTS.labels(outcome).inc(count)
@@ -144,13 +122,6 @@ def observe_document(outcome: str, count: int = 1) -> None:
 
 def observe_stage(stage: str, seconds: float) -> None:
     DOCUMENT_SECONDS.labels(stage).observe(seconds)
-
-
-def observe_pool(stats: Mapping[str, int]) -> None:
-    """Takes what psycopg_pool says of this process's connections."""
-    POOL.labels("open").set(stats.get("pool_size", 0))
-    POOL.labels("idle").set(stats.get("pool_available", 0))
-    POOL.labels("waiting").set(stats.get("requests_waiting", 0))
 
 
 def registry() -> CollectorRegistry:
@@ -176,6 +147,10 @@ def _forget_ended(folder: Path) -> None:
             continue  # another user's, and alive
 
 
+def _samples() -> Iterator[Sample]:
+    return (sample for metric in registry().collect() for sample in metric.samples)
+
+
 def cache_lookups() -> dict[str, dict[str, tuple[int, int]]]:
     """How often caches were asked, by as many processes as `registry` counts.
 
@@ -187,17 +162,19 @@ def cache_lookups() -> dict[str, dict[str, tuple[int, int]]]:
         "zhiku_hot_queries_total": "hot_queries",
         "zhiku_query_vectors_total": "query_vectors",
     }
-    found: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in caches.values()}
-    for metric in registry().collect():
-        for sample in metric.samples:
-            cache, event = caches.get(sample.name), sample.labels.get("event")
-            if cache is None or event not in {"hits", "misses"}:
-                continue
-            tier = sample.labels["tier"]
-            hits, misses = found[cache].get(tier, (0, 0))
-            count = int(sample.value)
-            found[cache][tier] = (hits + count, misses) if event == "hits" else (hits, misses + count)
-    return found
+    counted = {
+        (caches[sample.name], sample.labels["tier"], sample.labels["event"]): int(sample.value)
+        for sample in _samples()
+        if sample.name in caches
+    }
+    return {
+        cache: {
+            tier: (counted.get((cache, tier, "hits"), 0), counted.get((cache, tier, "misses"), 0))
+            for name, tier, event in counted
+            if name == cache and event in {"hits", "misses"}
+        }
+        for cache in caches.values()
+    }
 
 
 def cache_counters() -> dict[str, dict[str, int]]:
@@ -208,12 +185,11 @@ def cache_counters() -> dict[str, dict[str, int]]:
     """
     counters: dict[str, dict[str, int]] = {}
     fields = {"zhiku_bm25_cache_traffic_bytes_total": "nbytes", "zhiku_bm25_cache_memory_bytes": "nbytes"}
-    for metric in registry().collect():
-        for sample in metric.samples:
-            field = sample.labels.get("event") if sample.name == "zhiku_bm25_cache_events_total" else None
-            if field := field or fields.get(sample.name):
-                tier = sample.labels.get("tier", PROCESS_TIER)
-                counters.setdefault(tier, asdict(TierStats()))[field] = int(sample.value)
+    for sample in _samples():
+        field = sample.labels.get("event") if sample.name == "zhiku_bm25_cache_events_total" else None
+        if field := field or fields.get(sample.name):
+            tier = sample.labels.get("tier", PROCESS_TIER)
+            counters.setdefault(tier, asdict(TierStats()))[field] = int(sample.value)
     return counters
 
 

@@ -70,6 +70,8 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
     def _save(self, name: str, content: Any) -> str:
         return str(super()._save(name, content))
 
+    replace = _save  # under exactly this name, over what is there
+
     @_mapped_errors()
     def delete(self, name: str) -> None:
         super().delete(name)
@@ -81,14 +83,6 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
     @_mapped_errors()
     def size(self, name: str) -> int:
         return int(super().size(name))
-
-    def replace(self, name: str, content: Any) -> None:
-        """Writes an object under exactly this name, over what is there.
-
-        Raises:
-            FilesUnavailable: the store cannot be used.
-        """
-        self._save(name, content)
 
     @_mapped_errors()
     def delete_folder(self, name: str) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 from django.conf import settings
 from django.core.cache import caches
@@ -102,8 +103,9 @@ class RedisTier:
 
     @_as_unavailable(ConnectionInterrupted, RedisError)
     def size(self, kb_id: int) -> int:
-        held, client = self._held(kb_id), caches["bm25"].client
-        return 0 if held is None else int(client.get_client(write=False).strlen(client.make_key(str(held))))
+        cache: Any = caches["bm25"]
+        held = self._held(kb_id)
+        return 0 if held is None else int(cache.client.get_client(write=False).strlen(cache.client.make_key(str(held))))
 
     def _held(self, kb_id: int) -> CacheKey | None:
         """What the pointer says; nothing where it holds garbage, which goes, so that it is met and logged once."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from itertools import chain
 from typing import Any, Final, Self
 
 from django.utils import timezone
@@ -78,12 +77,7 @@ NEGATIONS: Final[Mapping[Operator, Operator]] = {
     Operator.NE: Operator.EQ,
     Operator.EMPTY: Operator.NOT_EMPTY,
 }
-ORDERINGS: Final[Mapping[Operator, str]] = {
-    Operator.GT: ">",
-    Operator.GTE: ">=",
-    Operator.LT: "<",
-    Operator.LTE: "<=",
-}
+ORDERINGS: Final[Mapping[Operator, str]] = {Operator.GT: ">", Operator.GTE: ">=", Operator.LT: "<", Operator.LTE: "<="}
 OF_TIME: Final[Mapping[Operator, Operator]] = {Operator.BEFORE: Operator.LT, Operator.AFTER: Operator.GT}
 
 # Fields of every document by name, and by the names that Dify has for them; a document's own metadata come first.
@@ -152,7 +146,11 @@ class Condition:
         if not self.is_lenient:
             return self._strict_clause()
         test, values = self._test("value")
-        clauses = [(_HOLDS.format(field=_field(name), test=test), [name, _LEAVES, *values]) for name in self.names]
+        fields = [
+            (name, f"COALESCE(d.metadata -> %s, to_jsonb({FIELDS[name]}))" if name in FIELDS else "d.metadata -> %s")
+            for name in self.names
+        ]
+        clauses = [(_HOLDS.format(field=field, test=test), [name, _LEAVES, *values]) for name, field in fields]
         clause, given = joined(clauses, Logic.OR)
         return (f"NOT {clause}" if self.operator in NEGATIONS else clause), given
 
@@ -229,7 +227,7 @@ def parse_conditions(field: str, value: Any, *, lenient: bool = False) -> tuple[
 
 def joined(clauses: list[Clause], logic: Logic) -> Clause:
     written = f" {logic.value.upper()} ".join(clause for clause, _values in clauses)
-    return f"({written})", list(chain.from_iterable(values for _clause, values in clauses))
+    return f"({written})", [value for _clause, values in clauses for value in values]
 
 
 def _strict_value(field: str, operator: Operator, value: Any) -> Scalar | tuple[Scalar, ...]:
@@ -250,10 +248,6 @@ def _lenient_value(field: str, operator: Operator, value: Any) -> Scalar | tuple
     if value is None:
         raise InvalidFilter(field, _("“%(field)s”: give a value to compare with."))
     return read_each(read_scalar)(field, value) if isinstance(value, list | tuple) else read_scalar(field, value)
-
-
-def _field(name: str) -> str:
-    return f"COALESCE(d.metadata -> %s, to_jsonb({FIELDS[name]}))" if name in FIELDS else "d.metadata -> %s"
 
 
 def _several(value: Scalar | tuple[Scalar, ...]) -> tuple[Scalar, ...]:
@@ -302,8 +296,7 @@ _MICROSECOND = timedelta(microseconds=1)  # PostgreSQL's times are no finer
 
 def _equals(values: tuple[Scalar, ...]) -> Clause:
     """The same text, or where the field holds a number, the same number."""
-    numbers = [number for value in values if (number := _number(value)) is not None]
-    return _SAME, [_texts(values), numbers]
+    return _SAME, [_texts(values), [number for number in map(_number, values) if number is not None]]
 
 
 def _compared(field: str, operator: Operator, value: Scalar) -> Clause:
@@ -312,12 +305,13 @@ def _compared(field: str, operator: Operator, value: Scalar) -> Clause:
         return _in_time(OF_TIME.get(operator, operator), *_moments(field, value))
     if operator is not Operator.EQ:
         return f"{_NUMBER} {ORDERINGS[operator]} %s::numeric", [number]
+    same = _equals((value,))
     if number is not None:
-        return joined([_equals((value,)), (f"{_NUMBER} = %s::numeric", [number])], Logic.OR)
+        return joined([same, (f"{_NUMBER} = %s::numeric", [number])], Logic.OR)
     try:
-        return joined([_equals((value,)), _in_time(operator, *_moments(field, value))], Logic.OR)
+        return joined([same, _in_time(operator, *_moments(field, value))], Logic.OR)
     except InvalidFilter:  # neither a number nor a time: a text
-        return _equals((value,))
+        return same
 
 
 def _in_time(operator: Operator, begin: datetime, end: datetime) -> Clause:

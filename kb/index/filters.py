@@ -132,17 +132,14 @@ def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.
     if scope is None:
         return np.empty(0, dtype=np.int64)
     visible, visible_values = scope
-    concepts = ""
-    concept_values: list[Any] = []
+    named: list[Any] = []
     if filters.concepts is not None:
         ids = [concept for concept in filters.concepts if isinstance(concept, int)]
         keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]
-        concepts, concept_values = CONCEPTS, [kb_id, ids, kb_id, keys]
+        named = [kb_id, ids, kb_id, keys]
     conditions, values = joined(list(_clauses(filters)), Logic.AND)
-    [(found,)] = fetch_all(
-        CHUNK_IDS.format(concepts=concepts, visible=visible, conditions=conditions),
-        [*concept_values, kb_id, *visible_values, *values],
-    )
+    statement = CHUNK_IDS.format(concepts=CONCEPTS if named else "", visible=visible, conditions=conditions)
+    [(found,)] = fetch_all(statement, [*named, kb_id, *visible_values, *values])
     return np.sort(np.frombuffer(found or b"", dtype=">i8").astype(np.int64))
 
 
@@ -221,9 +218,8 @@ def _value(text: str) -> Any:
 
 
 def _text_of(value: Any) -> str:
-    if isinstance(value, str) and value and value == value.strip() and _PART.fullmatch(value) and '"' not in value:
-        return value if _value(value) == value else json.dumps(value, ensure_ascii=False)
-    return json.dumps(value, ensure_ascii=False)
+    is_plain = isinstance(value, str) and value == value.strip() and _PART.fullmatch(value) and '"' not in value
+    return value if is_plain and _value(value) == value else json.dumps(value, ensure_ascii=False)
 
 
 ENABLED = "SELECT id FROM kb_chunk WHERE knowledge_base_id = %s AND enabled AND id = ANY(%s::bigint[])"
@@ -235,5 +231,4 @@ def enabled_among(kb_id: int, chunk_ids: NDArray[np.int64]) -> NDArray[np.bool_]
         return np.empty(0, dtype=bool)
     with binary_cursor() as cursor:
         rows = cursor.execute(ENABLED, [kb_id, chunk_ids.tolist()], binary=True).fetchall()
-    found: NDArray[np.bool_] = np.isin(chunk_ids, np.array(rows, dtype=np.int64))
-    return found
+    return np.isin(chunk_ids, np.array(rows, dtype=np.int64))

@@ -55,13 +55,7 @@ _FENCE = re.compile(r"```(?:json)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of a chunk.
-
-    Attributes:
-        keywords: most telling first.
-        questions: which it answers.
-        problem: why the language model did not give what was wanted of it; blank: it did.
-    """
+    """Of a chunk, the most telling first; `problem`: why the language model did not give what was wanted of it."""
 
     keywords: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
@@ -75,27 +69,19 @@ def read_terms(text: str, generator: OpenAIGenerator, *, keywords: bool, questio
         GenerationFailed: as the generator; `llm_unusable` when the answer does not follow the schema.
     """
     wanted = [name for name, asked in (("keywords", keywords), ("questions", questions)) if asked]
-    answer = generator.complete(_prompt(text, wanted), timeout_s=settings.LLM_SECONDS, as_json=True)
-    return _parse(answer, wanted)
-
-
-def _prompt(text: str, wanted: list[str]) -> list[Turn]:
     schema = {
         "type": "object",
         "properties": {name: _SCHEMAS[name] for name in wanted},
         "required": wanted,
         "additionalProperties": False,
     }
-    return [
+    prompt = [
         Turn("system", _INSTRUCTIONS.format(schema=json.dumps(schema))),
         # As JSON, no text can pose as the end of the data.
         Turn("user", json.dumps({"passage": text[:MOST_CHARACTERS]}, ensure_ascii=False)),
     ]
-
-
-def _parse(answer: str, wanted: list[str]) -> Terms:
-    """A code fence around the answer is taken off; some models fill one with blanks, over which a pattern would take hours."""
-    answer = answer.strip()
+    answer = generator.complete(prompt, timeout_s=settings.LLM_SECONDS, as_json=True).strip()
+    # A code fence around the answer is taken off; some models fill one with blanks, over which a pattern would take hours.
     fence = _FENCE.match(answer)
     if fence and answer.endswith("```") and len(answer) >= fence.end() + 3:
         answer = answer[fence.end() : -3]
@@ -164,11 +150,8 @@ class Extraction:
     """What a knowledge base has looked for in its chunks.
 
     Attributes:
-        language: of most of its chunks.
-        keywords: whether they are wanted.
         method: of extraction; also the fallback where the language model fails.
         by_model: whether the language model gives the keywords.
-        questions: whether it asks questions.
         reader: the language model; None: none is set up.
     """
 
@@ -243,21 +226,18 @@ def extract(text: str, extraction: Extraction) -> tuple[str, ...]:
 def _terms(chunk: Source, extraction: Extraction) -> Terms:
     wants_keywords = extraction.keywords and chunk.keywords is None
     wants_questions = extraction.questions and not chunk.questions and not chunk.own_questions
+    asks_keywords = wants_keywords and extraction.by_model
     read = Terms()
-    if (wants_keywords and extraction.by_model) or wants_questions:
-        read = _read(chunk.text, extraction, keywords=wants_keywords and extraction.by_model, questions=wants_questions)
+    if asks_keywords or wants_questions:
+        if extraction.reader is None:
+            read = Terms(problem=NOT_CONFIGURED)
+        else:
+            try:
+                read = read_terms(chunk.text, extraction.reader, keywords=asks_keywords, questions=wants_questions)
+            except GenerationFailed as error:
+                logger.warning("a language model did not read a chunk: %s", error)
+                read = Terms(problem=message_of(error))
     keywords = chunk.keywords or ()
     if wants_keywords:
-        keywords = read.keywords if extraction.by_model and not read.problem else extract(chunk.text, extraction)
+        keywords = read.keywords if asks_keywords and not read.problem else extract(chunk.text, extraction)
     return Terms(keywords, chunk.questions or read.questions, read.problem)
-
-
-def _read(text: str, extraction: Extraction, *, keywords: bool, questions: bool) -> Terms:
-    """What the language model finds, or the problem that kept it from that."""
-    if extraction.reader is None:
-        return Terms(problem=NOT_CONFIGURED)
-    try:
-        return read_terms(text, extraction.reader, keywords=keywords, questions=questions)
-    except GenerationFailed as error:
-        logger.warning("a language model did not read a chunk: %s", error)
-        return Terms(problem=message_of(error))

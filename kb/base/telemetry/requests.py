@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextvars import Token
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 from celery import Task, signals
@@ -13,13 +14,16 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 
-from kb.base.metrics import observe_pool, observe_request, observe_task
+from kb.base.metrics import POOL, RATE_LIMITED, REQUEST_SECONDS, REQUESTS, TASK_SECONDS, TASKS
 from kb.base.telemetry import logs
 
 access_logger = logging.getLogger("zhiku.access")
 tasks_logger = logging.getLogger("zhiku.tasks")
 
 UNROUTED: Final = "none"
+METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})  # any other counts as "other"
+# What psycopg_pool calls them.
+POOL_STATES: Final = {"open": "pool_size", "idle": "pool_available", "waiting": "requests_waiting"}
 
 
 class RequestLog:
@@ -54,21 +58,21 @@ def _log(request: HttpRequest, response: HttpResponseBase, started: float, bound
 
 
 def note(route: str, method: str, status: int, started: float, **caller: Any) -> None:
-    """Counts a request that has been answered, and writes its line.
+    """Counts a request that has been answered, and writes its line, with the ids of who asked.
 
-    Args:
-        route: its name, with no id in it.
-        method: of HTTP.
-        status: likewise.
-        started: by the clock of `time.perf_counter`.
-        caller: further fields of the line, such as the ids of who asked.
+    `started` is by the clock of `time.perf_counter`.
     """
     seconds = time.perf_counter() - started
-    observe_request(route, method, status, seconds)
+    REQUESTS.labels(route, method if method in METHODS else "other", f"{status // 100}xx").inc()
+    REQUEST_SECONDS.labels(route).observe(seconds)
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        RATE_LIMITED.labels(route).inc()
     # Each process counts its own, since the one that is scraped sees no other's pool
     pool = getattr(connection, "_connection_pools", {}).get(connection.alias)
     if pool is not None:
-        observe_pool(pool.get_stats())
+        stats = pool.get_stats()
+        for state, name in POOL_STATES.items():
+            POOL.labels(state).set(stats.get(name, 0))
     line = {
         **logs.fields(),
         "method": method,
@@ -117,7 +121,8 @@ def end(task_id: str, task: "Task[..., Any]", state: str | None = None, **_: Any
         return
     token, started = _running.pop(task_id)
     seconds = time.perf_counter() - started
-    observe_task(task.name, (state or "unknown").lower(), seconds)
+    TASKS.labels(task.name, (state or "unknown").lower()).inc()
+    TASK_SECONDS.labels(task.name).observe(seconds)
     # The sweeps come every half minute.
     level = logging.DEBUG if ".sweep_" in task.name else logging.INFO
     tasks_logger.log(

@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.cache import hot_queries, shared_cache_unavailable
+from kb.base.cache import hot_queries, shared_redis
 from kb.base.errors import NotVisible
 from kb.base.metrics import Outcome, observe_search
 from kb.base.shapes import as_json
@@ -405,7 +405,7 @@ def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> Se
 
 def shared_cache_notes() -> tuple[Degradation, ...]:
     """Says that Redis is out of reach, where the last attempt to use it has failed."""
-    if not shared_cache_unavailable():
+    if not shared_redis().is_away:
         return ()
     message = Message(
         gettext_noop("Redis is out of reach, so every process keeps caches of its own: start it, or mend REDIS_URL.")

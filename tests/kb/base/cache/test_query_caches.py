@@ -16,7 +16,7 @@ from kb.base.cache import (
     SignedBytes,
     hot_queries,
     query_embedder,
-    shared_cache_unavailable,
+    shared_redis,
 )
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
@@ -89,7 +89,7 @@ def test_a_response_is_found_by_another_process():
     query_caches.forget()
     assert hot_queries().get(KEY).value == b"{}"
     assert hot_queries().stats()["shared"].hits == 1
-    assert not shared_cache_unavailable()
+    assert not shared_redis().is_away
 
 
 def test_a_vector_is_found_by_another_process():
@@ -123,7 +123,7 @@ def test_a_dead_redis_is_a_miss_and_told_once(redis, tier, clock, caplog):
         found += [tier.get(NAME), tier.put(NAME, b"value", 60)]
         clock.now += PAUSE_SECONDS
     assert found == [None, False] * 3
-    assert shared_cache_unavailable()
+    assert shared_redis().is_away
     assert len(warnings(caplog)) == 1
 
 
@@ -139,11 +139,11 @@ def test_after_a_failure_redis_is_left_alone_until_the_pause_is_over(redis, tier
     tier.get(NAME)
     redis.start()
     assert not tier.put(NAME, b"value", 60)
-    assert shared_cache_unavailable()
+    assert shared_redis().is_away
 
     clock.now += PAUSE_SECONDS
     assert tier.put(NAME, b"value", 60)
-    assert not shared_cache_unavailable()
+    assert not shared_redis().is_away
     assert "have Redis again" in caplog.text
 
 
@@ -152,24 +152,24 @@ def test_that_redis_is_back_is_seen_although_nothing_is_looked_up(redis, tier, c
     tier.get(NAME)
     redis.start()
     clock.now += PAUSE_SECONDS
-    assert not shared_cache_unavailable()
+    assert not shared_redis().is_away
 
 
 def test_a_redis_that_nobody_looked_up_anything_in_is_missed_too(redis):
     redis.kill()
-    assert shared_cache_unavailable()
+    assert shared_redis().is_away
 
 
 def test_a_redis_that_has_just_answered_is_not_asked_how_it_is(redis, tier, monkeypatch):
     monkeypatch.setattr("kb.base.cache.LOOK_SECONDS", 600.0)
     tier.get(NAME)
     redis.kill()
-    assert not shared_cache_unavailable()
+    assert not shared_redis().is_away
 
 
 def test_a_frozen_redis_is_a_miss(frozen, tier, caplog):
     assert tier.get(NAME) is None
-    assert shared_cache_unavailable()
+    assert shared_redis().is_away
     assert len(warnings(caplog)) == 1
 
 
@@ -179,7 +179,7 @@ def test_a_redis_without_room_refuses_and_is_not_away(redis, tier, client, caplo
         assert not tier.put(NAME, bytes(MAX_SHARED_BYTES), 60)
     finally:
         client.config_set("maxmemory", "0")
-    assert not shared_cache_unavailable()
+    assert not shared_redis().is_away
     assert "Redis refuses" in caplog.text
 
 
@@ -227,7 +227,7 @@ def test_a_lie_in_redis_is_a_miss_with_one_warning_and_redis_is_not_away(tier, c
     LIES[lie](client, name)
     assert tier.get(NAME) is None
     assert len(warnings(caplog)) == 1
-    assert not shared_cache_unavailable()
+    assert not shared_redis().is_away
 
 
 @pytest.mark.parametrize("lie", sorted(LIES))
