@@ -12,10 +12,8 @@ from storages.backends.s3 import S3File, S3Storage
 
 from kb.base.files import FilesUnavailable
 
-CONNECT_SECONDS: Final = 3
 # Between two pieces of an answer, not for all of it.
 READ_SECONDS: Final = 15
-ATTEMPTS: Final = 2
 
 
 @contextmanager
@@ -46,9 +44,9 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         limits = Config(
-            connect_timeout=CONNECT_SECONDS,
+            connect_timeout=3,
             read_timeout=READ_SECONDS,
-            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+            retries={"total_max_attempts": 2, "mode": "standard"},
         )
         self.client_config: Config = self.client_config.merge(limits)
 

@@ -55,9 +55,6 @@ ON CONFLICT (knowledge_base_id) DO UPDATE SET
     payload = excluded.payload, chunk_count = excluded.chunk_count, built_at = excluded.built_at
 WHERE bm25_indexes.version <= excluded.version
 """
-# Whoever deletes the knowledge base locks it first and this table's row last, so taking them the other way round would
-# be a deadlock.
-KEEP_KNOWLEDGE_BASE = "SELECT 1 FROM kb_knowledgebase WHERE id = %(kb)s FOR KEY SHARE"
 FIND = """
 SELECT version, payload FROM bm25_indexes
 WHERE knowledge_base_id = %(kb)s AND version >= %(version)s AND tokenizer_id = %(tokenizer)s AND format = %(format)s
@@ -140,7 +137,9 @@ class DatabaseTier:
     def store(self, key: CacheKey, payload: bytes) -> bool:
         columns = self._columns(key)
         with untimed_cursor() as cursor:
-            if cursor.execute(KEEP_KNOWLEDGE_BASE, columns).fetchone() is None:
+            # Whoever deletes the knowledge base locks it first and this table's row last: the other way round is a deadlock.
+            held = cursor.execute("SELECT 1 FROM kb_knowledgebase WHERE id = %(kb)s FOR KEY SHARE", columns).fetchone()
+            if held is None:
                 return False
             stored = cursor.execute(UPSERT, columns | {"payload": payload}).rowcount > 0
             if stored:
@@ -162,7 +161,6 @@ STILL_BUILT = gettext_noop(
 BUILDERS = 8  # some of them may wait for another process
 POLL_SECONDS = 0.1
 LOCK_PATIENCE_SECONDS = 60
-BUILD_TIER = "build"
 MIN_CHANGES_TO_BUILD = 1_000
 CHANGED_SHARE_TO_BUILD = 0.1
 
@@ -339,7 +337,7 @@ class BM25Store:
         seconds = time.perf_counter() - started
         self._cache.count(builds=1)
         BUILD_SECONDS.observe(seconds)
-        return Found(StoredIndex(index, version, seconds * 1_000), wanted.at(version), BUILD_TIER)
+        return Found(StoredIndex(index, version, seconds * 1_000), wanted.at(version), "build")
 
     def in_transaction(self, key: CacheKey) -> Answer:
         """For a thread with an open transaction, whose own changes count."""

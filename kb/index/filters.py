@@ -63,9 +63,6 @@ CLAUSES: Mapping[str, str] = {
     "created_after": "d.created_at >= %s",
     "created_before": "d.created_at < %s",
 }
-OF_CONCEPTS = """
-d.id IN (SELECT document_id FROM kb_document_concepts WHERE concept_id IN (SELECT id FROM concept))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +146,7 @@ def _clauses(filters: Filters) -> Iterable[Clause]:
         if value is not None:
             yield clause, [list(value) if isinstance(value, tuple) else value]
     if filters.concepts is not None:
-        yield OF_CONCEPTS, []
+        yield "d.id IN (SELECT document_id FROM kb_document_concepts WHERE concept_id IN (SELECT id FROM concept))", []
     for condition in filters.metadata:
         yield condition.clause()
     if filters.matching is not None:
@@ -222,13 +219,14 @@ def _text_of(value: Any) -> str:
     return value if is_plain and _value(value) == value else json.dumps(value, ensure_ascii=False)
 
 
-ENABLED = "SELECT id FROM kb_chunk WHERE knowledge_base_id = %s AND enabled AND id = ANY(%s::bigint[])"
-
-
 def enabled_among(kb_id: int, chunk_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which of the chunks are enabled ones of the knowledge base, shape (n_chunks,)."""
     if not chunk_ids.size:
         return np.empty(0, dtype=bool)
     with binary_cursor() as cursor:
-        rows = cursor.execute(ENABLED, [kb_id, chunk_ids.tolist()], binary=True).fetchall()
+        rows = cursor.execute(
+            "SELECT id FROM kb_chunk WHERE knowledge_base_id = %s AND enabled AND id = ANY(%s::bigint[])",
+            [kb_id, chunk_ids.tolist()],
+            binary=True,
+        ).fetchall()
     return np.isin(chunk_ids, np.array(rows, dtype=np.int64))

@@ -157,8 +157,6 @@ def _frequencies(rows: Sequence[tuple[int, bytes, bytes, int]], hashes: NDArray[
     return frequencies
 
 
-FETCH = 1_000
-
 POSTINGS = """
 SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length
 FROM kb_versions v
@@ -190,10 +188,6 @@ LEFT JOIN (
 WHERE v.knowledge_base_id = %(kb)s
 """
 
-LOG_START = """
-SELECT coalesce(max(version), 0) FROM kb_chunkchange WHERE knowledge_base_id = %s AND operation = 'reset'
-"""
-
 MIN_CHANGES_TO_MERGE = 500
 CHANGED_SHARE_TO_MERGE = 0.02
 
@@ -206,7 +200,6 @@ WHERE log.changed > greatest(%(min)s, %(share)s * coalesce(i.chunk_count, 0))
 """
 
 MOVED = "the knowledge base has moved to another tokenizer: try again"
-StoredRow = tuple[int, bytes, bytes, int]
 
 
 def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
@@ -215,7 +208,7 @@ def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
     Raises:
         ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
     """
-    with streaming_cursor(FETCH) as cursor:
+    with streaming_cursor(1_000) as cursor:
         cursor.execute(POSTINGS, {"kb": kb_id, "tokenizer": tokenizer_id}, binary=True)
         first = cursor.fetchone()
         if first is None:
@@ -228,7 +221,7 @@ def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
 
 def changes_since(
     kb_id: int, tokenizer_id: str, version: int, *, limit: int
-) -> tuple[int, NDArray[np.int64], tuple[StoredRow, ...]] | None:
+) -> tuple[int, NDArray[np.int64], tuple[tuple[int, bytes, bytes, int], ...]] | None:
     """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
 
     Returns:
@@ -253,8 +246,8 @@ def changes_since(
 
 def log_start(kb_id: int) -> int:
     """The oldest version of an index from which the change log leads to the present."""
-    [(version,)] = fetch_all(LOG_START, [kb_id])
-    return int(version)
+    latest = "SELECT coalesce(max(version), 0) FROM kb_chunkchange WHERE knowledge_base_id = %s AND operation = 'reset'"
+    return int(fetch_all(latest, [kb_id])[0][0])
 
 
 def long_change_logs(kb_ids: list[int] | None = None) -> list[int]:

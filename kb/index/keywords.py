@@ -22,8 +22,6 @@ from retrieval.types import Turn
 
 MOST_KEYWORDS: Final = 10
 MOST_QUESTIONS: Final = 3
-LONGEST_KEYWORD: Final = 60
-LONGEST_QUESTION: Final = 200
 # Of a chunk, that the model is shown.
 MOST_CHARACTERS: Final = 6_000
 
@@ -31,13 +29,13 @@ _SCHEMAS: Final = {
     "keywords": {
         "type": "array",
         "maxItems": MOST_KEYWORDS,
-        "items": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEYWORD},
+        "items": {"type": "string", "minLength": 1, "maxLength": 60},
         "description": "names, terms and key phrases as the passage spells them, the most telling ones first",
     },
     "questions": {
         "type": "array",
         "maxItems": MOST_QUESTIONS,
-        "items": {"type": "string", "minLength": 1, "maxLength": LONGEST_QUESTION},
+        "items": {"type": "string", "minLength": 1, "maxLength": 200},
         "description": "questions that a reader may ask and that the passage alone answers",
     },
 }

@@ -45,7 +45,6 @@ ORDER BY (searched.id IS NULL), coalesce(i.chunk_count, 0) DESC, k.id
 VECTORS = """
 SELECT count(*) FILTER (WHERE enabled) FROM kb_chunkembedding WHERE knowledge_base_id = %s AND model = %s AND kind = %s
 """
-CHUNKS = "SELECT count(*) FILTER (WHERE enabled) FROM kb_chunk WHERE knowledge_base_id = %s"
 # At most the table: its estimated number of rows may be of a time when it had few.
 CHUNK_BYTES = """
 SELECT least(size, (SELECT count(*) FROM kb_chunk WHERE knowledge_base_id = %s) * size / greatest(reltuples, 1))
@@ -53,8 +52,6 @@ FROM (SELECT reltuples, pg_relation_size(oid) AS size FROM pg_class WHERE oid = 
 """
 HAS_PREWARM = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_prewarm')"
 MAY_READ_FILES = "SELECT has_function_privilege('pg_read_binary_file(text, bigint, bigint, boolean)', 'execute')"
-PREWARM = "SELECT pg_prewarm(%s::regclass, 'read', 'main', %s, %s)"
-READ_FILE = "SELECT length(pg_read_binary_file(%s, %s, %s, true))"
 
 
 # The bytes of what is read at once, and what reads it over a `session`.
@@ -140,7 +137,8 @@ def _parts() -> Iterator[Part]:
             size = space.vectors * (2 * space.dimension + ROW_BYTES)
             yield size, partial(fetch_all, VECTORS, (kb_id, space.model_id, space.kind))
         [(size,)] = fetch_all(CHUNK_BYTES, [kb_id])
-        yield int(size), partial(fetch_all, CHUNKS, (kb_id,))
+        count = "SELECT count(*) FILTER (WHERE enabled) FROM kb_chunk WHERE knowledge_base_id = %s"
+        yield int(size), partial(fetch_all, count, (kb_id,))
 
 
 def _of_index(name: str) -> Part:
@@ -153,11 +151,13 @@ def _read_index(name: str, blocks: int, session: BaseDatabaseWrapper) -> None:
     [(path,)] = fetch_all("SELECT pg_relation_filepath(to_regclass(%s))", [name], session)
     for first in range(0, blocks if path else 0, PIECE_BLOCKS):
         if has_prewarm:
-            fetch_all(PREWARM, [name, first, min(first + PIECE_BLOCKS, blocks) - 1], session)
+            last = min(first + PIECE_BLOCKS, blocks) - 1
+            fetch_all("SELECT pg_prewarm(%s::regclass, 'read', 'main', %s, %s)", [name, first, last], session)
             continue
         segment, within = divmod(first * BLOCK_BYTES, SEGMENT_BYTES)
         file = f"{path}.{segment}" if segment else path
-        fetch_all(READ_FILE, [file, within, PIECE_BLOCKS * BLOCK_BYTES], session)
+        values = [file, within, PIECE_BLOCKS * BLOCK_BYTES]
+        fetch_all("SELECT length(pg_read_binary_file(%s, %s, %s, true))", values, session)
 
 
 def note_key() -> str:

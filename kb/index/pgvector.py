@@ -61,7 +61,6 @@ SELECT chunk_id, (vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimensio
 FROM kb_chunkembedding
 WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s
 """
-OF_ENABLED = f"{DISTANCES} AND enabled"
 AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
 NEAREST = " ORDER BY distance, chunk_id LIMIT %(limit)s"
 # No index is in the order of a sum, so that all are compared, by several processes where there are many.
@@ -91,7 +90,7 @@ class PgVectorStore:
         if k < 1 or (only is not None and not only.size):
             return _found([])
         wanted = _values(kb_id, model_id, vector, kind)
-        statement = OF_ENABLED
+        statement = f"{DISTANCES} AND enabled"
         if only is not None:
             statement += AMONG
             wanted["only"] = array_text(only.tolist())
@@ -177,7 +176,6 @@ FROM (SELECT (SELECT NULLIF(distance, 'NaN') FROM ({own}) it) AS distance) own
 LEFT JOIN ({compared}) compared ON true
 GROUP BY own.distance
 """
-OWN = " AND chunk_id = %(chunk)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +218,9 @@ def exact_place(
     }
     distances = SEVERAL_EACH if keyword_share or kind == ChunkEmbedding.Kind.QUESTION else ONE_EACH
     among = "" if only is None else AMONG
-    compared, own = (distances.format(dimension=len(vector), among=among + each) for each in ("", OWN))
+    compared, own = (
+        distances.format(dimension=len(vector), among=among + each) for each in ("", " AND chunk_id = %(chunk)s")
+    )
     [(distance, above, total, is_indexed)] = fetch_all(RANK.format(compared=compared, own=own), values)
     if distance is None:
         return ExactPlace(None, None, total, is_indexed)

@@ -18,10 +18,6 @@ from django.db import connection, connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from numpy.typing import NDArray
 
-NO_TIMEOUT = "SELECT set_config('statement_timeout', '0', true)"
-ALL_ROWS = "SET LOCAL cursor_tuple_fraction = 1"
-STREAM = "zhiku_stream"
-
 
 @contextmanager
 def binary_cursor() -> Iterator["psycopg.Cursor[Any]"]:
@@ -45,7 +41,7 @@ def untimed_cursor() -> Iterator["psycopg.Cursor[Any]"]:
         django.db.DatabaseError: What psycopg's own error says.
     """
     with transaction.atomic(), binary_cursor() as cursor:
-        cursor.execute(NO_TIMEOUT)
+        cursor.execute("SELECT set_config('statement_timeout', '0', true)")
         yield cursor
 
 
@@ -56,8 +52,8 @@ def streaming_cursor(rows_at_a_time: int) -> Iterator["psycopg.ServerCursor[Any]
     Raises:
         django.db.DatabaseError: What psycopg's own error says.
     """
-    with untimed_cursor() as settings, psycopg.ServerCursor(connection.connection, STREAM) as cursor:
-        settings.execute(ALL_ROWS)
+    with untimed_cursor() as settings, psycopg.ServerCursor(connection.connection, "zhiku_stream") as cursor:
+        settings.execute("SET LOCAL cursor_tuple_fraction = 1")
         cursor.itersize = rows_at_a_time
         yield cursor
 
@@ -213,9 +209,7 @@ def try_lock(purpose: Purpose, kb_id: int = 0) -> Iterator[bool]:
 
 
 def held_locks(purpose: Purpose) -> frozenset[int]:
-    with connection.cursor() as cursor:
-        cursor.execute(HELD, [purpose])
-        return frozenset(kb_id for (kb_id,) in cursor.fetchall())
+    return frozenset(kb_id for (kb_id,) in fetch_all(HELD, [purpose]))
 
 
 def lock_until_commit(purpose: Purpose, kb_id: int = 0) -> None:

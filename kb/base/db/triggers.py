@@ -41,8 +41,8 @@ _ACTIVE_ROWS = """
 _SEARCHED_ROWS = """
     SELECT r.knowledge_base_id FROM {rows} r
     JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model"""
-_WITH_CHUNK = " WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
 _BASES_OF = "SELECT knowledge_base_id FROM ({changes}) c"
+_WITH_CHUNK = " WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
 # A session keeps the plan of a trigger's first call, and a join of old with new rows planned for one row compares each
 # with each. Set operations sort or hash them at any size.
 _SWITCHED = """
@@ -89,7 +89,6 @@ _NOTE = """
         WHERE s.store NOT IN ('', 'postgres');
 """
 _CHUNKS = "SELECT knowledge_base_id, id AS chunk_id, '' AS model FROM {rows}"
-_SEARCHED = "id, knowledge_base_id, text, heading_path, enabled"
 _CHANGED_CHUNKS = """
     SELECT knowledge_base_id, id AS chunk_id, '' AS model FROM
         (SELECT {columns} FROM new_rows EXCEPT SELECT {columns} FROM old_rows) n
@@ -185,7 +184,7 @@ CHUNK_TRIGGERS = [
     ),
     *_store_triggers(
         insert=_CHUNKS.format(rows="new_rows"),
-        update=_CHANGED_CHUNKS.format(columns=_SEARCHED),
+        update=_CHANGED_CHUNKS.format(columns="id, knowledge_base_id, text, heading_path, enabled"),
         delete=_CHUNKS.format(rows="old_rows"),
     ),
 ]

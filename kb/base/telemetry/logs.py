@@ -21,7 +21,6 @@ Fields = Mapping[str, str | int]
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._\-]{8,64}")
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
-_NO_TRACE: Final = "0" * 32
 _fields: ContextVar[Fields] = ContextVar("zhiku_log_fields", default=MappingProxyType({}))
 
 
@@ -65,7 +64,7 @@ def request_id_of(headers: Mapping[str, str]) -> str:
     if _REQUEST_ID.fullmatch(given):
         return given
     traceparent = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-    if traceparent and traceparent[1] != _NO_TRACE:
+    if traceparent and traceparent[1] != "0" * 32:
         return traceparent[1]
     return uuid.uuid4().hex
 

@@ -14,8 +14,6 @@ from retrieval.trace import Span
 logger = logging.getLogger(__name__)
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-UNTRACED: Final = "api/v1/health/,api/v1/ready/,metrics"
-PLAIN: Final = (str, bool, int, float)
 _started: list[Any] = []
 
 
@@ -36,7 +34,8 @@ def start(process: str) -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, and OpenTelemetry is not installed: pip install 'zhiku[otel]'."
         )
         return
-    os.environ.setdefault("OTEL_PYTHON_DJANGO_EXCLUDED_URLS", UNTRACED)  # read when the module for Django is imported
+    # Read when the module for Django is imported.
+    os.environ.setdefault("OTEL_PYTHON_DJANGO_EXCLUDED_URLS", "api/v1/health/,api/v1/ready/,metrics")
     from opentelemetry import trace  # noqa: PLC0415 - an extra
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
     from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415
@@ -99,6 +98,8 @@ def record_stages(spans: Iterable[Span], trace_id: str) -> None:
     for span in spans:
         ended = offset + int(span.ended * 1e9)
         # Counts and scores; what was searched for stays here.
-        detail = {f"zhiku.{name}": value for name, value in span.detail.items() if isinstance(value, PLAIN[1:])}
+        detail = {
+            f"zhiku.{name}": value for name, value in span.detail.items() if isinstance(value, bool | int | float)
+        }
         begun = ended - int(span.milliseconds * 1e6)
         tracer.start_span(f"search {span.stage}", start_time=begun, attributes=detail).end(ended)

@@ -15,9 +15,7 @@ from kb.index.mirrors.protocol import Found, Mirror, StoredVector, StoreError, T
 from retrieval.function_words import CHINESE_PARTICLES_ALONE
 from retrieval.messages import gettext_noop
 
-GRAPH = {"M": 24, "efConstruction": 200}
 LEAST_EF = 256
-AS_RANK_BM25 = {"bm25_k1": 1.5, "bm25_b": 0.75}
 MAX_TEXT_BYTES = 65_535
 ROWS_A_CALL = 500
 IDS_A_FILTER = 10_000
@@ -26,7 +24,6 @@ CHINESE = {
     "tokenizer": "jieba",
     "filter": ["lowercase", {"type": "stop", "stop_words": sorted({*CHINESE_PARTICLES_ALONE, *PUNCTUATION})}],
 }
-ENGLISH = {"type": "english"}
 # Milvus Lite has no English analyser.
 ENGLISH_WITHOUT_STEMS = {"tokenizer": "standard", "filter": ["lowercase"]}
 
@@ -126,9 +123,11 @@ class MilvusMirror(Mirror):
         indexes = MilvusClient.prepare_index_params()
         if isinstance(collection, VectorCollection):
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=collection.dimension)
-            indexes.add_index("vector", index_type="HNSW", metric_type="COSINE", params=GRAPH)
+            indexes.add_index(
+                "vector", index_type="HNSW", metric_type="COSINE", params={"M": 24, "efConstruction": 200}
+            )
         else:
-            english = ENGLISH_WITHOUT_STEMS if self._is_lite else ENGLISH
+            english = ENGLISH_WITHOUT_STEMS if self._is_lite else {"type": "english"}
             schema.add_field(
                 "text",
                 DataType.VARCHAR,
@@ -138,7 +137,12 @@ class MilvusMirror(Mirror):
             )
             schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
             schema.add_function(Function("bm25", FunctionType.BM25, ["text"], ["sparse"]))
-            indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=AS_RANK_BM25)
+            indexes.add_index(
+                "sparse",
+                index_type="SPARSE_INVERTED_INDEX",
+                metric_type="BM25",
+                params={"bm25_k1": 1.5, "bm25_b": 0.75},
+            )
         name = collection.name
         with self._calling():
             # Strong: a change that was applied is found by the next search of any process.

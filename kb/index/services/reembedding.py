@@ -1,6 +1,5 @@
 """Moving a knowledge base to another embedding model: beside the one in use, with a swap at the end and a way back."""
 
-import logging
 import time
 from collections.abc import Iterator, Sequence
 
@@ -37,8 +36,6 @@ from retrieval.protocols import Embedder
 # Sent with `knowledge_base` before vectors of a former model are deleted: a receiver that reads them raises `Rejected`.
 vectors_dropping = Signal()
 
-
-logger = logging.getLogger(__name__)
 
 Status = Reembedding.Status
 

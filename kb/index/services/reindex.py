@@ -1,9 +1,9 @@
 """Rebuilds what is derived from chunks while searches go on."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.db import connection
@@ -208,7 +208,9 @@ def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
 
 
 TABLES: Final = ("kb_document", "kb_chunk", "kb_chunkpostings", "kb_chunkembedding")
-FULL_TEXT_INDEX: Final = "postings_lexemes"
+
+
+T = TypeVar("T")
 
 
 class Step(StrEnum):
@@ -235,17 +237,20 @@ def build_indexes(
     """
     if connection.in_atomic_block:
         return
-    for done, table in enumerate(TABLES):
-        on_step(Step.STATISTICS, done, len(TABLES))
-        _execute(f"ANALYZE {table}")
-    on_step(Step.STATISTICS, len(TABLES), len(TABLES))
-    on_step(Step.FULL_TEXT, 0, 1)
-    _execute("SELECT gin_clean_pending_list(%s::regclass)", FULL_TEXT_INDEX)  # which every search reads from end to end
-    on_step(Step.FULL_TEXT, 1, 1)
-    for done, kb in enumerate(knowledge_bases):
-        on_step(Step.KEYWORDS, done, len(knowledge_bases))
+
+    def each(step: Step, items: Sequence[T]) -> Iterator[T]:
+        for done, item in enumerate(items):
+            on_step(step, done, len(items))
+            yield item
+        on_step(step, len(items), len(items))
+
+    with connection.cursor() as cursor:
+        for table in each(Step.STATISTICS, TABLES):
+            cursor.execute(f"ANALYZE {table}")
+        for index in each(Step.FULL_TEXT, ["postings_lexemes"]):  # what is pending every search reads from end to end
+            cursor.execute("SELECT gin_clean_pending_list(%s::regclass)", [index])
+    for kb in each(Step.KEYWORDS, knowledge_bases):
         _build_keyword_index(kb)
-    on_step(Step.KEYWORDS, len(knowledge_bases), len(knowledge_bases))
     for kb in knowledge_bases:
         _build_vector_indexes(kb, on_step)
 
@@ -272,8 +277,3 @@ def _build_vector_indexes(kb: KnowledgeBase, on_step: OnStep) -> None:
         on_step(Step.VECTORS, done, sum(space.vectors for space in due))
         time.sleep(LOOK_SECONDS)
     measure_due(kb.pk)
-
-
-def _execute(statement: str, *values: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
