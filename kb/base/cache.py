@@ -47,11 +47,7 @@ _first_use = threading.Lock()
 
 
 class SharedRedis:
-    """The caches' Redis, which may be down: a failure is logged once and followed by a pause in which nothing is asked.
-
-    Args:
-        breaker: opens at the first failure, for the pause.
-    """
+    """The caches' Redis, which may be down: a failure is logged once and followed by a pause in which nothing is asked."""
 
     def __init__(self, breaker: CircuitBreaker | None = None) -> None:
         self._client: Redis = get_redis_connection("bm25")
@@ -94,11 +90,7 @@ class SharedRedis:
 
 
 class SignedBytes:
-    """One kind of values in Redis, each signed together with its key.
-
-    Args:
-        kind: keeps the keys of one cache apart from those of another.
-    """
+    """One kind of values in Redis, each signed together with its key."""
 
     def __init__(self, kind: str) -> None:
         # Read now: the threads that store what they have made hold no connection to the database.

@@ -58,11 +58,7 @@ def local_file(file: FieldFile) -> Iterator[Path]:
 
 
 def has_file(file: FieldFile) -> bool:
-    """Whether a document has a file that is still there.
-
-    Raises:
-        FilesUnavailable: the store that holds it cannot be used.
-    """
+    """Whether a document has a file that is still there; raises FilesUnavailable as `local_file`."""
     return bool(file) and file.storage.exists(str(file.name))
 
 

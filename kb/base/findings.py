@@ -15,12 +15,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        detail: what was found.
-        remedy: what to do about it; empty where nothing is.
-    """
+    """One thing that was looked at, and what to do about it; empty where nothing is."""
 
     name: str
     state: State

@@ -34,10 +34,7 @@ def names_loopback(host: str) -> bool:
 def refusal_to_listen(host: str, *, local: bool, debug: bool) -> str:
     """Why a server must not listen on `host`, with the remedy; empty where it may.
 
-    Args:
-        host: an address or a name.
-        local: the installation is for this machine only.
-        debug: pages of errors show settings and source code.
+    `local`: the installation is for this machine only; `debug`: pages of errors show settings and source code.
     """
     if not (local or debug) or is_loopback(host):
         return ""

@@ -100,12 +100,9 @@ def observe_cache(tier: str, field: str, amount: int) -> None:
 def observe_search(
     outcome: Outcome, degraded: Iterable[Degradation], timings_ms: Mapping[str, float] | None = None
 ) -> None:
-    """Counts a search.
+    """Counts a search: what came of it, what it could not do as asked, and milliseconds by stage and in "total".
 
-    Args:
-        outcome: whether it found anything.
-        degraded: what it could not do as asked.
-        timings_ms: milliseconds by stage, and "total"; None where it was not answered.
+    There are no timings where it was not answered.
     """
     SEARCHES.labels(outcome.value).inc()
     for degradation in degraded:
@@ -152,11 +149,7 @@ def _samples() -> Iterator[Sample]:
 
 
 def cache_lookups() -> dict[str, dict[str, tuple[int, int]]]:
-    """How often caches were asked, by as many processes as `registry` counts.
-
-    Returns:
-        By cache ("bm25", "hot_queries", "query_vectors") and tier, the hits and the misses.
-    """
+    """Hits and misses by cache ("bm25", "hot_queries", "query_vectors") and tier, of the processes of `registry`."""
     caches = {
         "zhiku_bm25_cache_events_total": "bm25",
         "zhiku_hot_queries_total": "hot_queries",
@@ -178,11 +171,7 @@ def cache_lookups() -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def cache_counters() -> dict[str, dict[str, int]]:
-    """The counts of the keyword index cache, of as many processes as `registry` counts.
-
-    Returns:
-        By tier name, the fields of `retrieval.cache.TierStats`.
-    """
+    """The counts of the keyword index cache by tier, as the fields of `TierStats`, of the processes of `registry`."""
     counters: dict[str, dict[str, int]] = {}
     fields = {"zhiku_bm25_cache_traffic_bytes_total": "nbytes", "zhiku_bm25_cache_memory_bytes": "nbytes"}
     for sample in _samples():

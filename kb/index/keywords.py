@@ -185,10 +185,7 @@ def find_terms(
 ) -> list[Terms]:
     """The terms of chunks: what is given stays, the rest is extracted, and a few are read by the model at a time.
 
-    Args:
-        chunks: in their order.
-        extraction: None: what is not given is not looked for.
-        on_read: called for every chunk that the language model has read; what it raises ends the work.
+    Without an extraction nothing is looked for. What `on_read` raises, after a chunk that the model read, ends the work.
     """
     if extraction is None:
         return [Terms(each.keywords or (), each.questions) for each in chunks]

@@ -35,11 +35,7 @@ def binary_cursor() -> Iterator["psycopg.Cursor[Any]"]:
 
 @contextmanager
 def untimed_cursor() -> Iterator["psycopg.Cursor[Any]"]:
-    """A binary cursor in a transaction whose statements may take any time, for work off every request's thread.
-
-    Raises:
-        django.db.DatabaseError: What psycopg's own error says.
-    """
+    """A binary cursor in a transaction whose statements may take any time, for work off every request's thread."""
     with transaction.atomic(), binary_cursor() as cursor:
         cursor.execute("SELECT set_config('statement_timeout', '0', true)")
         yield cursor
@@ -47,11 +43,7 @@ def untimed_cursor() -> Iterator["psycopg.Cursor[Any]"]:
 
 @contextmanager
 def streaming_cursor(rows_at_a_time: int) -> Iterator["psycopg.ServerCursor[Any]"]:
-    """A cursor in an untimed transaction whose rows stay with the server until they are fetched; all of them will be.
-
-    Raises:
-        django.db.DatabaseError: What psycopg's own error says.
-    """
+    """A cursor in an untimed transaction whose rows stay with the server until they are fetched; all of them will be."""
     with untimed_cursor() as settings, psycopg.ServerCursor(connection.connection, "zhiku_stream") as cursor:
         settings.execute("SET LOCAL cursor_tuple_fraction = 1")
         cursor.itersize = rows_at_a_time
@@ -60,11 +52,7 @@ def streaming_cursor(rows_at_a_time: int) -> Iterator["psycopg.ServerCursor[Any]
 
 @contextmanager
 def own_session(**options: str | int) -> Iterator[BaseDatabaseWrapper]:
-    """A connection of its own, outside the pool, whose statements may take any time.
-
-    Args:
-        **options: further settings of PostgreSQL.
-    """
+    """A connection of its own, outside the pool, without a time limit; `options` are settings of PostgreSQL."""
     own = connection.copy()
     given = own.settings_dict["OPTIONS"]
     given.pop("pool", None)
@@ -124,12 +112,7 @@ def columns_of(model: type[models.Model], alias: str) -> str:
 
 
 def rows_of(selected: Sequence[type[models.Model]], values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """A row of each model, and what was selected after their columns.
-
-    Args:
-        selected: the models, in the order of their columns.
-        values: a row as it was fetched.
-    """
+    """A row of each model, in the order of their columns in a row as it was fetched, and what was selected after them."""
     rows: list[Any] = []
     start = 0
     for model in selected:
@@ -191,11 +174,7 @@ WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = %
 
 @contextmanager
 def try_lock(purpose: Purpose, kb_id: int = 0) -> Iterator[bool]:
-    """Takes the lock if nobody has it; never waits.
-
-    Yields:
-        Whether it was taken.
-    """
+    """Takes the lock if nobody has it, and yields whether it was taken; never waits."""
     number = (purpose << 32) | kb_id
     # A session of its own: the thread's goes back to the pool, lock and all, when the work inside gives it back.
     with closing(connection.copy()) as holder, holder.cursor() as cursor:

@@ -161,12 +161,7 @@ HOSTS: Final = 1_000
 
 
 class Politeness:
-    """Keeps requests to one host apart, those of all threads together.
-
-    Args:
-        seconds: between two requests to a host, at least.
-        clock: and `sleep`: of the process.
-    """
+    """Keeps requests to one host so many seconds apart, those of all threads together."""
 
     def __init__(
         self,
@@ -182,12 +177,7 @@ class Politeness:
         self._lock = threading.Lock()
 
     def wait(self, host: str, at_least: float = 0.0) -> None:
-        """Returns when the host may be asked.
-
-        Args:
-            host: its name and port.
-            at_least: seconds between two requests that the host itself asks for.
-        """
+        """Returns when the host (name and port) may be asked; it may itself ask for more seconds between two requests."""
         gap = max(self._seconds, at_least)
         with self._lock:
             now = self._clock()

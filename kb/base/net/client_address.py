@@ -46,17 +46,10 @@ def _is_loopback(address: str) -> bool:
 
 
 def caller_address(peer: str, forwarded_for: str) -> str:
-    """Where a request is from.
+    """Where a request is from, in one spelling of the address; blank where it is none.
 
-    With TRUSTED_PROXIES = n it is the n-th from the right of X-Forwarded-For, which the outermost of one's own proxies
-    has written; what stands left of it is the client's own claim. Without proxies the header is not read.
-
-    Args:
-        peer: the address at the other end of the connection.
-        forwarded_for: the header X-Forwarded-For; blank: none.
-
-    Returns:
-        One spelling of the address; blank where it is none.
+    With TRUSTED_PROXIES = n it is the n-th from the right of X-Forwarded-For, which the outermost of one's own proxies has
+    written; what stands left of it is the client's own claim. Without proxies the header is not read.
     """
     proxies: int = settings.TRUSTED_PROXIES
     hops = [hop for hop in map(str.strip, forwarded_for.split(",")) if hop]

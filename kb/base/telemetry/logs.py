@@ -57,8 +57,7 @@ def bound(**values: Any) -> Iterator[None]:
 def request_id_of(headers: Mapping[str, str]) -> str:
     """The id that a caller gave its request, where it is well formed: X-Request-ID, else the trace id of a W3C traceparent.
 
-    Returns:
-        The caller's, else a new one; whatever else a caller sends gets into no log.
+    Else a new one; whatever else a caller sends gets into no log.
     """
     given = headers.get("X-Request-ID", "")
     if _REQUEST_ID.fullmatch(given):
@@ -106,12 +105,7 @@ class Line(logging.Formatter):
 
 
 def logging_config(*, form: str, level: str) -> dict[str, Any]:
-    """A configuration for `logging.config.dictConfig`.
-
-    Args:
-        form: "json" or "line".
-        level: of the root logger.
-    """
+    """A configuration for `logging.config.dictConfig`; `form` is "json" or "line", `level` that of the root logger."""
     return {
         "version": 1,
         "disable_existing_loggers": False,

@@ -24,8 +24,7 @@ def is_wanted() -> bool:
 def start(process: str) -> None:
     """Begins to export spans, once a process: after its fork, and before Django reads its middleware.
 
-    Args:
-        process: "web", "worker" or "mcp"; part of the service's name unless OTEL_SERVICE_NAME is set.
+    "web", "worker" or "mcp" is a part of the service's name unless OTEL_SERVICE_NAME is set.
     """
     if _started or not is_wanted():
         return
@@ -82,12 +81,7 @@ def request_span(name: str, headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def record_stages(spans: Iterable[Span], trace_id: str) -> None:
-    """The stages of a search as spans below the current one.
-
-    Args:
-        spans: as the pipeline has timed them.
-        trace_id: of the search, as its response names it.
-    """
+    """The stages of a search, as the pipeline has timed them, as spans below the current one."""
     if not _started:
         return
     from opentelemetry import trace  # noqa: PLC0415 - an extra, which is in use here

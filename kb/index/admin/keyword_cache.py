@@ -81,12 +81,7 @@ class InvalidateView(AdminPage):
 
     @cached_property
     def kb(self) -> KnowledgeBase:
-        """The knowledge base of the URL.
-
-        Raises:
-            Http404: it does not exist for this user.
-            PermissionDenied: the user may see but not change it.
-        """
+        """Not visible: Http404; visible and not to be changed: PermissionDenied."""
         caller = principal(self.request)
         kb: KnowledgeBase = get_object_or_404(KnowledgeBase.objects.visible_to(caller), pk=self.kwargs["kb_id"])
         if not KnowledgeBase.objects.editable_by(caller).filter(pk=kb.pk).exists():

@@ -195,10 +195,7 @@ VECTORS = """
 def pending_chunks(kb_id: int, store: str, models: tuple[str, ...]) -> NDArray[np.int64] | None:
     """The chunks with changes that the store has not taken in, ascending; None where they are too many to look at.
 
-    Args:
-        kb_id: the knowledge base.
-        store: the store.
-        models: of the vectors in question; "" for the chunks themselves and their texts.
+    `models` are those of the vectors in question; "" for the chunks themselves and their texts.
     """
     limit = ROWS_A_CHUNK * MOST_PENDING
     [(chunk_ids, rows, starts_over)] = fetch_all(PENDING, [kb_id, store, list(models), limit])
@@ -233,11 +230,7 @@ NOTHING: Found = np.empty(0, dtype=np.int64), np.empty(0)
 
 
 class MirroredVectorStore:
-    """Vectors that a server holds a copy of.
-
-    Args:
-        store: as in `KnowledgeBase.Store`.
-    """
+    """Vectors that a server holds a copy of."""
 
     def __init__(self, store: str) -> None:
         self._store = store
@@ -281,12 +274,7 @@ class MirroredVectorStore:
 
 
 class MirroredKeywordStore:
-    """Texts that a server holds a copy of and cuts into terms by itself.
-
-    Args:
-        store: as in `KnowledgeBase.Store`.
-        language: of the knowledge base.
-    """
+    """Texts that a server holds a copy of and cuts into terms by itself, as suits the language of the knowledge base."""
 
     def __init__(self, store: str, language: str) -> None:
         self.name = store

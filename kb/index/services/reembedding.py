@@ -46,12 +46,8 @@ INDEX_ATTEMPTS = 20
 def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) -> None:
     """Sets the target; a worker makes its vectors, and searches use the present ones until the swap.
 
-    A change to the same target that was interrupted or has failed goes on where it stood.
-
-    Args:
-        kb: the knowledge base.
-        model_id: in its one spelling.
-        swaps: change over as soon as every chunk has its vector.
+    A change to the same target that was interrupted or has failed goes on where it stood. With `swaps` searches change
+    over as soon as every chunk has its vector.
 
     Raises:
         Rejected: the model is in use already, or the knowledge base is on its way to another one.
@@ -91,10 +87,7 @@ def reembedding_cancel(kb: KnowledgeBase) -> None:
 
 
 def reembedding_swap(kb: KnowledgeBase) -> bool:
-    """Changes searches over to the target, at once where every chunk has its vector, else as soon as it has.
-
-    Returns:
-        Whether searches use it now; if not, a worker carries on.
+    """Changes searches over to the target: at once where every chunk has its vector (True), else a worker does later.
 
     Raises:
         Rejected: the knowledge base is not on its way to another model.
@@ -110,10 +103,7 @@ def reembedding_swap(kb: KnowledgeBase) -> bool:
 
 
 def reembedding_rollback(kb: KnowledgeBase) -> bool:
-    """Goes back to the former model: at once where no chunk has changed since, else once those that have are embedded.
-
-    Returns:
-        Whether searches use it now; if not, a worker carries on.
+    """Goes back to the former model: at once where no chunk has changed since (True), else a worker embeds those first.
 
     Raises:
         Rejected: the former vectors were dropped, or the knowledge base is on its way to another model.
@@ -128,10 +118,7 @@ def reembedding_rollback(kb: KnowledgeBase) -> bool:
 
 
 def reembedding_drop(kb: KnowledgeBase) -> int:
-    """Deletes the former model's vectors; to return to it then means to embed again.
-
-    Returns:
-        How many vectors there were.
+    """Deletes the former model's vectors, so that to return to it means to embed again; how many there were.
 
     Raises:
         Rejected: there are none, or something may still be reading them.

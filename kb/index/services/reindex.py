@@ -128,12 +128,8 @@ def reindex_postings(
 ) -> None:
     """Tokenises chunks again: for the target tokenizer, for a newer version of the active one, or in place.
 
-    On the way to a target a worker may do its share, since it gets a task for every target too.
-
-    Args:
-        kb: the knowledge base.
-        resume: in place, keep what an interrupted run has made; the other two always do.
-        on_progress: given how many further chunks are done.
+    On the way to a target a worker may do its share, since it gets a task for every target too. `resume` keeps what an
+    interrupted run in place has made; the other two always do. `on_progress` gets how many further chunks are done.
 
     Raises:
         Rejected: the tokenizer's packages are missing.
@@ -227,13 +223,9 @@ OnStep = Callable[[Step, int, int], None]
 def build_indexes(
     knowledge_bases: Sequence[KnowledgeBase], on_step: OnStep = lambda _step, _done, _total: None
 ) -> None:
-    """Brings the planner's statistics and every index of knowledge bases up to date, so that the next search finds them there.
+    """Brings the planner's statistics and every index of knowledge bases up to date, so that the next search has them.
 
     In a transaction nothing is built, since nobody else could use it.
-
-    Args:
-        knowledge_bases: that have changed.
-        on_step: given how far it is.
     """
     if connection.in_atomic_block:
         return

@@ -114,15 +114,11 @@ def compare_tokens(
 
 
 def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
-    """Which chunks would have other terms under `settings` than under the active tokenizer.
+    """Which chunks would have other terms under settings, from `read_settings`, than under the active tokenizer.
 
     A chunk that holds none of the changed words is taken not to change, so that only the others are tokenised; where
     engine or simplification change, or frequencies by more than `NEGLIGIBLE_FREQUENCY`, all of them are. At most
     `MAX_CHUNKS_READ` chunks are read and `MAX_CHUNKS_TOKENIZED` tokenised.
-
-    Args:
-        kb: the knowledge base.
-        settings: from `read_settings`.
 
     Raises:
         Rejected: packages of the active tokenizer are missing.
@@ -178,8 +174,7 @@ def _stored_chunks(kb: KnowledgeBase) -> Iterator[dict[str, Any]]:
 def _changed_texts(before: JiebaTokenizer, after: JiebaTokenizer) -> Callable[[str], bool] | None:
     """What finds the texts that a change may touch: with a changed word, or a term that a changed stop word drops.
 
-    Returns:
-        None where it may touch any text.
+    None where it may touch any text.
     """
     (old_words, old_stop_words), (new_words, new_stop_words) = _own_words(before), _own_words(after)
     is_wide = (before.options.engine, before.options.simplify) != (after.options.engine, after.options.simplify)
@@ -271,12 +266,7 @@ def renewed_settings(kb: KnowledgeBase, tokenizer_id: str, newer_id: str) -> Tok
 def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     """Sets the target tokenizer; a worker makes its postings, and searches use the active one until they are complete.
 
-    Args:
-        kb: the knowledge base.
-        settings: from `read_settings`.
-
-    Returns:
-        Whether there is anything to do: False where these are the active settings already.
+    False where the settings, from `read_settings`, are the active ones already.
     """
     with TOKENIZING.changing(kb) as row:
         wanted = settings.tokenizer_id
@@ -375,9 +365,7 @@ TOKENIZING = Tokenizing()
 
 
 def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
-    """Tokenises chunks and writes their postings, less those that have been edited meanwhile.
-
-    Nothing is written where the tokenizer has ceased to be wanted.
+    """Writes the postings of chunks, less those that were edited meanwhile, unless the tokenizer has ceased to be wanted.
 
     Raises:
         Superseded: the knowledge base moved to another model or tokenizer meanwhile.
@@ -389,11 +377,7 @@ def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) 
 
 
 def drop_retired_postings() -> int:
-    """Deletes what former tokenizers have left behind, once no search can be under way with it.
-
-    Returns:
-        How many knowledge bases were cleared.
-    """
+    """Deletes what former tokenizers left behind, once no search can use it; how many knowledge bases were cleared."""
     retired = KnowledgeBase.objects.filter(tokenizer_swapped_at__lt=timezone.now() - RETIRED_FOR)
     cleared = 0
     for kb_id in list(retired.values_list("pk", flat=True)):

@@ -32,12 +32,9 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callable[[Any], str]] | None = None) -> None:
-    """Inserts rows and gives them their ids; triggers fire as for one INSERT. Belongs inside a transaction.
+    """Inserts unsaved rows and gives them their ids; triggers fire as for one INSERT. Belongs inside a transaction.
 
-    Args:
-        model: of the rows, with an id of its own making.
-        rows: unsaved; no signal is sent for them.
-        texts: how the values of some columns are written as text; the others as Django does.
+    No signal is sent. `texts` writes the values of some columns as text; the others are written as Django does.
     """
     if not rows:
         return
@@ -123,12 +120,8 @@ def prepare(
 ) -> list[Prepared]:
     """Runs tokenizers, what finds keywords and questions, and the model over chunks.
 
-    Args:
-        sources: of the chunks.
-        tokenizers: whose postings are wanted.
-        embedder: the model.
-        extraction: of the keywords and questions that are not given; None: of none.
-        on_embedded: given the share of the model's work that is done, from 0 to 1.
+    Without an extraction no keywords and questions are looked for. `on_embedded` gets the share of the model's work
+    that is done, from 0 to 1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
     terms = find_terms(sources, extraction, lambda: on_embedded(0.0))
@@ -151,16 +144,7 @@ def prepare(
 def embed(
     texts: Sequence[str], embedder: Embedder, on_batch: Callable[[int], None] = lambda _: None
 ) -> NDArray[np.float32]:
-    """Embeds in batches.
-
-    Args:
-        texts: the documents.
-        embedder: the model.
-        on_batch: given how many texts are done, after each batch.
-
-    Returns:
-        Shape (len(texts), dimension).
-    """
+    """Embeds in batches, shape (len(texts), dimension); `on_batch` gets how many texts are done."""
     batches = []
     for start in range(0, len(texts), EMBED_BATCH):
         batches.append(embedder.embed_documents(texts[start : start + EMBED_BATCH]))
@@ -404,13 +388,7 @@ BATCH = 256
 def chunk_batches(
     kb: KnowledgeBase, *, after: int = 0, done: Callable[[Sequence[int]], Collection[int]] = lambda _: ()
 ) -> Iterator[list[Chunk]]:
-    """Chunks by id with their documents.
-
-    Args:
-        kb: the knowledge base.
-        after: id of the chunk to start behind.
-        done: given the ids of a piece, those of them to leave out.
-    """
+    """Chunks by id, with their documents, behind the id `after`; `done` says which of the ids of a piece to leave out."""
     rows = Chunk.objects.filter(knowledge_base=kb).order_by("pk")
     while ids := list(rows.filter(pk__gt=after).values_list("pk", flat=True)[:BATCH]):
         after = ids[-1]

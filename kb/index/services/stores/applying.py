@@ -62,12 +62,9 @@ def alone(kb_id: int, store: str) -> Iterator[None]:
 
 
 def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = None) -> bool:
-    """Has a store take in what has changed.
+    """Has a store take in what has changed of a knowledge base, which may have been deleted.
 
-    Args:
-        kb_id: a knowledge base, which may have been deleted.
-        store: another one than PostgreSQL.
-        batches: stop after as many as it has elements, so that a worker can take turns; None: never.
+    With `batches` it stops after as many as that has elements, so that a worker can take turns.
 
     Returns:
         Whether nothing is left to apply for now.
@@ -89,11 +86,7 @@ def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = Non
 
 
 def queue_all_chunks(kb_id: int, store: str) -> int:
-    """Notes that a store is to hold every chunk again; belongs inside a transaction that holds the knowledge base.
-
-    Returns:
-        How many changes that makes.
-    """
+    """Notes, in a transaction that holds the knowledge base, that a store is to hold every chunk again; how many changes."""
     StoreChange.objects.filter(knowledge_base=kb_id, store=store).delete()
     with connection.cursor() as cursor:
         cursor.execute(REFILL, [kb_id, store, kb_id, store, kb_id])

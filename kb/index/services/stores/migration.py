@@ -73,13 +73,9 @@ class CopyCheck:
 
 
 def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
-    """Counts what a store holds of a knowledge base, and compares some of its searches with exact ones.
+    """Counts what another store than PostgreSQL holds, and compares some of its searches with exact ones.
 
     Changes that are under way make counts differ: have them applied first.
-
-    Args:
-        kb: the knowledge base.
-        store: another one than PostgreSQL.
 
     Raises:
         StoreError: the store cannot be reached.
@@ -88,12 +84,9 @@ def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
 
 
 def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
-    """Counts a copy that has taken everything in.
+    """Counts a copy that has taken everything in; None where something was written every time, so that counts say nothing.
 
     Nobody else applies changes while it counts, so that what is written meanwhile is still noted afterwards.
-
-    Returns:
-        What was counted; None where something was written every time, so that counts which differ say nothing.
 
     Raises:
         AlreadyRunning: another process is applying changes.
@@ -234,10 +227,7 @@ def migration_cancel(kb: KnowledgeBase) -> None:
 
 
 def store_rebuild(kb: KnowledgeBase) -> int:
-    """Fills the store in use again; PostgreSQL answers until it is complete.
-
-    Returns:
-        How many changes that makes.
+    """Fills the store in use again, while PostgreSQL answers; how many changes that makes.
 
     Raises:
         Rejected: PostgreSQL is in use, which needs no copy.
