@@ -90,7 +90,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kb.web.admin.middleware.ErrorPages",
+    "kb.web.admin.site.ErrorPages",
     "kb.web.api.callers.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
@@ -206,7 +206,7 @@ AXES_FAILURE_LIMIT = LOGIN_ATTEMPTS
 AXES_COOLOFF_TIME = timedelta(minutes=LOGIN_LOCK_MINUTES)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "kb.base.net.client_address.client_network"
-AXES_LOCKOUT_CALLABLE = "kb.web.admin.login.locked_out"
+AXES_LOCKOUT_CALLABLE = "kb.web.admin.site.locked_out"
 AXES_RESET_ON_SUCCESS = True
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # who keeps trying must not keep the owner out for ever
 AXES_DISABLE_ACCESS_LOG = True  # of logins that succeeded, which would grow for ever
@@ -369,7 +369,6 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["kb.web.api.callers.PrincipalPermission"],
     "DEFAULT_THROTTLE_CLASSES": ["kb.web.api.callers.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PAGINATION_CLASS": "kb.web.api.lists.Cursors",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "kb.web.api.errors.exception_handler",
 }

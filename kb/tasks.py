@@ -23,9 +23,9 @@ from kb.index.services.stores.migration import STORE_MOVE, settled_count, store_
 from kb.index.services.tokenizing import TOKENIZING, drop_retired_postings
 from kb.index.vector_index import maintain_vector_indexes
 from kb.ingest.services.batches import waiting_ids
+from kb.ingest.services.documents import DOCUMENTS
 from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document, index_documents
-from kb.ingest.services.jobs import DOCUMENTS
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
 from kb.quality.runs.services.runs import execute_run, sweep_runs

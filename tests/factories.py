@@ -3,7 +3,7 @@
 import itertools
 
 from kb.index.services.writing import Prepared, embed, tokenize, write_chunks
-from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.chunkers.matching import hash_content
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
 from retrieval.rerankers.overlap import searchable_text
 

@@ -11,10 +11,8 @@ from kb.access.models import ApiKey, KnowledgeBase
 from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_of
 from kb.base.errors import NotVisible
 from kb.web.api.callers import user_of
-from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer
-from kb.web.api.lists import Flag, ListFilters, OneOf, Text
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet
+from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer, answers
+from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, Text
 
 
 class ApiKeySerializer(serializers.ModelSerializer[ApiKey]):

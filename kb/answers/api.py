@@ -20,10 +20,8 @@ from kb.base.shapes import as_values
 from kb.search.api import SearchRequestSerializer
 from kb.search.services.search import SearchRequest
 from kb.web.api.errors import remedy_of
-from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField, shape
-from kb.web.api.lists import Created, ListFilters, Text, Whole
-from kb.web.api.schema import answers
-from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one, valid
+from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField, answers, shape
+from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, Created, ListFilters, Text, Whole, one, valid
 from retrieval.packing import inert
 
 

@@ -19,10 +19,8 @@ from kb.access.services.sharing import (
     offer_withdraw,
     ownership_transfer,
 )
-from kb.web.api.fields import StrictCharField, StrictSerializer
-from kb.web.api.lists import ListFilters
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.fields import StrictCharField, StrictSerializer, answers
+from kb.web.api.views import ApiViewSet, ListFilters, one
 
 
 class MemberSerializer(serializers.Serializer[Any]):

@@ -33,10 +33,8 @@ from kb.graph.services.tables import (
     graph_import_plan,
     read_bytes,
 )
-from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer, shape
-from kb.web.api.lists import ListFilters, OneOf, Related, Text, Whole
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer, answers, shape
+from kb.web.api.views import ApiViewSet, ListFilters, OneOf, Related, Text, Whole, one
 
 ORIGINS = ", ".join(Origin.values)
 COLUMNS_IN_WORDS = "; ".join(f"{table.value}: {', '.join(columns)}" for table, columns in COLUMNS.items())

@@ -19,8 +19,7 @@ from kb.index.services.tokenizing import (
     tokens_of,
 )
 from kb.providers.models import TokenizerSettings
-from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer, shape
-from kb.web.api.schema import answers
+from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer, answers, shape
 from kb.web.api.views import ApiViewSet, one
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
 

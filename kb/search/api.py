@@ -40,9 +40,10 @@ from kb.web.api.fields import (
     StrictFloatField,
     StrictIntegerField,
     StrictSerializer,
+    answers,
     shape,
 )
-from kb.web.api.schema import BATCH_EXAMPLES, SEARCH_EXAMPLES, answers
+from kb.web.api.schema import BATCH_EXAMPLES, SEARCH_EXAMPLES
 from kb.web.api.views import ApiView, one, valid
 from retrieval.types import Turn
 

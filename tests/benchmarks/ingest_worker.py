@@ -23,7 +23,7 @@ STAGES = {
     "embed (encode)": [("kb.index.services.writing", "embed")],
     "write chunks, postings and vectors": [("kb.index.services.writing", "copy_rows")],
     "write documents": [
-        ("kb.ingest.services.jobs", "copy_rows"),
+        ("kb.ingest.services.documents", "copy_rows"),
         ("kb.ingest.services.indexing", "_finish"),
     ],
 }

@@ -34,8 +34,8 @@ from kb.ingest.services.batches import (
     with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
-from kb.web.admin.middleware import brings_files
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, row_id, signed_in
+from kb.web.admin.site import brings_files
 
 SHOWN_DOCUMENTS = 20
 SHOWN_NOTES = 50

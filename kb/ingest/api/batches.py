@@ -28,12 +28,9 @@ from kb.ingest.services.batches import (
 )
 from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.callers import user_of
-from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer, shape
-from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
-from kb.web.api.idempotency import idempotent
-from kb.web.api.lists import Created, Flag, ListFilters, Text
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer, answers, shape
+from kb.web.api.idempotency import IDEMPOTENCY_KEY, idempotent
+from kb.web.api.views import ApiViewSet, Created, Flag, ListFilters, Text, one
 
 FILES_A_REQUEST = 100
 FAILED_SHOWN = 100

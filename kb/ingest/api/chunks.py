@@ -29,11 +29,19 @@ from kb.ingest.services.chunks import (
     neighbours_of,
 )
 from kb.ingest.services.duplicates import Found, duplicate_scan_request, duplicates_of, near_duplicates
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, shape
+from kb.web.api.fields import (
+    MAX_ID,
+    NOT_MODIFIED,
+    StrictBooleanField,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+    answers,
+    shape,
+)
 from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
-from kb.web.api.lists import Flag, ListFilters, Text, Whole
-from kb.web.api.schema import CHUNK_EXAMPLES, NOT_MODIFIED, answers
-from kb.web.api.views import ApiViewSet, asked, one
+from kb.web.api.schema import CHUNK_EXAMPLES
+from kb.web.api.views import ApiViewSet, Flag, ListFilters, Text, Whole, asked, one
 
 MOST_AT_ONCE = 10_000
 ACTIONS = ("enable", "disable", "delete")

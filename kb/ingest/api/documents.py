@@ -36,12 +36,26 @@ from kb.ingest.services.documents import (
     remark_sentences,
 )
 from kb.web.api.callers import user_of
-from kb.web.api.fields import JsonObjectField, ShallowJSONParser, StrictCharField, StrictSerializer, TagsField
-from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, idempotent, require_match
-from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
-from kb.web.api.lists import Created, ListFilters, Moment, OneOf, Text, Whole
-from kb.web.api.schema import NOT_MODIFIED, answers
-from kb.web.api.views import AnyAccept, ApiViewSet, one
+from kb.web.api.fields import (
+    NOT_MODIFIED,
+    JsonObjectField,
+    ShallowJSONParser,
+    StrictCharField,
+    StrictSerializer,
+    TagsField,
+    answers,
+)
+from kb.web.api.idempotency import (
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    RETURNED,
+    Etagged,
+    conditional,
+    idempotent,
+    require_match,
+)
+from kb.web.api.views import AnyAccept, ApiViewSet, Created, ListFilters, Moment, OneOf, Text, Whole, one
 
 
 class DocumentErrorSerializer(serializers.Serializer[Document]):

@@ -15,11 +15,16 @@ from kb.content.services import knowledge_base_create, knowledge_base_delete, kn
 from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
 from kb.web.api.callers import user_of
-from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.fields import (
+    NOT_MODIFIED,
+    StrictBooleanField,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+    answers,
+)
 from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
-from kb.web.api.lists import Created, ListFilters, OneOf, Text
-from kb.web.api.schema import NOT_MODIFIED, answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.views import ApiViewSet, Created, ListFilters, OneOf, Text, one
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 

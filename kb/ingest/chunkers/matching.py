@@ -1,17 +1,95 @@
-"""Which texts of an earlier cut come back in a new one: whole, inside a larger one, or in parts."""
+"""Which texts of an earlier cut come back in a new one: whole, inside a larger one, in parts, or pinned as they were."""
 
+import hashlib
 import re
+import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Final
+
+from kb.ingest.chunkers.strategies import ChunkDraft
+
+Span = tuple[int, int]
 
 _WINDOW: Final = 32_000
 """How far from its place in the order of the texts one is looked for, in characters, so that the work stays linear."""
 _BETWEEN: Final = "\0"
 _WORD: Final = re.compile(r"\w+\W*|\W+")
+
+
+def hash_content(text: str) -> str:
+    """SHA-256 of the text in NFC with white space collapsed, in hexadecimal: equal for what reads the same."""
+    return hashlib.sha256(" ".join(unicodedata.normalize("NFC", text).split()).encode()).hexdigest()
+
+
+MIN_SHARED: Final = 8
+"""Characters: what the end of a text and the beginning of the next have in common by chance is shorter, as a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Texts after one another, without white space.
+
+    Attributes:
+        text: all of them.
+        spans: from where to where each of them stands; neighbours that share an overlap share its place.
+    """
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+
+def squeezed(text: str) -> str:
+    """The text without white space."""
+    return "".join(text.split())
+
+
+def shared_length(first: str, second: str) -> int:
+    """How much of the end of a text opens the next, which has more than that; 0 below `MIN_SHARED`."""
+    opening = second[:MIN_SHARED]
+    if len(opening) < MIN_SHARED:
+        return 0
+    start = first.find(opening, max(0, len(first) - len(second) + 1))
+    while start >= 0:
+        if second.startswith(first[start:]):
+            return len(first) - start
+        start = first.find(opening, start + 1)
+    return 0
+
+
+def joined(first: str, second: str) -> str:
+    """Two neighbours as one text, with their overlap once."""
+    shared = shared_length(squeezed(first), squeezed(second))
+    if not shared:
+        return f"{first.rstrip()}\n{second.lstrip()}"
+    return first.rstrip() + second[place_of(second, shared) :]
+
+
+def stream(texts: Sequence[str]) -> Stream:
+    parts, spans, previous, end = list[str](), list[tuple[int, int]](), "", 0
+    for text in texts:
+        letters = squeezed(text)
+        shared = shared_length(previous, letters)
+        start = end - shared
+        parts.append(letters[shared:])
+        end = start + len(letters)
+        spans.append((start, end))
+        previous = letters
+    return Stream("".join(parts), tuple(spans))
+
+
+def place_of(text: str, letters: int) -> int:
+    """Where a text has had so many characters other than white space."""
+    seen = 0
+    for place, character in enumerate(text):
+        if seen == letters:
+            return place
+        seen += not character.isspace()
+    return len(text)
 
 
 def pairs(old: Sequence[Hashable], new: Sequence[Hashable]) -> dict[int, int]:
@@ -97,3 +175,107 @@ def _moved(changes: Sequence[tuple[bool, int, int, int, int]], place: int) -> in
                 return other_first + place - first
             return other_first if place == first else other_last
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A passage that is to stay one.
+
+    Attributes:
+        text: as it was cut from the document.
+        start: where in the former stream of chunks.
+        always: whether it stays one wherever new chunks begin and end; else only where one of them would divide it.
+    """
+
+    text: str
+    start: int
+    always: bool
+
+
+def pin_texts(
+    drafts: Sequence[ChunkDraft], pins: Sequence[Pin], count_tokens: Callable[[str], int]
+) -> tuple[ChunkDraft, ...]:
+    """Drafts in which pinned passages are drafts of their own; what is left of those that they divide follows or precedes.
+
+    A passage whose text is no longer there, or that another one has taken, is left out.
+
+    Args:
+        drafts: in their order.
+        pins: in their order.
+        count_tokens: of the embedding model.
+    """
+    now = stream([draft.text for draft in drafts])
+    placed = [(span, pin) for span, pin in _placed(now, pins) if pin.always or _is_divided(span, now.spans)]
+    if not placed:
+        return tuple(drafts)
+    taken = [span for span, _ in placed]
+    pieces = [each for position in range(len(drafts)) for each in _left(drafts, now.spans, position, taken)]
+    pieces += [(span[0], _pinned(pin.text, _covered(drafts, now.spans, span))) for span, pin in placed]
+    pieces.sort(key=lambda piece: piece[0])
+    present = {draft.text: draft.token_count for draft in drafts}
+    return tuple(
+        replace(draft, position=position, token_count=present.get(draft.text) or count_tokens(draft.text))
+        for position, (_, draft) in enumerate(pieces)
+    )
+
+
+def _placed(now: Stream, pins: Sequence[Pin]) -> Iterator[tuple[Span, Pin]]:
+    """Where each passage stands: after the one before it, and nearest to where that one's place lets expect it."""
+    first, drift = 0, 0
+    for pin in pins:
+        letters = squeezed(pin.text)
+        expected = max(first, pin.start + drift)
+        before = now.text.rfind(letters, first, expected + len(letters))
+        after = now.text.find(letters, expected)
+        found = [place for place in (before, after) if place >= 0 and letters]
+        if not found:
+            continue
+        start = min(found, key=lambda place: abs(place - expected))
+        first, drift = start + 1, start - pin.start
+        yield (start, start + len(letters)), pin
+
+
+def _is_divided(span: Span, drafts: Sequence[Span]) -> bool:
+    """Whether it is neither within a draft nor made of whole ones."""
+    start, end = span
+    if any(first <= start and end <= last for first, last in drafts):
+        return False
+    return start not in {first for first, _ in drafts} or end not in {last for _, last in drafts}
+
+
+def _left(
+    drafts: Sequence[ChunkDraft], spans: Sequence[Span], position: int, taken: Sequence[Span]
+) -> Iterator[tuple[int, ChunkDraft]]:
+    """A draft, or what the pinned passages leave of it, without what its neighbours hold too."""
+    draft, (start, end) = drafts[position], spans[position]
+    fresh = max(start, spans[position - 1][1]) if position else start
+    following = spans[position + 1][0] if position + 1 < len(spans) else end + 1
+    cuts = [(max(first, start), min(last, end)) for first, last in taken if first < end and last > start]
+    if not any(first < max(following, fresh + 1) and last > fresh for first, last in cuts):
+        yield start, draft
+        return
+    # What two drafts share is left to the first where its own part reaches into it, and else to the second.
+    places = [start, *(place for cut in cuts for place in cut), end]
+    for first, last in zip(places[::2], places[1::2], strict=True):
+        is_before = last <= fresh and first == start and all(end != start for _, end in taken)
+        text = draft.text[place_of(draft.text, first - start) : place_of(draft.text, last - start)].strip()
+        if not is_before and first < following and any(map(str.isalnum, text)):
+            yield first, replace(draft, text=text)
+
+
+def _covered(drafts: Sequence[ChunkDraft], spans: Sequence[Span], span: Span) -> list[ChunkDraft]:
+    """The drafts that a passage takes something of which no draft before holds."""
+    ends = [0, *(end for _, end in spans)]
+    return [
+        draft
+        for draft, (first, last), before in zip(drafts, spans, ends, strict=False)
+        if max(first, before, span[0]) < min(last, span[1])
+    ]
+
+
+def _pinned(text: str, covered: Sequence[ChunkDraft]) -> ChunkDraft:
+    """It stands where the first of them does; where they belong to several longer passages, it is returned itself."""
+    first = covered[0]
+    parent = first.parent if all(draft.parent == first.parent for draft in covered) else None
+    questions = tuple(dict.fromkeys(question for draft in covered for question in draft.questions))
+    return replace(first, text=text, parent=parent, questions=questions)

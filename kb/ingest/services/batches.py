@@ -29,8 +29,7 @@ from kb.index.bm25 import BM25Store
 from kb.index.services.writing import copy_rows
 from kb.ingest.parser.archives import ArchiveLimits, unpack
 from kb.ingest.parser.parsed import MESSAGES
-from kb.ingest.services.documents import document_add, source_of_name, waiting
-from kb.ingest.services.jobs import DOCUMENTS, DocumentJob
+from kb.ingest.services.documents import DOCUMENTS, DocumentJob, document_add, source_of_name, waiting
 
 Status = Document.Status
 FINISHED: Final = (Status.READY, Status.FAILED)

@@ -16,8 +16,7 @@ from kb.base.errors import Rejected
 from kb.base.files import has_file, local_file
 from kb.content.models import Document
 from kb.content.services import check_chunking
-from kb.ingest.chunkers.drafts import ChunkDraft
-from kb.ingest.chunkers.strategies import split
+from kb.ingest.chunkers.strategies import ChunkDraft, split
 from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME

@@ -18,8 +18,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk, Document
 from kb.content.signals import chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
-from kb.ingest.chunkers.drafts import hash_content, joined, place_of, squeezed
-from kb.ingest.chunkers.matching import moved_place
+from kb.ingest.chunkers.matching import hash_content, joined, moved_place, place_of, squeezed
 from kb.ingest.services.rechunk import own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError

@@ -1,6 +1,10 @@
+import logging
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import islice
 from pathlib import PurePath
 from typing import Any, TypeVar
@@ -9,7 +13,7 @@ from django.conf import settings
 from django.core.files import File
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, connection, transaction
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import FileResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -21,22 +25,76 @@ from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
 from kb.base.findings import REMARKS
 from kb.base.messages import shown
+from kb.base.metrics import observe_document, observe_stage
 from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
 from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
-from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.chunkers.matching import hash_content
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
-from kb.ingest.services.jobs import DOCUMENTS
+from kb.jobs.leases import Job, Queue, return_if_ending
 from kb.providers.embedding_models import embedder
 from retrieval.messages import Message
 from retrieval.rerankers.overlap import searchable_text
 
+logger = logging.getLogger(__name__)
+
+Status, Stage = Document.Status, Document.Stage
+
+DOCUMENTS = Queue(
+    Document,
+    waiting=Status.PENDING,
+    running=Status.PROCESSING,
+    lasts=lambda: timedelta(seconds=settings.INGEST_LEASE_SECONDS),
+    waits_since="updated_at",
+    stamp="updated_at",
+    available=Q(~Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))),
+    idle={"stage": "", "progress": 0},
+    related=("knowledge_base",),
+)
+CLAIMED: Mapping[str, Any] = {"stage": Stage.PARSE, "progress": 0, "error": "", "error_code": ""}
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
 SOURCE_CHARACTERS = 1_000
+
+
+class DocumentJob(Job[Document]):
+    """One worker's hold on one document; every report of progress renews it."""
+
+    def __init__(self, document: Document, lease: uuid.UUID) -> None:
+        super().__init__(DOCUMENTS, document, lease)
+        self.document = document
+        self._stage, self._since = str(Stage.PARSE), time.monotonic()
+
+    @classmethod
+    def claim(cls, document_id: int) -> "DocumentJob | None":
+        """Takes a document that waits, or whose worker was lost; None: there is nothing to do for it."""
+        job = DOCUMENTS.claim(Q(pk=document_id), **CLAIMED)
+        return cls(job.row, job.lease) if job else None
+
+    def report(self, stage: Document.Stage, progress: int) -> None:
+        """Shows how far the document is, in per cent of the whole, and renews the lease.
+
+        Raises:
+            LeaseLost: the document is no longer this worker's.
+            WorkerEnds: the worker has no time left; the document has to be given back.
+        """
+        return_if_ending()
+        self.enter(stage)
+        self.renew(stage=stage, progress=progress)
+
+    def enter(self, stage: str) -> None:
+        """Measures the stage that ends when another one begins; blank: the document is ready."""
+        if stage != self._stage:
+            observe_stage(self._stage, time.monotonic() - self._since)
+            self._stage, self._since = str(stage), time.monotonic()
+
+    def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
+        self.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
+        observe_document("failed")
+        logger.warning("document %s has failed (%s): %s", self.document.pk, code, message)
 
 
 def document_add(  # noqa: PLR0913 - each is a detail of the document
@@ -132,8 +190,8 @@ def document_update(document: Document, **changes: Any) -> None:
     retitled = changes.get("title", document.title) != document.title
     for name, value in changes.items():
         setattr(document, name, value)
-    if retitled and document.status not in (Document.Status.FAILED, Document.Status.CANCELLED):
-        keep_chunks = document.keep_chunks or document.status == Document.Status.READY
+    if retitled and document.status not in (Status.FAILED, Status.CANCELLED):
+        keep_chunks = document.keep_chunks or document.status == Status.READY
         _wait(document, *changes, keep_chunks=keep_chunks)
     else:
         document.save(update_fields=[*changes, "updated_at"])
@@ -193,13 +251,13 @@ def documents_recut(documents: QuerySet[Document]) -> int:
 
 def cuttable(documents: QuerySet[Document]) -> QuerySet[Document]:
     """Those whose chunks were cut from a file that is kept."""
-    return documents.filter(status=Document.Status.READY).exclude(file="")
+    return documents.filter(status=Status.READY).exclude(file="")
 
 
 def waiting() -> dict[str, Any]:
     """What a document that is to be processed once more begins with."""
     return {
-        **DOCUMENTS.freed(Document.Status.PENDING),
+        **DOCUMENTS.freed(Status.PENDING),
         "error": "",
         "error_code": "",
         "error_params": {},
@@ -366,7 +424,7 @@ class WholeDocument:
             size=len(self.text.encode()),
             sha256=self.sha256,
             metadata=dict(self.metadata),
-            status=Document.Status.READY,
+            status=Status.READY,
             progress=100,
             created_by=self.created_by,
         )

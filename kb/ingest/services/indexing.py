@@ -40,15 +40,13 @@ from kb.index.services.writing import (
     unchanged,
     writing_chunks,
 )
-from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, Strategy
-from kb.ingest.chunkers.strategies import split
+from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.parser.warm_parser import TooSlow, WarmParser, warm_parser
 from kb.ingest.services.batches import expand_archive
-from kb.ingest.services.documents import cuttable
-from kb.ingest.services.jobs import CLAIMED, DOCUMENTS, DocumentJob
+from kb.ingest.services.documents import CLAIMED, DOCUMENTS, DocumentJob, cuttable
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder

@@ -15,9 +15,8 @@ from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.services.writing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, source_of, tokenizers_of, write_chunks
-from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content, stream
-from kb.ingest.chunkers.matching import edited_part, holders, pairs
-from kb.ingest.chunkers.pinning import Pin, pin_texts
+from kb.ingest.chunkers.matching import Pin, edited_part, hash_content, holders, pairs, pin_texts, stream
+from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
 from kb.providers.embedding_models import embedder
 
 DISABLED_SHARE = 0.8

@@ -13,10 +13,8 @@ from kb.access.services.rate_limits import UPLOAD
 from kb.operations.services.archives.export import archive_name, export_open
 from kb.operations.services.archives.restore import import_upload
 from kb.web.api.callers import user_of
-from kb.web.api.fields import StrictCharField, StrictSerializer
-from kb.web.api.lists import ListFilters, Moment, OneOf, Text, Whole
-from kb.web.api.schema import answers
-from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
+from kb.web.api.fields import StrictCharField, StrictSerializer, answers
+from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, ListFilters, Moment, OneOf, Text, Whole, one
 
 
 class AuditEntrySerializer(serializers.ModelSerializer[AuditEntry]):

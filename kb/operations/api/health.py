@@ -19,7 +19,7 @@ from kb.operations.services.health.readiness import Readiness, components, overa
 from kb.operations.services.monitoring import exposition
 from kb.web.api.callers import SCHEME
 from kb.web.api.errors import ApiError
-from kb.web.api.schema import PROBLEMS
+from kb.web.api.fields import PROBLEMS
 from kb.web.api.views import AnyAccept, ApiView
 
 

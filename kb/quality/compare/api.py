@@ -21,8 +21,7 @@ from kb.quality.compare.services import (
 )
 from kb.quality.models import EvalRun
 from kb.search.api import SearchRequestSerializer
-from kb.web.api.fields import shape
-from kb.web.api.schema import answers
+from kb.web.api.fields import answers, shape
 from kb.web.api.views import ApiView, one
 
 OF_A_SIDE = ("top_k", "score_threshold", "profile", "profile_version", "overrides")

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from kb.content.models import Chunk
 from kb.search.services.search_log import searches_that_found
-from kb.web.api.schema import answers
+from kb.web.api.fields import answers
 from kb.web.api.views import ApiViewSet, one
 
 

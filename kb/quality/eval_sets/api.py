@@ -28,10 +28,21 @@ from kb.quality.eval_sets.services.queries import (
     query_update,
 )
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.web.api.lists import Flag, ListFilters, OneOf, Related, Text, Whole, knowledge_bases_of
-from kb.web.api.schema import answers
-from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, asked, one
+from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, answers
+from kb.web.api.views import (
+    AnyAccept,
+    ApiView,
+    ApiViewSet,
+    Flag,
+    ListFilters,
+    OneOf,
+    Related,
+    Text,
+    Whole,
+    asked,
+    knowledge_bases_of,
+    one,
+)
 from retrieval.eval.judged_sets import Layout
 
 GRADES = "0 irrelevant, 1 partly relevant, 2 relevant, 3 highly relevant."

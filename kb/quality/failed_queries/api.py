@@ -8,8 +8,7 @@ from rest_framework.response import Response
 
 from kb.quality.failed_queries.services import feedback
 from kb.search.models import SearchLog
-from kb.web.api.fields import StrictIntegerField, StrictSerializer
-from kb.web.api.schema import answers
+from kb.web.api.fields import StrictIntegerField, StrictSerializer, answers
 from kb.web.api.views import ApiView, one
 
 

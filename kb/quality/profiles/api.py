@@ -33,10 +33,16 @@ from kb.quality.profiles.services import (
     profile_overviews,
     resolved,
 )
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, shape
-from kb.web.api.lists import Flag, ListFilters, Related, Text, knowledge_bases_of
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.fields import (
+    MAX_ID,
+    StrictBooleanField,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+    answers,
+    shape,
+)
+from kb.web.api.views import ApiViewSet, Flag, ListFilters, Related, Text, knowledge_bases_of, one
 from retrieval.errors import InvalidConfiguration
 
 

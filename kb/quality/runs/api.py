@@ -28,10 +28,16 @@ from kb.quality.runs.services.run import LOST_AT, STAGES
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.api import ProfiledSerializer
 from kb.search.services.search import UsedProfile
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, shape
-from kb.web.api.lists import Created, Flag, ListFilters, OneOf, Related, knowledge_bases_of
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.fields import (
+    MAX_ID,
+    StrictBooleanField,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+    answers,
+    shape,
+)
+from kb.web.api.views import ApiViewSet, Created, Flag, ListFilters, OneOf, Related, knowledge_bases_of, one
 
 MOST_QUERIES = 10_000_000
 BY_STAGE = f"By stage: {', '.join(STAGES)}."

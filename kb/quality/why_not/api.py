@@ -11,8 +11,7 @@ from kb.quality.why_not.services.places import MOST_CHARACTERS, the_chunk
 from kb.quality.why_not.services.remedies import WhyNotAnswer, answer_of
 from kb.quality.why_not.services.walk import why_not_found
 from kb.search.api import SearchRequestSerializer
-from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, shape
-from kb.web.api.schema import answers
+from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, answers, shape
 from kb.web.api.views import ApiView
 
 

@@ -18,8 +18,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.net.client import Ask, Deadline, WebClient
 from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchCode, FetchError
-from kb.ingest.chunkers.drafts import ChunkSettings
-from kb.ingest.chunkers.strategies import split_text
+from kb.ingest.chunkers.strategies import ChunkSettings, split_text
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits

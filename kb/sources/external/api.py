@@ -19,10 +19,9 @@ from kb.web.api.fields import (
     StrictFloatField,
     StrictIntegerField,
     StrictSerializer,
+    answers,
 )
-from kb.web.api.lists import Flag, ListFilters, OneOf
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, one
+from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, one
 
 KIND_NAMES = ", ".join(KINDS)
 SETTINGS = "; ".join(f"{name}: {', '.join(field.name for field in kind.fields)}" for name, kind in KINDS.items())

@@ -33,10 +33,9 @@ from kb.web.api.fields import (
     StrictIntegerField,
     StrictSerializer,
     TagsField,
+    answers,
 )
-from kb.web.api.lists import Flag, ListFilters, OneOf, Related, Text, knowledge_bases_of
-from kb.web.api.schema import answers
-from kb.web.api.views import ApiViewSet, asked, one
+from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, Related, Text, asked, knowledge_bases_of, one
 
 KINDS = ", ".join(WebSource.Kind.values)
 

@@ -1,21 +1,185 @@
-"""The admin's site: Unfold's, with limits of requests, and with pages that features add to it and to each other's models."""
+"""The admin's site: pages that features add to it, limits of logins and requests, and pages for errors."""
 
+import logging
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
 
+from django.conf import settings
 from django.contrib import admin
+from django.core import signing
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Model
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
-from django.urls import URLPattern, path
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path, reverse
+from django.utils.deprecation import MiddlewareMixin
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
 from django.views.generic import TemplateView
 from unfold.sites import UnfoldAdminSite
 
-from kb.web.admin.login import log_in
-from kb.web.admin.middleware import limited
+from kb.access.models import User
+from kb.access.services.rate_limits import GENERAL, UPLOAD, login_spend, name_digest, request_spend
+from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, is_collision
+from kb.base.files import FilesUnavailable, largest_upload_bytes
+from kb.base.net.client_address import client_network
 
 Registered = TypeVar("Registered")
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 30
+LONGEST_NAME: Final = 150
+DEVICE_SECONDS: Final = 180 * 24 * 60 * 60
+_SALT: Final = "kb.web.admin.login.device"
+
+
+def error_page(
+    request: HttpRequest,
+    status: HTTPStatus,
+    template: str,
+    title: str,
+    headers: Mapping[str, str] | None = None,
+    **context: Any,
+) -> HttpResponse:
+    context = {**admin.site.each_context(request), "title": title, **context}
+    return HttpResponse(render_to_string(template, context, request), status=status, headers=headers)
+
+
+class ErrorPages(MiddlewareMixin):
+    """Middleware that answers with pages that lead back, and with 503 and Retry-After what may go well later.
+
+    The API does so by itself.
+    """
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
+        if isinstance(exception, DATABASE_OUT_OF_REACH):
+            logger.error("the database could not answer", exc_info=exception)
+            # Without the request: what the theme's pages show beside their own matter comes from the database.
+            page = render_to_string("web/unavailable.html", {"seconds": RETRY_AFTER_S})
+            return HttpResponse(page, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=_later(RETRY_AFTER_S))
+        if not request.path.startswith(reverse("admin:index")):
+            return None
+        if isinstance(exception, Http404):
+            return error_page(request, HTTPStatus.NOT_FOUND, "web/not_found.html", _("This page does not exist"))
+        if isinstance(exception, PermissionDenied):
+            return error_page(request, HTTPStatus.FORBIDDEN, "web/forbidden.html", _("You may not open this page"))
+        if isinstance(exception, FilesUnavailable):
+            logger.error("uploads cannot be reached: %s", exception)
+            seconds, detail = RETRY_AFTER_S, _("The store of the files cannot be reached: try again in a moment.")
+        elif is_collision(exception):
+            logger.warning("a row was deleted while another came to point to it", exc_info=exception)
+            detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
+            seconds = COLLISION_SECONDS
+        else:
+            return None
+        status, title = HTTPStatus.SERVICE_UNAVAILABLE, _("This did not work just now")
+        return error_page(request, status, "web/try_again.html", title, _later(seconds), detail=detail)
+
+
+def _later(seconds: int) -> dict[str, str]:
+    return {"Retry-After": str(seconds), "Cache-Control": "no-store"}
+
+
+def brings_files(view: Registered) -> Registered:
+    """Marks a view whose POST brings in documents or archives of them."""
+    view.rate_limit_kind = UPLOAD  # type: ignore[attr-defined]
+    view.most_form_bytes = largest_upload_bytes  # type: ignore[attr-defined]
+    return view
+
+
+def limited(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """A view of the admin within the rate limit of its user, where it names one: `rate_limit_kind`."""
+    kind = getattr(getattr(view, "view_class", view), "rate_limit_kind", None)
+    if kind is None:
+        return view
+
+    @wraps(view)
+    def counted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        # Pages that search do so by their URL; the others do something when they are sent a form.
+        is_counted = bool(request.GET) if kind == GENERAL else request.method == "POST"
+        if is_counted and isinstance(request.user, User):
+            try:
+                spent = request_spend(request.user, kind=kind)
+            except DATABASE_OUT_OF_REACH:  # the view meets the same, and is answered for
+                spent = None
+            if spent and not spent.allowed:
+                return _slow_down(request, spent.resets_in_s)
+        return view(request, *args, **kwargs)
+
+    return counted
+
+
+def _slow_down(request: HttpRequest, seconds: int) -> HttpResponse:
+    detail = _("Too many requests: try again in %(seconds)d seconds.") % {"seconds": seconds}
+    status, headers = HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(seconds)}
+    if "text/html" not in request.headers.get("Accept", ""):  # a script of a page asks
+        return JsonResponse({"detail": detail, "message": detail}, status=status, headers=headers)
+    return error_page(request, status, "web/try_again.html", _("Too many requests"), headers, detail=detail)
+
+
+@sensitive_post_parameters()
+@never_cache
+def log_in(request: HttpRequest, proceed: Callable[[], HttpResponse]) -> HttpResponse:
+    """The admin's login, which `proceed` is, with limits that hold before a password is looked at."""
+    if request.method != "POST":
+        return proceed()
+    name = request.POST.get("username", "")
+    if len(name) > LONGEST_NAME:
+        raise BadRequest("no account has so long a name")
+    device = _device(request, name)
+    spent = login_spend(client_network(request), name, device)
+    if spent is not None and not spent.allowed:
+        return _refused(request, spent.resets_in_s, seconds=spent.resets_in_s)
+    response = proceed()
+    if response.status_code == HTTPStatus.FOUND and request.user.is_authenticated:
+        digest = name_digest(name)
+        response.set_cookie(
+            _cookie(digest),
+            signing.dumps({"name": digest, "device": (device or secrets.token_hex(8))}, salt=_SALT),
+            max_age=DEVICE_SECONDS,
+            path=reverse("admin:login"),
+            secure=settings.SESSION_COOKIE_SECURE,
+            httponly=True,
+            samesite="Strict",
+        )
+    return response
+
+
+def locked_out(
+    request: HttpRequest, _original: HttpResponse | None, _credentials: dict[str, Any] | None
+) -> HttpResponse:
+    """The page instead of the login's, until the wait is over; 429 with Retry-After."""
+    minutes = settings.LOGIN_LOCK_MINUTES
+    return _refused(request, minutes * 60, minutes=minutes, attempts=settings.LOGIN_ATTEMPTS)
+
+
+def _refused(request: HttpRequest, wait_s: int, **about: int) -> HttpResponse:
+    status, headers = HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait_s)}
+    return error_page(request, status, "web/locked_out.html", _("Too many failed logins"), headers, **about)
+
+
+def _device(request: HttpRequest, name: str) -> str:
+    """That which an earlier login with this name has left its id on; blank: none."""
+    digest = name_digest(name)
+    signed = request.COOKIES.get(_cookie(digest), "")
+    try:
+        kept = signing.loads(signed, salt=_SALT, max_age=DEVICE_SECONDS)
+    except signing.BadSignature:
+        return ""
+    return str(kept["device"]) if kept["name"] == digest else ""
+
+
+def _cookie(digest: str) -> str:
+    """One for each name, since several people may share a browser."""
+    return f"device_{digest[:8]}"
+
 
 _PAGES: list[tuple[str, Any, str]] = []
 

@@ -8,7 +8,7 @@ from typing import IO, Any, get_args, get_type_hints
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import OpenApiResponse, extend_schema_field
 from msgspec import UnsetType
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError
@@ -201,6 +201,32 @@ class DegradationSerializer(shape(Degradation)):  # type: ignore[misc]
 
 class UnavailableSerializer(ProblemSerializer):
     degraded = DegradationSerializer(many=True, required=False)
+
+
+PROBLEMS = {
+    400: OpenApiResponse(InvalidSerializer, "The request is not valid."),
+    401: OpenApiResponse(ProblemSerializer, "No API key and no session, or one that is not valid."),
+    403: OpenApiResponse(ProblemSerializer, "The caller may see this, but not do it."),
+    404: OpenApiResponse(ProblemSerializer, "It does not exist, or the caller may not see it."),
+    406: OpenApiResponse(ProblemSerializer, "The Accept header names nothing that the endpoint can send."),
+    409: OpenApiResponse(ConflictSerializer, "It is there already, or was changed meanwhile."),
+    411: OpenApiResponse(ProblemSerializer, "The body has no length."),
+    412: OpenApiResponse(StaleSerializer, "It has changed since it was read: If-Match names another ETag."),
+    413: OpenApiResponse(ProblemSerializer, "The body is too large."),
+    415: OpenApiResponse(ProblemSerializer, "The type of the body or of the file is not supported."),
+    422: OpenApiResponse(ProblemSerializer, "The Idempotency-Key was sent with another request before."),
+    429: OpenApiResponse(ProblemSerializer, "Too many requests: Retry-After says when to go on."),
+    500: OpenApiResponse(FaultSerializer, "A fault of the server."),
+    503: OpenApiResponse(UnavailableSerializer, "Not now: Retry-After says when to try again."),
+}
+
+NOT_MODIFIED = OpenApiResponse(description="It is as If-None-Match says.")
+# What any operation for callers may answer. 500 is no answer that a caller can plan for.
+ALWAYS = (401, 406, 429, 503)
+
+
+def answers(success: dict[Any, Any], *problems: int) -> dict[Any, Any]:
+    return success | {status: PROBLEMS[status] for status in sorted({*ALWAYS, *problems})}
 
 
 MAX_JSON_DEPTH = 32

@@ -30,7 +30,7 @@ HEADER, REPLAYED = "Idempotency-Key", "Idempotent-Replayed"
 MOST_CHARACTERS = 255
 _KEY = re.compile(rf"[!-~]{{1,{MOST_CHARACTERS}}}")
 
-PARAMETER = OpenApiParameter(
+IDEMPOTENCY_KEY = OpenApiParameter(
     HEADER,
     {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": "^[!-~]+$"},
     OpenApiParameter.HEADER,

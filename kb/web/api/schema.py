@@ -1,4 +1,4 @@
-"""What the OpenAPI description says beyond the serializers: responses of errors, authentication, and examples.
+"""What the OpenAPI description says beyond the serializers: authentication and examples.
 
 Examples are made from the schemas and from what the names of fields stand for; one that an operation states itself stays.
 A test holds each example against its schema.
@@ -8,43 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
-from drf_spectacular.utils import OpenApiExample, OpenApiResponse
+from drf_spectacular.utils import OpenApiExample
 
 from kb.web.api.errors import remedy_of
-from kb.web.api.fields import (
-    ConflictSerializer,
-    FaultSerializer,
-    InvalidSerializer,
-    ProblemSerializer,
-    StaleSerializer,
-    UnavailableSerializer,
-)
 from kb.web.api.idempotency import EXAMPLE as ETAG
-
-PROBLEMS = {
-    400: OpenApiResponse(InvalidSerializer, "The request is not valid."),
-    401: OpenApiResponse(ProblemSerializer, "No API key and no session, or one that is not valid."),
-    403: OpenApiResponse(ProblemSerializer, "The caller may see this, but not do it."),
-    404: OpenApiResponse(ProblemSerializer, "It does not exist, or the caller may not see it."),
-    406: OpenApiResponse(ProblemSerializer, "The Accept header names nothing that the endpoint can send."),
-    409: OpenApiResponse(ConflictSerializer, "It is there already, or was changed meanwhile."),
-    411: OpenApiResponse(ProblemSerializer, "The body has no length."),
-    412: OpenApiResponse(StaleSerializer, "It has changed since it was read: If-Match names another ETag."),
-    413: OpenApiResponse(ProblemSerializer, "The body is too large."),
-    415: OpenApiResponse(ProblemSerializer, "The type of the body or of the file is not supported."),
-    422: OpenApiResponse(ProblemSerializer, "The Idempotency-Key was sent with another request before."),
-    429: OpenApiResponse(ProblemSerializer, "Too many requests: Retry-After says when to go on."),
-    500: OpenApiResponse(FaultSerializer, "A fault of the server."),
-    503: OpenApiResponse(UnavailableSerializer, "Not now: Retry-After says when to try again."),
-}
-
-NOT_MODIFIED = OpenApiResponse(description="It is as If-None-Match says.")
-# What any operation for callers may answer. 500 is no answer that a caller can plan for.
-ALWAYS = (401, 406, 429, 503)
-
-
-def answers(success: dict[Any, Any], *problems: int) -> dict[Any, Any]:
-    return success | {status: PROBLEMS[status] for status in sorted({*ALWAYS, *problems})}
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

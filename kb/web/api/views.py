@@ -1,25 +1,317 @@
-from typing import Any, NoReturn, TypeVar, cast
+"""What views share: their base classes, and the parameters by which lists are filtered, sorted and paged."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 from uuid import UUID
 
-from django.db.models import Model, QuerySet
-from django.utils.translation import gettext
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+import django_filters
+from django import forms
+from django.core import signing
+from django.db.models import Model, Q, QuerySet
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, ValidationError
 from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.pagination import BasePagination
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, Serializer
+from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
-from kb.access.models import Principal, ScopedQuerySet
+from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, found_in
+from kb.base.text import InvalidFilter, read_time, storable
 from kb.web.api.callers import count_failure, principal_of, too_many
-from kb.web.api.fields import ShallowJSONParser
-from kb.web.api.lists import ListFilters, Order, listed
+from kb.web.api.fields import MAX_ID, ShallowJSONParser
 
 M = TypeVar("M", bound=Model)
 S = TypeVar("S", bound=Serializer[Any])
+
+CURSOR, PAGE_SIZE = "cursor", "page_size"
+DEFAULT_PAGE_SIZE, MOST_ROWS = 50, 200
+NO_PLACE = (None, None, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a list is sorted by; rows that are equal in it stand in the order of their keys, in the same direction.
+
+    Attributes:
+        field: which no row lacks.
+        descending: the largest first.
+        key: what no two rows have in common.
+    """
+
+    field: str
+    descending: bool = False
+    key: str = "pk"
+
+    def __str__(self) -> str:
+        return f"-{self.field}" if self.descending else self.field
+
+    def sorted(self, rows: QuerySet[Any], *, backwards: bool) -> QuerySet[Any]:
+        sign = "-" if self.descending != backwards else ""
+        return rows.order_by(f"{sign}{self.field}", f"{sign}{self.key}")
+
+    def beyond(self, rows: QuerySet[Any], value: Any, key: Any, *, backwards: bool) -> QuerySet[Any]:
+        """The rows after one of this value and key, or before it. The first condition alone lets an index be used."""
+        side = "lt" if self.descending != backwards else "gt"
+        tie = Q(**{self.field: value, f"{self.key}__{side}": key})
+        return rows.filter(Q(**{f"{self.field}__{side}e": value}) & (Q(**{f"{self.field}__{side}": value}) | tie))
+
+
+class Cursors(BasePagination):
+    """Pages of `{"next", "previous", "results"}`; nothing is counted.
+
+    A cursor is signed, and serves only lists of the same rows in the same order.
+    """
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        self.request = request
+        self.order: Order = getattr(view, "order", None) or Order("pk")
+        self.salt = f"kb.web.api.lists:{queryset.model._meta.label_lower}"
+        size = _page_size(request)
+        value, key, backwards = place = self._place(request.query_params.get(CURSOR))
+        rows = self.order.sorted(queryset, backwards=backwards)
+        is_first = place == NO_PLACE
+        found = list((rows if is_first else self.order.beyond(rows, value, key, backwards=backwards))[: size + 1])
+        has_more = len(found) > size
+        self.page = found[:size][::-1] if backwards else found[:size]
+        self.has_next, self.has_previous = (True, has_more) if backwards else (has_more, not is_first)
+        return self.page
+
+    def get_paginated_response(self, data: Any) -> Response:
+        following = self._link(self.page[-1], backwards=False) if self.page and self.has_next else None
+        previous = self._link(self.page[0], backwards=True) if self.page and self.has_previous else None
+        return Response({"next": following, "previous": previous, "results": data})
+
+    def get_paginated_response_schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        link = {"type": ["string", "null"], "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {
+                "next": {**link, "description": "The page after this one; null: this is the last."},
+                "previous": {**link, "description": "The page before this one; null: this is the first."},
+                "results": schema,
+            },
+        }
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:  # noqa: ARG002 - likewise
+        return [
+            {
+                "name": CURSOR,
+                "in": "query",
+                "required": False,
+                "description": "Where the page begins: as `next` and `previous` of a page have it. No other is valid.",
+                "schema": {"type": "string"},
+            },
+            {
+                "name": PAGE_SIZE,
+                "in": "query",
+                "required": False,
+                "description": "How many results a page has.",
+                "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_PAGE_SIZE},
+            },
+        ]
+
+    def _place(self, cursor: str | None) -> tuple[Any, Any, bool]:
+        """Of the row that the page lies beside: its value, its key, and whether the page ends before it."""
+        if cursor is None:
+            return NO_PLACE
+        try:
+            order, value, key, backwards = signing.loads(cursor, salt=self.salt)
+        except (signing.BadSignature, ValueError) as error:
+            message = _(
+                "This cursor is of another list, or none: follow “next” and “previous” of a page, or leave it out."
+            )
+            raise ValidationError({CURSOR: [message]}) from error
+        if order != str(self.order):
+            message = _(
+                "This cursor is of a list in the order “%(order)s”: ask for that, or begin anew without a cursor."
+            )
+            raise ValidationError({CURSOR: [message % {"order": order}]})
+        return value, key, backwards
+
+    def _link(self, row: Any, *, backwards: bool) -> str:
+        value, key = getattr(row, self.order.field), getattr(row, self.order.key)
+        place = [
+            str(self.order),
+            value if isinstance(value, int | str) else str(value),
+            key if isinstance(key, int) else str(key),
+            backwards,
+        ]
+        cursor = signing.dumps(place, salt=self.salt, compress=True)
+        return replace_query_param(self.request.build_absolute_uri(), CURSOR, cursor)
+
+
+def _page_size(request: Request) -> int:
+    value = request.query_params.get(PAGE_SIZE)
+    if value is None:
+        return DEFAULT_PAGE_SIZE
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and 0 < int(value) <= MOST_ROWS):
+        raise ValidationError({PAGE_SIZE: [_("Give a number from 1 to %(most)s.") % {"most": MOST_ROWS}]})
+    return int(value)
+
+
+ORDERING = "ordering"
+MOST_CHARACTERS = 500
+_WHOLE = re.compile(r"[0-9]{1,19}")
+
+
+class WholeField(forms.Field):
+    def to_python(self, value: Any) -> int | None:
+        if value in self.empty_values:
+            return None
+        if not _WHOLE.fullmatch(value) or not 1 <= int(value) <= MAX_ID:
+            raise forms.ValidationError(_("Give a whole number from 1."))
+        return int(value)
+
+
+class MomentField(forms.Field):
+    def to_python(self, value: Any) -> datetime | None:
+        if value in self.empty_values:
+            return None
+        try:
+            return read_time("created_after", value)
+        except InvalidFilter as error:
+            raise forms.ValidationError(str(error)) from error
+
+
+class TextField(forms.CharField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=MOST_CHARACTERS, strip=False, **kwargs)
+
+    def to_python(self, value: Any) -> str:
+        return storable(super().to_python(value) or "")
+
+
+# Each filter says by its `schema` what it takes.
+class Whole(django_filters.Filter):  # type: ignore[misc]
+    field_class = WholeField
+    schema = {"type": "integer", "minimum": 1, "maximum": MAX_ID}
+
+
+class Text(django_filters.Filter):  # type: ignore[misc]
+    field_class = TextField
+    schema = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS}
+
+
+class Moment(django_filters.Filter):  # type: ignore[misc]
+    field_class = MomentField
+    schema = {"type": "string", "format": "date-time"}
+
+
+class OneOf(django_filters.ChoiceFilter):  # type: ignore[misc]
+    def __init__(self, values: Iterable[str], **kwargs: Any) -> None:
+        self.schema = {"type": "string", "enum": list(values)}
+        super().__init__(choices=[(value, value) for value in self.schema["enum"]], null_label=None, **kwargs)
+
+
+class Flag(django_filters.TypedChoiceFilter):  # type: ignore[misc]
+    schema = {"type": "boolean"}
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(choices=[("true", "true"), ("false", "false")], coerce=lambda value: value == "true", **kwargs)
+
+
+class Related(Whole):
+    """The id of a row that the caller may see; another is 404.
+
+    Attributes:
+        rows: what a principal may see.
+        narrowed: the rows of the list that go with the found one; None: those that refer to it by the field's name.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[Any], QuerySet[Any]],
+        narrowed: Callable[[QuerySet[Any], Any], QuerySet[Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.rows = rows
+        self.narrowed = narrowed
+        super().__init__(**kwargs)
+
+    def filter(self, qs: QuerySet[Any], value: int | None) -> QuerySet[Any]:
+        if value is None:
+            return qs
+        found = found_in(self.rows(principal_of(self.parent.request)).filter(pk=value), _("There is no such object."))
+        return cast("QuerySet[Any]", self.narrowed(qs, found) if self.narrowed else super().filter(qs, found))
+
+
+class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
+    """The parameters of a list.
+
+    Attributes:
+        orders: what it may be sorted by, each with a leading - for the largest first; the first is the default.
+        key: what tells rows apart that are equal in it.
+    """
+
+    orders: ClassVar[tuple[str, ...]] = ("id",)
+    key: ClassVar[str] = "pk"
+
+    @classmethod
+    def parameters(cls) -> list[OpenApiParameter]:
+        filters = [
+            OpenApiParameter(name, each.schema, description=str(each.extra.get("help_text", "")))
+            for name, each in cls.base_filters.items()
+        ]
+        orders = {"type": "string", "enum": list(cls.orders), "default": cls.orders[0]}
+        return [*filters, OpenApiParameter(ORDERING, orders, description="What it is sorted by; -: the largest first.")]
+
+
+def listed(filters: type[ListFilters], rows: QuerySet[Any], request: Request) -> tuple[QuerySet[Any], Order]:
+    """The rows that the parameters of the URL ask for, and their order.
+
+    Raises:
+        ValidationError: a parameter is unknown, given twice, blank, or has a value that it does not take.
+        NotVisible: one names an object that the caller may not see.
+    """
+    require_known(request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
+    ordering = request.query_params.get(ORDERING, filters.orders[0])
+    if ordering not in filters.orders:
+        message = _("It cannot be sorted by this: choose from %(known)s.")
+        raise ValidationError({ORDERING: [message % {"known": ", ".join(filters.orders)}]})
+    given = filters(request.query_params, queryset=rows, request=request)
+    if not given.is_valid():
+        raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
+    return given.qs, Order(ordering.removeprefix("-"), ordering.startswith("-"), filters.key)
+
+
+def require_known(request: Request, names: Iterable[str]) -> None:
+    """Refuses parameters of the URL that are unknown, given twice or blank: none of them may pass for the default.
+
+    Raises:
+        ValidationError: there are such ones.
+    """
+    known = sorted(names)
+    errors: dict[str, list[Any]] = {}
+    for name, values in request.query_params.lists():
+        if name not in known:
+            message = _("Unknown parameter: choose from %(known)s.") if known else _("It takes none.")
+            errors[name[:100]] = [message % {"known": ", ".join(known)}]
+        elif len(values) > 1:
+            errors[name] = [_("Give it once.")]
+        elif not values[0]:
+            errors[name] = [_("Give it a value, or leave it out.")]
+    if errors:
+        raise ValidationError(errors)
+
+
+def knowledge_bases_of(principal: Any) -> QuerySet[Any]:
+    return KnowledgeBase.objects.visible_to(principal)
+
+
+class Created(django_filters.FilterSet):  # type: ignore[misc]
+    created_after = Moment(field_name="created_at", lookup_expr="gte", help_text="Created then or later.")
+    created_before = Moment(field_name="created_at", lookup_expr="lt", help_text="Created before that.")
 
 
 class AnyAccept(DefaultContentNegotiation):
@@ -77,6 +369,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     """Views of rows. A handler finds its object before it looks at the request's fields, so that 404 comes first."""
 
     order: Order | None = None
+    pagination_class: type[BasePagination] | None = Cursors
 
     def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
         """The rows of the page that the parameters of the URL ask for.
@@ -103,7 +396,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         found = one(visible, pk)
         rows = cast(ScopedQuerySet, type(found)._default_manager.all())
         if not rows.editable_by(self.principal).filter(pk=pk).exists():
-            raise NotAllowed(gettext("You may see this, but not change it: ask its owner to make you an editor."))
+            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
         return found
 
 
@@ -113,7 +406,7 @@ def one(rows: QuerySet[M], pk: int | UUID) -> M:
     Raises:
         NotVisible: it is not among them.
     """
-    return found_in(rows.filter(pk=pk), gettext("There is no such object."))
+    return found_in(rows.filter(pk=pk), _("There is no such object."))
 
 
 def valid(serializer_class: type[S], data: Any, *, partial: bool = False) -> S:

@@ -9,7 +9,7 @@ from pgvector import HalfVector
 
 from kb.base.db.transactions import own_session
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes
-from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.chunkers.matching import hash_content
 from kb.models import Document
 from tests.kb.index.searching import until
 

@@ -25,7 +25,7 @@ from kb.base.net.errors import FetchError
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.models import ConceptTerm, EntityName, GraphFact
-from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.chunkers.matching import hash_content
 from kb.operations.services.archives.format import Table
 from kb.operations.services.archives.reading import damaged
 from kb.profiles.models import RetrievalProfile

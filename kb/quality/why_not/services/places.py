@@ -19,7 +19,7 @@ from kb.base.text import storable
 from kb.content.models import Chunk, Document
 from kb.index.fulltext import PgTextStore
 from kb.index.services.writing import searchable_text_of
-from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.chunkers.matching import hash_content
 from kb.search.services.search import SearchOutcome, SearchRequest
 from retrieval.bm25 import OkapiIndex
 from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord

@@ -1,7 +1,6 @@
 """Documents to cut, and what became of them."""
 
-from kb.ingest.chunkers.drafts import ChunkSettings
-from kb.ingest.chunkers.strategies import split
+from kb.ingest.chunkers.strategies import ChunkSettings, split
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
 

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.ingest.chunkers.drafts import ChunkSettings
-from kb.ingest.chunkers.strategies import located, split_text
+from kb.ingest.chunkers.strategies import ChunkSettings, located, split_text
 from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts
 

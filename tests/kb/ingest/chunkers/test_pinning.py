@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.ingest.chunkers.drafts import ChunkDraft, joined, shared_length, squeezed, stream
-from kb.ingest.chunkers.pinning import Pin, pin_texts
+from kb.ingest.chunkers.matching import Pin, joined, pin_texts, shared_length, squeezed, stream
+from kb.ingest.chunkers.strategies import ChunkDraft
 
 
 def drafts_of(*texts):

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, approximate_tokens
-from kb.ingest.chunkers.strategies import split
+from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, approximate_tokens, split
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
 MIXED = "机器学习是人工智能。The end. “对话。”她说！表 1：a, b；\n\n\t 第条—…🙂é\u3000"

@@ -11,9 +11,8 @@ from django.utils import timezone
 from kb.base.errors import AlreadyThere, Rejected
 from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.chunks import chunk_update
-from kb.ingest.services.documents import document_add, document_add_text, document_requeue, document_update
+from kb.ingest.services.documents import DocumentJob, document_add, document_add_text, document_requeue, document_update
 from kb.ingest.services.indexing import MAX_ATTEMPTS, index_document
-from kb.ingest.services.jobs import DocumentJob
 from kb.jobs.leases import LeaseLost
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.tasks import sweep_lost_documents

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from kb.ingest.services.jobs import DOCUMENTS
+from kb.ingest.services.documents import DOCUMENTS
 from kb.models import Document
 from tests.factories import make_document, make_kb
 

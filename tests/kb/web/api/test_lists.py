@@ -9,7 +9,7 @@ from django.utils import timezone
 from kb.api import urlpatterns
 from kb.ingest.api.documents import DocumentFilters
 from kb.models import Conversation, Document, IngestBatch
-from kb.web.api.lists import ListFilters
+from kb.web.api.views import ListFilters
 from tests import factories
 
 pytestmark = pytest.mark.django_db
