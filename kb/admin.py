@@ -15,13 +15,11 @@ import kb.operations.admin.accounts
 import kb.operations.admin.audit
 import kb.quality.calibration.admin
 import kb.quality.compare.admin.page
-import kb.quality.compare.admin.runs
 import kb.quality.debug.admin.debug
 import kb.quality.debug.admin.judge
 import kb.quality.eval_sets.admin
 import kb.quality.failed_queries.admin
 import kb.quality.profiles.admin.pages
-import kb.quality.runs.admin.reembedding
 import kb.quality.runs.admin.runs
 import kb.quality.why_not.admin.page
 import kb.sources.external.admin

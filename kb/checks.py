@@ -23,7 +23,7 @@ from retrieval.bm25 import require_dependencies
 from retrieval.config import RetrievalConfig
 from retrieval.errors import DependencyMissing, InvalidConfiguration
 from retrieval.model_files import libraries_available
-from retrieval.rerankers.http import FORMS
+from retrieval.rerankers.cross_encoder import FORMS
 
 Messages = Iterator[CheckMessage]
 

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from kb.access.models import KnowledgeBase, Principal
 from kb.content.admin import invitation_notice
 from kb.content.models import Chunk, Document
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import tokenizer
 from kb.quality.statistics import (
     DAYS,
     Day,

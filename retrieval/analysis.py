@@ -8,9 +8,8 @@ from itertools import islice
 
 from retrieval.characters import CJK, LATIN
 from retrieval.config import RetrievalConfig
-from retrieval.errors import GenerationFailed
+from retrieval.errors import GenerationFailed, Message, gettext_noop, message_of
 from retrieval.keywords import query_keywords
-from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import ConceptStore, Tokenizer
 from retrieval.rewrite import LlmRewriter, core_intent, split_questions
 from retrieval.tokenize import normalize

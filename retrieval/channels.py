@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
-from retrieval.errors import ChannelUnavailable
+from retrieval.errors import ChannelUnavailable, Message, gettext_noop, message_of
 from retrieval.execution import too_late
-from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.postings import hash_terms
 from retrieval.protocols import KeywordStore, QueryVectors, TextStore, VectorStore
 from retrieval.trace import Degradation, DegradationCode

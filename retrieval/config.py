@@ -7,7 +7,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
 from retrieval.errors import InvalidConfiguration
-from retrieval.messages import gettext_noop as _
+from retrieval.errors import gettext_noop as _
 
 Fusion = Literal["rrf", "weighted"]
 Rewrite = Literal["off", "conversation", "always"]

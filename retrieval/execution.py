@@ -9,8 +9,7 @@ from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
-from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.errors import CircuitOpen, Message, ModelTimeout, ModelUnavailable, gettext_noop, message_of
 
 logger = logging.getLogger(__name__)
 

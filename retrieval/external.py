@@ -17,13 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import ChannelUnavailable
+from retrieval.errors import ChannelUnavailable, Message, gettext_noop, storable
 from retrieval.execution import CircuitBreaker
 from retrieval.lexicons import LexiconWithTexts
-from retrieval.messages import Message, gettext_noop, storable
 from retrieval.postings import hash_terms
 from retrieval.protocols import ExternalProvider, QueryVectors
-from retrieval.rerankers.overlap import searchable_text
+from retrieval.rerankers.guarded import searchable_text
 from retrieval.scope import Scope
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ExternalHit, Origin, Passage, Ranking

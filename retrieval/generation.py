@@ -24,9 +24,17 @@ from tenacity import (
     wait_random,
 )
 
-from retrieval.errors import CircuitOpen, Degraded, GenerationFailed, ModelTimeout, ModelUnavailable
+from retrieval.errors import (
+    CircuitOpen,
+    Degraded,
+    GenerationFailed,
+    Message,
+    ModelTimeout,
+    ModelUnavailable,
+    gettext_noop,
+    message_of,
+)
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
-from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 

@@ -19,8 +19,7 @@ from retrieval.characters import CJK, LATIN
 from retrieval.errors import import_dependency
 from retrieval.function_words import CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.rewrite import QUOTED
-from retrieval.segmenters import Engine, Segmenter, load_segmenter
-from retrieval.tokenize import CONNECTORS, RUNS, normalize
+from retrieval.tokenize import CONNECTORS, RUNS, Engine, Segmenter, load_segmenter, normalize
 
 WINDOW: Final = 5
 DAMPING: Final = 0.85

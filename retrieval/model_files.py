@@ -23,8 +23,7 @@ from typing import Any, Literal
 import httpx
 from tqdm import tqdm
 
-from retrieval.errors import DependencyMissing, ModelUnavailable
-from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.errors import DependencyMissing, Message, ModelUnavailable, gettext_noop, message_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 DOWNLOAD_TIMEOUT_S = 30.0

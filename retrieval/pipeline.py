@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
+from retrieval.errors import Message, gettext_noop
 from retrieval.execution import Budget
 from retrieval.external import with_external_scores
 from retrieval.fusion import fuse, match_terms
 from retrieval.lexicons import RememberingLexicon
-from retrieval.messages import Message, gettext_noop
 from retrieval.protocols import FactStore, PassageStore
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain

@@ -16,9 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.cache import ByteCache, Entry
-from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
+from retrieval.errors import (
+    ChannelUnavailable,
+    CircuitOpen,
+    Message,
+    ModelTimeout,
+    ModelUnavailable,
+    UnusableVectors,
+    gettext_noop,
+    message_of,
+)
 from retrieval.execution import Land, ModelGuard, SingleFlight, too_late
-from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Embedder
 from retrieval.trace import DegradationCode
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval.channels import EmbeddingChannel
-from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
+from retrieval.errors import ChannelUnavailable, Message, NoChannelAvailable, ScopeOutdated, gettext_noop, message_of
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.external import ExternalChannel
-from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Channel
 from retrieval.scope import Fallback, Scope
 from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 
 from typing_extensions import Doc
 
-from retrieval.messages import Message, storable
+from retrieval.errors import Message, storable
 
 
 class DegradationCode(StrEnum):

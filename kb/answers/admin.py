@@ -22,8 +22,7 @@ from unfold.widgets import CHECKBOX_CLASSES
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
-from kb.answers.services.answers import AnswerEvent, AskRequest, stream_answer
-from kb.answers.services.conversations import conversation_get, conversation_overview
+from kb.answers.services.answers import AnswerEvent, AskRequest, conversation_get, conversation_overview, stream_answer
 from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk

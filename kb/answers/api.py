@@ -13,8 +13,15 @@ from rest_framework.response import Response
 
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
-from kb.answers.services.answers import Answer, AskRequest, Source, answer, stream_answer
-from kb.answers.services.conversations import conversation_get, conversation_overview
+from kb.answers.services.answers import (
+    Answer,
+    AskRequest,
+    Source,
+    answer,
+    conversation_get,
+    conversation_overview,
+    stream_answer,
+)
 from kb.answers.sse import event_stream, fault_of
 from kb.base.shapes import as_values
 from kb.search.api import SearchRequestSerializer

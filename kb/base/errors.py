@@ -6,7 +6,7 @@ from django.utils.functional import Promise
 from psycopg.errors import ForeignKeyViolation
 
 from kb.base.messages import shown
-from retrieval.messages import Message
+from retrieval.errors import Message
 
 # What the database's library raises where nothing is wrong with the request: the same one may be answered later.
 DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)

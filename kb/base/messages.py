@@ -6,7 +6,7 @@ from typing import Any
 from django.db import models
 from django.utils.translation import gettext
 
-from retrieval.messages import Message
+from retrieval.errors import Message
 
 # No sentence begins so, and PostgreSQL stores it in a column of text.
 _MARK = "\x1fmessage:"

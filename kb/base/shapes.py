@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from django.utils.translation import gettext
 
-from retrieval.messages import Message
+from retrieval.errors import Message
 
 # Marks an enumeration that the schema shows as a text, since others of that name have other members.
 AS_TEXT = "text"

@@ -11,8 +11,7 @@ from kb.base.files import delete_folder
 from kb.content.models import Chunk, Document, documents_folder
 from kb.content.signals import knowledge_base_deleting
 from kb.profiles.services import starting_profile
-from kb.providers.embedding_models import default_embedding_model
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import default_embedding_model, tokenizer
 
 
 def knowledge_base_create(

@@ -12,11 +12,10 @@ from django.conf import settings
 
 from kb.base.findings import Remark, RemarkCode
 from kb.providers.embedding_models import generator
-from retrieval.errors import DependencyMissing, GenerationFailed
+from retrieval.errors import DependencyMissing, GenerationFailed, Message, gettext_noop, message_of
 from retrieval.execution import InlineExecutor
 from retrieval.generation import OpenAIGenerator
 from retrieval.keywords import Method, extract_keywords
-from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
@@ -166,7 +165,7 @@ class Source:
     """What the indexes are made of.
 
     Attributes:
-        searchable: a chunk in its context, as `retrieval.rerankers.overlap` makes it.
+        searchable: a chunk in its context, as `retrieval.rerankers.guarded` makes it.
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
         keywords: those that it is to have; None: they are looked for.

@@ -1,5 +1,6 @@
 """The models of this process by its settings, which of them a caller may choose, and how far their loading is."""
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,19 +14,22 @@ from django.utils.translation import gettext as _
 
 from kb.base.cache import query_embedder
 from kb.base.errors import Rejected
+from kb.providers.models import TokenizerSettings
+from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.config import RetrievalConfig
+from retrieval.dictionary import parse_dictionary, parse_stop_words
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import EmbedderOptions, get_embedder, normalize_model_id
-from retrieval.errors import ChannelUnavailable, RerankerUnavailable
+from retrieval.errors import ChannelUnavailable, DependencyMissing, RerankerUnavailable
 from retrieval.generation import OpenAIGenerator
 from retrieval.model_files import installed_path, libraries_available, local_path
 from retrieval.protocols import Embedder, Reranker
 from retrieval.query_vectors import QueryEmbedder
-from retrieval.rerankers.cosine import CosineReranker
-from retrieval.rerankers.cross_encoder import CrossEncoderReranker, get_cross_encoder
-from retrieval.rerankers.http import HttpReranker
+from retrieval.rerankers.chain import CosineReranker
+from retrieval.rerankers.cross_encoder import CrossEncoderReranker, HttpReranker, get_cross_encoder
 from retrieval.rewrite import LlmRewriter
+from retrieval.tokenize import Engine, JiebaTokenizer, TokenizerOptions
 
 LOAD_SECONDS = 120.0
 """How long a first search without a latency budget of its own waits for a model that is not loaded yet."""
@@ -224,3 +228,65 @@ class Warmth:
 
 warmth = Warmth()
 """Of this process, as the models are; who loads them sets it."""
+
+
+logger = logging.getLogger(__name__)
+
+TOKENIZERS_HELD = 8
+
+
+def tokenizer_options(tokenizer_id: str) -> TokenizerOptions:
+    """The options that made an id; the default ones for an id that no settings are stored for."""
+    row = TokenizerSettings.objects.filter(tokenizer_id=tokenizer_id).first()  # all of one id mean the same
+    return TokenizerOptions() if row is None else options_of(row)
+
+
+def options_of(row: TokenizerSettings) -> TokenizerOptions:
+    """Settings as people write them, read.
+
+    Raises:
+        DictionaryError: a line cannot be used.
+    """
+    return TokenizerOptions(
+        engine=Engine(row.engine),
+        dictionary=parse_dictionary(row.dictionary),
+        stop_words=parse_stop_words(row.stop_words),
+        simplify=row.simplify,
+    )
+
+
+@lru_cache(maxsize=TOKENIZERS_HELD)
+def _load_tokenizer(tokenizer_id: str) -> JiebaTokenizer | DependencyMissing:
+    try:
+        require_dependencies()
+        cutter = JiebaTokenizer(tokenizer_options(tokenizer_id))
+        logger.debug("tokenizer %s serves %s", cutter.id, tokenizer_id or "new knowledge bases")
+    except DependencyMissing as error:
+        logger.warning("%s %s", BM25_UNAVAILABLE, error)
+        return error
+    return cutter
+
+
+def load_tokenizer(tokenizer_id: str) -> JiebaTokenizer:
+    """As `tokenizer`.
+
+    Raises:
+        DependencyMissing: a package that it needs is not installed.
+    """
+    loaded = _load_tokenizer(tokenizer_id)
+    if isinstance(loaded, DependencyMissing):
+        raise loaded
+    return loaded
+
+
+def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
+    """The tokenizer with the options of an id, under the rules of this version: its own id may be a newer one.
+
+    Args:
+        tokenizer_id: of a knowledge base; blank: that of new ones, with the default options.
+
+    Returns:
+        None, and one warning, where packages that it needs are missing.
+    """
+    loaded = _load_tokenizer(tokenizer_id)
+    return None if isinstance(loaded, DependencyMissing) else loaded

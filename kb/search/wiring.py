@@ -30,7 +30,7 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config
 from kb.providers import embedding_models
 from kb.providers import embedding_models as providers
-from kb.providers.tokenizers import TOKENIZERS_HELD, _load_tokenizer, tokenizer
+from kb.providers.embedding_models import TOKENIZERS_HELD, _load_tokenizer, tokenizer
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
 from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
 from kb.sources.external.providers.kinds import provider_of
@@ -48,15 +48,14 @@ from retrieval.channels import (
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.errors import ChannelUnavailable, DependencyMissing, RetrievalError, ScopeOutdated
+from retrieval.errors import ChannelUnavailable, DependencyMissing, Message, RetrievalError, ScopeOutdated, message_of
 from retrieval.execution import CircuitBreaker, InlineExecutor
 from retrieval.external import ExternalChannel
-from retrieval.messages import Message, message_of
 from retrieval.pipeline import Pipeline
 from retrieval.protocols import Channel, ExternalProvider, QueryVectors, Reranker, Tokenizer, VectorStore
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
-from retrieval.rerankers.overlap import OverlapReranker
+from retrieval.rerankers.guarded import OverlapReranker
 from retrieval.scope import Fallback, Scope
 from retrieval.tokenize import JiebaTokenizer
 from retrieval.trace import Degradation, DegradationCode

@@ -23,8 +23,7 @@ from tenacity import (
 
 from retrieval.characters import estimate_token_ends, estimate_tokens
 from retrieval.embedders.sentence_transformer import prompts_for, unit_vectors
-from retrieval.errors import ModelUnavailable, UnusableVectors
-from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.errors import Message, ModelUnavailable, UnusableVectors, gettext_noop, message_of
 
 OPENAI_PREFIX = "openai:"
 

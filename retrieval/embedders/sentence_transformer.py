@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.characters import estimate_token_ends, estimate_tokens
-from retrieval.errors import ModelUnavailable, UnusableVectors
-from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.errors import Message, ModelUnavailable, UnusableVectors, gettext_noop, message_of
 from retrieval.model_files import open_local
 
 

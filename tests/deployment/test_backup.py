@@ -18,8 +18,7 @@ from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Document, Installation
 from kb.operations.services.backups import backup as programs
-from kb.operations.services.backups.backup import backup
-from kb.operations.services.backups.format import reading
+from kb.operations.services.backups.backup import backup, reading
 from kb.search.services.search import SearchRequest, search
 from tests.deployment.stack import Stack
 from tests.factories import make_kb, make_user, principal

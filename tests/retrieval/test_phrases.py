@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.phrases import Phrase, PhraseFinder
+from retrieval.dictionary import Phrase, PhraseFinder
 
 # Of two planes: Chinese and Latin letters, also beyond the basic one.
 LATIN = "ab\U00010428"

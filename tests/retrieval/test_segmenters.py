@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.errors import import_dependency
-from retrieval.segmenters import Engine, load_segmenter
+from retrieval.tokenize import Engine, load_segmenter
 
 engines = pytest.mark.parametrize("engine", Engine)
 # A dictionary of its own takes an engine up to 0.2 s.

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.dictionary import parse_dictionary, parse_stop_words
-from retrieval.segmenters import Engine
-from retrieval.tokenize import JiebaTokenizer, Token, TokenizerOptions, TokenKind
+from retrieval.tokenize import Engine, JiebaTokenizer, Token, TokenizerOptions, TokenKind
 
 untimed = settings(deadline=None)
 MIXED = ["T恤", "维生素C", "K8s集群", "Spring Boot", "C++标准", ".NET", "iPhone 15", "かな", "𠮷野家"]

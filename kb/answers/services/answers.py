@@ -9,22 +9,24 @@ from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
+from django.db import connection, transaction
+from django.db.models import Count, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 from typing_extensions import Doc
 
-from kb.access.models import Principal
-from kb.answers.models import Conversation
-from kb.answers.services.conversations import conversation_get, conversation_history, turn_add
-from kb.base.errors import Rejected
+from kb.access.models import Principal, User
+from kb.answers.models import Conversation, Message
+from kb.base.errors import Rejected, found_in
 from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
 from kb.base.text import storable
 from kb.providers import embedding_models as providers
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
+from retrieval import errors
 from retrieval.answer import (
     FALLBACK,
+    NO_ANSWER,
     CheckedAnswer,
     StreamChecker,
     build_prompt,
@@ -35,13 +37,83 @@ from retrieval.answer import (
     sources_line,
 )
 from retrieval.characters import estimate_tokens
-from retrieval.errors import GenerationFailed
+from retrieval.errors import GenerationFailed, message_of
 from retrieval.generation import OpenAIGenerator
-from retrieval.messages import Message, message_of
-from retrieval.packing import Context, Fragment, inert, pack
+from retrieval.packing import Context, Fragment, inert, pack, shorten
 from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Fact, Turn
+
+HISTORY_MESSAGES = 10
+HISTORY_CHARACTERS = 1_000
+"""Of each message."""
+TITLE_CHARACTERS = 80
+
+
+def conversation_overview(principal: Principal) -> QuerySet[Any]:
+    """The principal's conversations with `message_count`, the one continued last first."""
+    rows = Conversation.objects.visible_to(principal)
+    return rows.annotate(message_count=Count("messages")).order_by("-updated_at", "pk")
+
+
+def conversation_get(principal: Principal, conversation_id: UUID) -> Conversation:
+    """A conversation of the principal's own.
+
+    Raises:
+        NotVisible: it does not exist, is another user's, or holds a knowledge base that is out of the principal's sight.
+    """
+    rows = Conversation.objects.visible_to(principal).filter(pk=conversation_id)
+    return found_in(rows, _("There is no such conversation."))
+
+
+def conversation_history(conversation: Conversation) -> list[Turn]:
+    """The last turns, oldest first, each cut to what a prompt can bear.
+
+    Where a model has not answered, it does not read the sentence or the passages that stood in for an answer as its own words.
+    """
+    newest = conversation.messages.order_by("-pk")[:HISTORY_MESSAGES]
+    return [Turn(each.role, shorten(_as_said(each), HISTORY_CHARACTERS)) for each in reversed(newest)]
+
+
+def _as_said(message: Message) -> str:
+    is_answered = message.hit is not False and not any(each["stage"] == "answer" for each in message.degraded)
+    return message.text if is_answered else NO_ANSWER
+
+
+def turn_add(
+    *,
+    principal: Principal,
+    conversation: Conversation | None,
+    knowledge_base_ids: Sequence[int],
+    question: str,
+    answer: Mapping[str, Any],
+) -> UUID | None:
+    """Keeps a question and its answer.
+
+    Args:
+        principal: who asked.
+        conversation: which they continue; None: they begin one.
+        knowledge_base_ids: of a new conversation.
+        question: as asked.
+        answer: fields of Message.
+
+    Returns:
+        The conversation's id; None where it was deleted meanwhile, and nothing was kept.
+    """
+    question = storable(question)
+    with transaction.atomic():
+        if conversation is None:
+            title = shorten(" ".join(question.split()), TITLE_CHARACTERS)
+            user = cast(User, principal.user)  # an anonymous one finds nothing to ask
+            conversation = Conversation.objects.create(user=user, knowledge_base_ids=[*knowledge_base_ids], title=title)
+        else:
+            conversation = Conversation.objects.select_for_update().filter(pk=conversation.pk).first()
+            if conversation is None:
+                return None
+            conversation.save(update_fields=["updated_at"])
+        conversation.messages.create(role=Message.Role.USER, text=question)
+        conversation.messages.create(role=Message.Role.ASSISTANT, **answer)
+    return conversation.pk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +436,7 @@ def _model() -> OpenAIGenerator:
             "No language model is set up, so the passages found are listed instead of an answer: set LLM_BASE_URL, "
             "LLM_MODEL and LLM_API_KEY, and start the server again."
         )
-        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, Message(template))
+        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, errors.Message(template))
     return model
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.paginator import Paginator
 from django.db.models import Prefetch, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
@@ -18,12 +18,17 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_http_methods
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
-from unfold.widgets import UnfoldAdminTextareaWidget
+from unfold.widgets import (
+    UnfoldAdminFileFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
+    UnfoldBooleanSwitchWidget,
+)
 
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
 from kb.graph.admin.concepts import GraphAdmin
-from kb.graph.admin.files import GraphImportView, export_view
 from kb.graph.admin.picture import MOST_DRAWN, NARROW, WIDE, Shape, draw
 from kb.graph.models import Entity, EntityName, FactSource
 from kb.graph.services.entities import (
@@ -37,7 +42,139 @@ from kb.graph.services.entities import (
     neighbours_of,
     plan_merge,
 )
-from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, row_id, row_ids
+from kb.graph.services.tables import (
+    COLUMNS,
+    MAX_BYTES,
+    Effect,
+    Table,
+    graph_export,
+    graph_import,
+    graph_import_plan,
+    read_bytes,
+)
+from kb.web.admin.scoped import (
+    IntoKnowledgeBaseForm,
+    IntoKnowledgeBaseView,
+    ScopedRelatedFilter,
+    column,
+    principal,
+    row_id,
+    row_ids,
+)
+
+TABLES = {
+    Table.ENTITIES: gettext_lazy("Entities"),
+    Table.FACTS: gettext_lazy("Graph facts"),
+    Table.CONCEPTS: gettext_lazy("Concepts"),
+}
+LISTS = {
+    Table.ENTITIES: "admin:kb_entity_changelist",
+    Table.FACTS: "admin:kb_graphfact_changelist",
+    Table.CONCEPTS: "admin:kb_concept_changelist",
+}
+EFFECTS = {
+    Effect.NEW: gettext_lazy("new"),
+    Effect.CHANGED: gettext_lazy("changed"),
+    Effect.SAME: gettext_lazy("as it is"),
+    Effect.ERROR: gettext_lazy("error"),
+}
+ROWS_SHOWN = 100
+
+
+class GraphImportForm(IntoKnowledgeBaseForm):
+    knowledge_base = forms.ModelChoiceField(
+        KnowledgeBase.objects.none(),
+        label=gettext_lazy("Knowledge base"),
+        widget=UnfoldAdminSelectWidget,
+        empty_label=gettext_lazy("Select value"),
+    )
+    table = forms.ChoiceField(
+        label=gettext_lazy("What the file holds"),
+        choices=[(table.value, message) for table, message in TABLES.items()],
+        widget=UnfoldAdminSelectWidget,
+    )
+    file = forms.FileField(
+        label=gettext_lazy("CSV file"),
+        required=False,
+        widget=UnfoldAdminFileFieldWidget({"accept": ".csv,.tsv,.txt,text/csv"}),
+    )
+    skip_errors = forms.BooleanField(
+        label=gettext_lazy("Leave lines with errors out"), required=False, widget=UnfoldBooleanSwitchWidget
+    )
+    # What was shown before is what is imported.
+    text = forms.CharField(required=False, strip=False, widget=forms.HiddenInput)
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        file = values.get("file")
+        if file is None and not values.get("text"):
+            self.add_error("file", _("Choose a file."))
+        elif file is not None:
+            try:
+                values["text"] = read_bytes(file.read(MAX_BYTES + 1))
+            except Rejected as error:
+                self.add_error("file", str(error))
+        return values
+
+
+class GraphImportView(IntoKnowledgeBaseView):
+    title = gettext_lazy("Import a graph")
+    template_name = "graph/import.html"
+    form_class = GraphImportForm
+
+    def get_initial(self) -> dict[str, Any]:
+        return super().get_initial() | {"table": self.request.GET.get("table", "")}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            opts=self.model_admin.opts,
+            columns=[(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()],
+            tables=[(table.value, message) for table, message in TABLES.items()],
+            visible=KnowledgeBase.objects.visible_to(principal(self.request)),
+            has_knowledge_base=self.writable.exists(),
+        )
+
+    def form_valid(self, form: GraphImportForm) -> HttpResponse:
+        given = form.cleaned_data
+        kb, table = given["knowledge_base"], Table(given["table"])
+        try:
+            if "confirm" in self.request.POST:
+                imported = graph_import(kb, table, given["text"], skip_errors=given["skip_errors"])
+                message = _("Imported: %(new)d new, %(changed)d changed, %(same)d as they were, %(error)d left out.")
+                messages.success(self.request, message % imported.counts)
+                return HttpResponseRedirect(reverse(LISTS[table]))
+            plan = graph_import_plan(kb, table, given["text"])
+        except Rejected as error:
+            form.add_error("file", str(error))
+            return self.form_invalid(form)
+        order = [Effect.ERROR, Effect.CHANGED, Effect.NEW, Effect.SAME]  # what has to be looked at comes first
+        rows = sorted(plan.rows, key=lambda row: (order.index(row.effect), row.line))[:ROWS_SHOWN]
+        context = self.get_context_data(
+            form=form,
+            plan=plan,
+            kb=kb,
+            text=given["text"],
+            shown_rows=[{"row": row, "effect": EFFECTS[row.effect]} for row in rows],
+            counts=[(EFFECTS[effect], plan.counts[effect]) for effect in order],
+            not_shown=len(plan.rows) - len(rows),
+            can_import=plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
+        )
+        return self.render_to_response(context)
+
+
+def export_view(request: HttpRequest) -> StreamingHttpResponse:
+    """A knowledge base's entities, facts or concepts as CSV; `kb` and `table` name what."""
+    table = request.GET.get("table", "")
+    kb = KnowledgeBase.objects.visible_to(principal(request)).filter(pk=row_id(request.GET.get("kb", ""))).first()
+    if kb is None or table not in list(Table):
+        raise Http404
+    name = "".join("-" if character in '/\\:*?"<>|' else character for character in kb.name)
+    response = StreamingHttpResponse(graph_export(kb, Table(table)), content_type="text/csv; charset=utf-8")
+    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'{name}.{table}.csv')}"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
 
 OFFERED = 20
 MOST_FACTS = 200

@@ -17,9 +17,8 @@ from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.services.facts import Triple
-from retrieval.errors import GenerationFailed
+from retrieval.errors import GenerationFailed, message_of
 from retrieval.generation import OpenAIGenerator
-from retrieval.messages import message_of
 from retrieval.tokenize import normalize
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn

@@ -43,9 +43,8 @@ from kb.graph.services.reader import (
 )
 from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
 from kb.providers.embedding_models import generator
-from retrieval.errors import GenerationFailed
+from retrieval.errors import GenerationFailed, Message, gettext_noop, message_of
 from retrieval.generation import OpenAIGenerator
-from retrieval.messages import Message, gettext_noop, message_of
 
 
 def write_found(document: Document, found: Mapping[str, Found]) -> int:

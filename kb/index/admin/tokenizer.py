@@ -30,13 +30,12 @@ from kb.index.services.tokenizing import (
     tokenizer_settings,
     tokenizing_progress,
 )
+from kb.providers.embedding_models import options_of, tokenizer, tokenizer_options
 from kb.providers.models import TokenizerSettings
-from kb.providers.tokenizers import options_of, tokenizer, tokenizer_options
 from kb.web.admin.scoped import KnowledgeBasePage
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
 from retrieval.errors import DependencyMissing, import_dependency
-from retrieval.segmenters import Engine, engine_versions
-from retrieval.tokenize import JiebaTokenizer, Token, TokenizerOptions, TokenKind
+from retrieval.tokenize import Engine, JiebaTokenizer, Token, TokenizerOptions, TokenKind, engine_versions
 
 MAX_SAMPLE_CHARACTERS = 2_000
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
 from kb.index.mirrors.protocol import Mirror, StoredVector, VectorCollection, pieces
-from retrieval.messages import gettext_noop
+from retrieval.errors import gettext_noop
 
 INDEX = {"hnsw": {"space": "cosine", "ef_construction": 200, "max_neighbors": 24, "ef_search": 512}}
 ROWS_A_CALL = 500

@@ -12,8 +12,8 @@ from pymilvus import DataType, Function, FunctionType, MilvusClient, MilvusExcep
 
 from kb.access.models import KnowledgeBase
 from kb.index.mirrors.protocol import Found, Mirror, StoredVector, StoreError, TextCollection, VectorCollection, pieces
+from retrieval.errors import gettext_noop
 from retrieval.function_words import CHINESE_PARTICLES_ALONE
-from retrieval.messages import gettext_noop
 
 LEAST_EF = 256
 MAX_TEXT_BYTES = 65_535

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kb.base.models import installation_id
-from retrieval.errors import RetrievalError
-from retrieval.messages import Message, message_of
+from retrieval.errors import Message, RetrievalError, message_of
 
 T = TypeVar("T")
 

@@ -29,8 +29,7 @@ from kb.index.vector_index import maintain_vector_indexes
 from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
 from kb.profiles.services import starting_profile
 from kb.providers.embedding_models import embedder
-from retrieval.errors import RetrievalError
-from retrieval.messages import message_of
+from retrieval.errors import RetrievalError, message_of
 from retrieval.protocols import Embedder
 
 # Sent with `knowledge_base` before vectors of a former model are deleted: a receiver that reads them raises `Rejected`.

@@ -38,8 +38,7 @@ from kb.index.services.writing import (
 )
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spaces_without_index
 from kb.jobs.moves import LOOK_SECONDS
-from kb.providers.embedding_models import embedder
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import embedder, tokenizer
 from retrieval.cache import TierUnavailable
 
 

@@ -29,8 +29,8 @@ from kb.index.services.writing import (
     write_postings,
 )
 from kb.jobs.moves import RETIRED_FOR, Move, lock_row
+from kb.providers.embedding_models import options_of, tokenizer
 from kb.providers.models import TokenizerSettings
-from kb.providers.tokenizers import options_of, tokenizer
 from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import (
     MAX_CHARACTERS,
@@ -41,7 +41,7 @@ from retrieval.dictionary import (
 )
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
-from retrieval.rerankers.overlap import searchable_text
+from retrieval.rerankers.guarded import searchable_text
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
 
 MAX_CHUNKS_READ = 50_000

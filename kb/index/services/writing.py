@@ -20,12 +20,11 @@ from kb.base.errors import Superseded
 from kb.content.models import Chunk
 from kb.index.keywords import Extraction, Source, find_terms, loaded_generator
 from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, quoted_lexeme, storable_lexemes
-from kb.providers.embedding_models import embedder
-from kb.providers.tokenizers import load_tokenizer, tokenizer
+from kb.providers.embedding_models import embedder, load_tokenizer, tokenizer
 from retrieval.keywords import Method
 from retrieval.postings import Postings, count_postings, ngrams
 from retrieval.protocols import Embedder, Tokenizer
-from retrieval.rerankers.overlap import searchable_text
+from retrieval.rerankers.guarded import searchable_text
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound=models.Model)

@@ -36,8 +36,8 @@ from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
 from kb.jobs.leases import Job, Queue, return_if_ending
 from kb.providers.embedding_models import embedder
-from retrieval.messages import Message
-from retrieval.rerankers.overlap import searchable_text
+from retrieval.errors import Message
+from retrieval.rerankers.guarded import searchable_text
 
 logger = logging.getLogger(__name__)
 

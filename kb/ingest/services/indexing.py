@@ -50,8 +50,7 @@ from kb.ingest.services.documents import CLAIMED, DOCUMENTS, DocumentJob, cuttab
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
-from retrieval.errors import RetrievalError
-from retrieval.messages import Message, message_of
+from retrieval.errors import Message, RetrievalError, message_of
 
 logger = logging.getLogger(__name__)
 

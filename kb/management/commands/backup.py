@@ -8,8 +8,7 @@ from django.core.management.base import CommandError
 from kb.base.files import FilesUnavailable, replace_file
 from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
-from kb.operations.services.backups.backup import backup
-from kb.operations.services.backups.format import stored_name
+from kb.operations.services.backups.backup import backup, stored_name
 
 
 class Command(KnowledgeBaseCommand):

@@ -12,7 +12,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.files import FilesUnavailable
 from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
-from kb.operations.services.backups.format import stored_name
+from kb.operations.services.backups.backup import stored_name
 from kb.operations.services.backups.restore import restore
 
 

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.base.net.client_address import is_local
-from kb.operations.services.health.readiness import Readiness, components, overall
+from kb.operations.services.health.health import Readiness, components, overall
 from kb.operations.services.monitoring import exposition
 from kb.web.api.callers import SCHEME
 from kb.web.api.errors import ApiError

@@ -19,8 +19,7 @@ from kb.ingest.services.documents import document_add
 from kb.providers.embedding_models import recommended_embedding_model
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.errors import ModelUnavailable
-from retrieval.messages import message_of
+from retrieval.errors import ModelUnavailable, message_of
 from retrieval.model_files import download, libraries_available, probe
 
 ADMIN = "admin"

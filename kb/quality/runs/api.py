@@ -22,10 +22,9 @@ from kb.index.services.reembedding import (
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS, find_version
 from kb.providers.embedding_models import require_embedding_model
 from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
-from kb.quality.runs.services.reembedding import EmbeddingModel, embedding_model_of, evaluate_both
 from kb.quality.runs.services.report import report_as_json
 from kb.quality.runs.services.run import LOST_AT, STAGES
-from kb.quality.runs.services.runs import cancel_run, start_run
+from kb.quality.runs.services.runs import EmbeddingModel, cancel_run, embedding_model_of, evaluate_both, start_run
 from kb.search.api import ProfiledSerializer
 from kb.search.services.search import UsedProfile
 from kb.web.api.fields import (

@@ -9,8 +9,7 @@ from kb.base.net.client import Ask, Deadline, Fetched
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
-from kb.sources.connectors.content import stored
-from kb.sources.connectors.listing import Candidate, Listing, normal
+from kb.sources.connectors.listing import Candidate, Listing, normal, stored
 
 # For what is read of a feed that has come; a proper one takes a small part of that.
 SECONDS: Final = 20.0

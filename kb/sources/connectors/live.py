@@ -22,19 +22,17 @@ from kb.ingest.chunkers.strategies import ChunkSettings, split_text
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
-from kb.sources.connectors.content import READABLE, content_of_page
 from kb.sources.connectors.feed import read_feed
 from kb.sources.connectors.kinds import scope_of
-from kb.sources.connectors.listing import Candidate
+from kb.sources.connectors.listing import READABLE, Candidate, content_of_page
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex
-from retrieval.errors import ChannelUnavailable
+from retrieval.errors import ChannelUnavailable, Message
 from retrieval.fusion import reciprocal_rank_fusion
-from retrieval.messages import Message
 from retrieval.postings import count_postings, hash_terms
 from retrieval.protocols import QueryVectors, Tokenizer
-from retrieval.rerankers.overlap import searchable_text
+from retrieval.rerankers.guarded import searchable_text
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 

@@ -17,8 +17,7 @@ from kb.base.findings import Finding, State
 from kb.sources.external.providers.kinds import KINDS, checked_settings, not_allowed, not_installed, provider_of
 from kb.sources.external.providers.vertex import KIND as VERTEX
 from kb.sources.models import SearchProvider
-from retrieval.errors import ChannelUnavailable
-from retrieval.messages import message_of
+from retrieval.errors import ChannelUnavailable, message_of
 from retrieval.types import Analysis, ExternalHit
 
 TEST_SECONDS: Final = 10.0

@@ -43,13 +43,11 @@ from kb.models import (
 )
 from kb.quality.runs.admin.report import run_notices
 from kb.quality.runs.api import EvalRunDetailSerializer
-from kb.quality.runs.services.reembedding import reembedding_state
-from kb.quality.runs.services.runs import execute_run, start_run
+from kb.quality.runs.services.runs import execute_run, reembedding_state, start_run
 from kb.search.api import TraceSerializer
 from kb.search.services.search import SearchRequest, outcome_as_log, respond, search
 from kb.sources.web.services.sources import error_text
-from retrieval.errors import ModelUnavailable, RerankerUnavailable, RetrievalError
-from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.errors import Message, ModelUnavailable, RerankerUnavailable, RetrievalError, gettext_noop, message_of
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
 from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, principal

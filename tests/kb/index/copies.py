@@ -6,7 +6,7 @@ from kb.index.mirrors.registry import MirroredKeywordStore, MirroredVectorStore,
 from kb.index.pgvector import PgVectorStore
 from kb.index.services.stores.applying import changes_apply, queue_all_chunks
 from kb.models import KnowledgeBase
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import tokenizer
 from retrieval.channels import BM25Channel
 from retrieval.types import Analysis
 from tests.interleaving import PATIENCE

@@ -13,7 +13,7 @@ from kb.index import bm25
 from kb.index.bm25 import BM25Store
 from kb.index.fulltext import build_index
 from kb.models import ChunkChange, KnowledgeBase, KnowledgeBaseVersion
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import tokenizer
 from retrieval.postings import hash_terms
 from tests.interleaving import PATIENCE
 

@@ -9,7 +9,7 @@ from django.db import transaction
 from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import BM25Store
 from kb.models import BM25Index
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import tokenizer
 from tests.factories import make_document, make_kb
 from tests.kb.index.searching import (
     PATIENCE,

@@ -4,7 +4,7 @@ import pytest
 from kb.index import fulltext
 from kb.index.fulltext import PgTextStore
 from kb.models import Chunk, ChunkPostings
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import tokenizer
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db

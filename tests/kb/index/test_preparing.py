@@ -14,8 +14,7 @@ from kb.index.services.writing import (
     write_chunks,
 )
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
-from kb.providers.embedding_models import embedder
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import embedder, tokenizer
 from retrieval.generation import OpenAIGenerator
 from tests.factories import make_kb
 from tests.servers import ModelServer, Reply

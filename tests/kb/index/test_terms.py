@@ -6,7 +6,7 @@ from django.core.files.base import ContentFile
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
-from retrieval.messages import Message
+from retrieval.errors import Message
 from tests.factories import make_kb
 from tests.kb.providers.language_model import language_model, no_language_model
 from tests.servers import Reply

@@ -5,7 +5,7 @@ import pytest
 
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import ChannelUnavailable, RerankerNotApplicable, RerankerUnavailable
-from retrieval.rerankers.cosine import CosineReranker
+from retrieval.rerankers.chain import CosineReranker
 from retrieval.trace import DegradationCode
 from tests.retrieval.rerankers.jobs import candidate, job, soon
 

@@ -27,7 +27,7 @@ from kb.index.mirrors.registry import DRIVERS, has_taken_in, mirror
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion, StoreChange, StoreState
 from kb.index.services.writing import searchable_text_of
 from kb.jobs.moves import RETIRED_FOR, AlreadyRunning
-from retrieval.messages import message_of
+from retrieval.errors import message_of
 
 logger = logging.getLogger(__name__)
 

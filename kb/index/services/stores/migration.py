@@ -23,7 +23,7 @@ from kb.index.pgvector import MAX_EXACT, PgVectorStore, measure_due
 from kb.index.services.stores.applying import alone, changes_apply, note_failure, queue_all_chunks, refill
 from kb.index.vector_index import maintain_vector_indexes, spaces_without_index, vector_spaces
 from kb.jobs.moves import AlreadyRunning, Move
-from retrieval.messages import Message
+from retrieval.errors import Message
 
 Status = StoreState.Status
 Store = KnowledgeBase.Store

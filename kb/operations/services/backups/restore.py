@@ -26,7 +26,7 @@ from kb.index.services.stores.applying import refill
 from kb.index.vector_index import PREFIXES, build_options, most_build_bytes
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups import backup as programs
-from kb.operations.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading
+from kb.operations.services.backups.backup import DUMP, FILES, OnBytes, Reader, damaged, reading
 
 _PIECE: Final = 1024**2
 # Belonging to no extension, in the order in which they can go.

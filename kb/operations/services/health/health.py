@@ -4,32 +4,40 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import httpx
 from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Count, Min, Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
 from kb.access.models import KnowledgeBase
+from kb.base import draining
 from kb.base.db.transactions import fetch_all
 from kb.base.findings import Finding, State, broken, check, degraded, listed, ok, one_line
 from kb.content.models import Document
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import configured_stores, mirror
 from kb.index.models import StoreChange, StoreState
+from kb.index.page_cache import is_reading
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
+from kb.providers import embedding_models
 from kb.providers import embedding_models as providers
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
@@ -387,3 +395,66 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+class Readiness(StrEnum):
+    """`DEGRADED`: requests are answered, and less well than they could be."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    NOT_READY = "not_ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One thing that requests need; `detail` holds no address and no reason, since anybody may ask."""
+
+    name: str
+    state: Readiness
+    detail: str = ""
+
+
+def components() -> list[Component]:
+    """The process itself, its models, its servers; without the database its tables cannot be looked at."""
+    found = [
+        _component("process", is_ready=draining.since() is None, detail="draining"),
+        _models(),
+        _component("broker", is_ready=redis_broker().state is State.OK),
+        _component("cache", is_ready=redis_cache().state is State.OK, otherwise=Readiness.DEGRADED),
+    ]
+    try:
+        applied = set(MigrationRecorder(connection).applied_migrations())
+    except DatabaseError:
+        return [*found, Component("database", Readiness.NOT_READY)]
+    pending = len(_known_migrations() - applied)
+    return [
+        *found,
+        Component("database", Readiness.OK),
+        _component("migrations", is_ready=not pending, detail=f"{pending} not applied"),
+        _component("page_cache", is_ready=not is_reading(), detail="being read in", otherwise=Readiness.DEGRADED),
+    ]
+
+
+def overall(found: list[Component]) -> Readiness:
+    """The worst of them."""
+    return max((each.state for each in found), key=list(Readiness).index)
+
+
+def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: Readiness = Readiness.NOT_READY) -> Component:
+    return Component(name, Readiness.OK) if is_ready else Component(name, otherwise, detail)
+
+
+def _models() -> Component:
+    warmth = embedding_models.warmth
+    if warmth.stage is embedding_models.Stage.LOADING:
+        return Component("models", Readiness.NOT_READY, "loading")
+    # A model may be named by its path, which is nobody's business.
+    names = ", ".join(PurePath(name).name if name.startswith(("/", ".")) else name for name in warmth.failed)
+    return _component("models", is_ready=not names, detail=f"not loaded: {names}", otherwise=Readiness.DEGRADED)
+
+
+@lru_cache(maxsize=1)
+def _known_migrations() -> frozenset[tuple[str, str]]:
+    """Of this version of the code; those that a newer one has applied do not keep it from serving."""
+    loader = MigrationLoader(None)
+    return frozenset(key for key, each in loader.disk_migrations.items() if not each.replaces)

@@ -12,7 +12,7 @@ from kb.index.fulltext import without_lexemes
 from kb.index.models import ChunkPostings, VectorIndex
 from kb.index.page_cache import is_reading, most_bytes, reads_indexes
 from kb.index.vector_index import builds_under_way, spaces_without_index
-from kb.providers.tokenizers import tokenizer
+from kb.providers.embedding_models import tokenizer
 
 MEGABYTE = 1024**2
 # Of an index in memory: an ordinal and a 16-bit impact a posting, an id and a length a chunk. Its lexicon comes on top:

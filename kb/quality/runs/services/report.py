@@ -18,8 +18,7 @@ from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Measurement
 from kb.search.services.search import models_in_use
 from retrieval.eval.metrics import auroc
-from retrieval.rerankers.cross_encoder import CrossEncoderReranker
-from retrieval.rerankers.http import HttpReranker
+from retrieval.rerankers.cross_encoder import CrossEncoderReranker, HttpReranker
 from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation
 

@@ -25,8 +25,7 @@ from retrieval.bm25 import OkapiIndex
 from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
-from retrieval.segmenters import SEGMENTABLE
-from retrieval.tokenize import JiebaTokenizer, normalize
+from retrieval.tokenize import SEGMENTABLE, JiebaTokenizer, normalize
 from retrieval.types import Analysis
 
 

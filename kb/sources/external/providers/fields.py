@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from django.utils.functional import Promise
 from django.utils.translation import gettext_noop
 
-from retrieval.errors import ChannelUnavailable
-from retrieval.messages import Message
+from retrieval.errors import ChannelUnavailable, Message
 from retrieval.trace import DegradationCode
 
 ANSWERS = {

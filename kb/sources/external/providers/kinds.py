@@ -14,7 +14,7 @@ from kb.base.errors import Rejected
 from kb.sources.external.providers import vertex
 from kb.sources.external.providers.fields import Field, unanswered
 from kb.sources.models import SearchProvider
-from retrieval.messages import message_of
+from retrieval.errors import message_of
 from retrieval.protocols import ExternalProvider
 from retrieval.trace import DegradationCode
 

@@ -31,9 +31,16 @@ from kb.ingest.parser.sandbox import Limits
 from kb.ingest.parser.warm_parser import WarmParser
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import LeaseLost
-from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page, links_in
 from kb.sources.connectors.kinds import ONE_SITE, listing_of
-from kb.sources.connectors.listing import Candidate, site_of
+from kb.sources.connectors.listing import (
+    READABLE,
+    Candidate,
+    PageContent,
+    content_of_entry,
+    content_of_page,
+    links_in,
+    site_of,
+)
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.pages import Run, error_fields, hash_of, save_page

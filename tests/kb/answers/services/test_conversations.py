@@ -2,7 +2,7 @@ import uuid
 
 import pytest
 
-from kb.answers.services.conversations import (
+from kb.answers.services.answers import (
     HISTORY_CHARACTERS,
     HISTORY_MESSAGES,
     conversation_get,

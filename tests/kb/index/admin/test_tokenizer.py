@@ -6,8 +6,7 @@ from kb.index.admin.tokenizer import install_command
 from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.models import ChunkPostings, KnowledgeBase, Membership, TokenizerSettings
 from retrieval.errors import DependencyMissing
-from retrieval.segmenters import Engine
-from retrieval.tokenize import TokenizerOptions
+from retrieval.tokenize import Engine, TokenizerOptions
 from tests.factories import make_document, make_kb, make_member
 from tests.kb.web.admin.pages import Page
 

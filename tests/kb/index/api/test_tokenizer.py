@@ -5,7 +5,7 @@ import pytest
 from kb.index.services.tokenizing import TOKENIZING
 from kb.models import KnowledgeBase, Membership
 from kb.search import wiring as conf
-from retrieval.segmenters import engine_versions
+from retrieval.tokenize import engine_versions
 from tests import factories
 
 pytestmark = pytest.mark.django_db

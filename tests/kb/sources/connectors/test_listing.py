@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.base.net.errors import FetchCode, FetchError
-from kb.sources.connectors.content import file_name
-from kb.sources.connectors.listing import Scope, normal, site_of
+from kb.sources.connectors.listing import Scope, file_name, normal, site_of
 from kb.sources.connectors.markup import moment, read_markup, text_of
 
 

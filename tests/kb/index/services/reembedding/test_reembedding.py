@@ -19,8 +19,7 @@ from kb.ingest.services.chunks import chunk_update
 from kb.jobs import moves
 from kb.jobs.moves import AlreadyRunning
 from kb.models import Chunk, ChunkEmbedding, EvalRun, KnowledgeBase, Principal, Reembedding
-from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
-from kb.quality.runs.services.runs import execute_run
+from kb.quality.runs.services.runs import evaluate_both, execute_run, reembedding_state
 from kb.search.services.search import SearchRequest, search
 from kb.tasks import reembed_knowledge_base
 from retrieval.errors import ModelUnavailable

@@ -9,9 +9,9 @@ from kb.content.services import knowledge_base_delete
 from kb.index.services.tokenizing import TOKENIZING, tokenizer_change, tokenizer_settings
 from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, KnowledgeBase, Principal, TokenizerSettings
-from kb.providers.tokenizers import _load_tokenizer
+from kb.providers.embedding_models import _load_tokenizer
 from kb.search.services.search import SearchRequest, search
-from retrieval.segmenters import engine_versions
+from retrieval.tokenize import engine_versions
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb
 from tests.kb.index.services.tokenizing.searching import ask, found_by_keyword, fresh, settings
