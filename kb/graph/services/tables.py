@@ -34,7 +34,7 @@ from kb.graph.services.facts import (
     rewrite_facts,
     write_facts,
 )
-from kb.ingest.formats.decode import decode
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParseError
 
 MAX_BYTES = 2 * 1024**2

@@ -11,7 +11,7 @@ from docx.oxml.ns import qn
 from lxml import etree
 
 from kb.ingest.formats.outline import Outline
-from kb.ingest.formats.package import Rules, checked_package, parse_xml
+from kb.ingest.formats.package import checked_package, parse_xml
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
 # python-docx's elements have no types that mypy reads.
@@ -81,11 +81,10 @@ _HEADING_STYLE = re.compile(r"^(?:heading|标题)\s*([1-9])$", re.IGNORECASE)
 _TITLE_STYLE = re.compile(r"^(?:title|标题)$", re.IGNORECASE)
 _MAX_STYLE_CHAIN = 20
 _W_P, _W_TBL, _W_TR, _W_TC, _W_SECTPR = (qn(f"w:{name}") for name in ("p", "tbl", "tr", "tc", "sectPr"))
-_MIME = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
 
 
 def read(data: bytes) -> ParsedDocument:
-    with checked_package(data, Rules("DOCX"), PackageNotFoundError):
+    with checked_package(data, "DOCX", PackageNotFoundError):
         return _read(docx.Document(io.BytesIO(data)))
 
 
@@ -113,7 +112,8 @@ def _read(document: Any) -> ParsedDocument:
         for note in notes.referred_to(block):
             outline.block(note, joined=True)
     title = title or document.core_properties.title or outline.first_heading
-    return ParsedDocument(title, _MIME, (*margin_sections(document), *outline.sections()))
+    mime = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+    return ParsedDocument(title, mime, (*margin_sections(document), *outline.sections()))
 
 
 def _blocks(body: Element) -> Iterator[Element]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from kb.ingest.formats.decode import decode
 from kb.ingest.formats.html import outline, parse_tree
-from kb.ingest.formats.package import Rules, checked_package, parse_xml
+from kb.ingest.formats.package import checked_package, parse_xml
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # lxml ships no types that mypy reads.
@@ -34,7 +34,7 @@ _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.IGNORECASE)
 
 
 def read(data: bytes) -> ParsedDocument:
-    with checked_package(data, Rules("EPUB", doctype=True, macros=())) as archive:
+    with checked_package(data, "EPUB", is_book=True) as archive:
         book = _Book(archive)
         return ParsedDocument(book.title, _MIME, tuple(book.sections()))
 

@@ -7,9 +7,9 @@ from typing import Any
 import trafilatura
 from lxml import etree, html
 
-from kb.ingest.formats.decode import decode
 from kb.ingest.formats.lines import flow
 from kb.ingest.formats.outline import Outline
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # lxml ships no types that mypy reads.

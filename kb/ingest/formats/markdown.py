@@ -7,9 +7,9 @@ from itertools import takewhile
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kb.ingest.formats.decode import decode
 from kb.ingest.formats.lines import flow
 from kb.ingest.formats.outline import Outline
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument
 
 # The first line must be a key, as a document may also begin with a rule.

@@ -6,7 +6,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from lxml import etree
@@ -27,8 +26,11 @@ _RATIO_FROM = 16 * 1024**2
 _XML: Final = (".xml", ".rels", ".opf", ".ncx", ".xhtml", ".html", ".htm")
 # In UTF-8, and in both byte orders of UTF-16 and UTF-32.
 _Z = rb"\0{0,3}"
-_DOCTYPE = re.compile(_Z.join([b"<", b"!", b"D", b"O", b"C", b"T", b"Y", b"P", b"E"]))
 _ENTITY = re.compile(_Z.join([b"<", b"!", b"E", b"N", b"T", b"I", b"T", b"Y"]))
+_DOCTYPE_OR_ENTITY = re.compile(
+    _Z.join([b"<", b"!", b"D", b"O", b"C", b"T", b"Y", b"P", b"E"]) + b"|" + _ENTITY.pattern
+)
+_MACROS: Final = ("/vbaproject.bin", "/vbadata.xml")
 # What the libraries, zipfile and lxml raise for packages of another shape than they expect.
 DAMAGE: Final = (
     ArithmeticError,
@@ -47,29 +49,17 @@ DAMAGE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a format forbids in its parts.
-
-    Attributes:
-        format: its name, for the sentences.
-        doctype: whether parts may name a document type, as pages of books do; entities they never may declare.
-        macros: the names of parts that are programs.
-    """
-
-    format: str
-    doctype: bool = False
-    macros: tuple[str, ...] = ("vbaproject.bin", "vbadata.xml")
-
-
 @contextmanager
-def checked_package(data: bytes, rules: Rules, *failures: type[Exception]) -> Iterator[zipfile.ZipFile]:
+def checked_package(
+    data: bytes, name: str, *failures: type[Exception], is_book: bool = False
+) -> Iterator[zipfile.ZipFile]:
     """Judges the archive by its directory, which bounds what is unpacked later, and each XML part by its bytes.
 
     Args:
         data: the whole file.
-        rules: of its format.
+        name: of its format, for the sentences.
         failures: what the format's library raises for a damaged file, beside `DAMAGE`.
+        is_book: its parts may name a document type, as pages do, and none of them is a program of Office.
 
     Yields:
         The archive, to be read inside the block.
@@ -77,22 +67,22 @@ def checked_package(data: bytes, rules: Rules, *failures: type[Exception]) -> It
     Raises:
         ParseError: it would unpack to too much, is damaged or protected, holds programs, or declares XML entities.
     """
-    forbidden = _ENTITY if rules.doctype else re.compile(_DOCTYPE.pattern + b"|" + _ENTITY.pattern)
+    forbidden = _ENTITY if is_book else _DOCTYPE_OR_ENTITY
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             if is_bomb(entries):
-                raise ParseError(ErrorCode.ZIP_BOMB, format=rules.format)
+                raise ParseError(ErrorCode.ZIP_BOMB, format=name)
             if any(entry.flag_bits & 1 for entry in entries):
-                raise ParseError(ErrorCode.PROTECTED, format=rules.format)
-            if any(entry.filename.lower().rpartition("/")[2] in rules.macros for entry in entries):
-                raise ParseError(ErrorCode.MACROS, format=rules.format)
+                raise ParseError(ErrorCode.PROTECTED, format=name)
+            if not is_book and any(f"/{entry.filename.lower()}".endswith(_MACROS) for entry in entries):
+                raise ParseError(ErrorCode.MACROS, format=name)
             for entry in entries:
                 if is_xml(entry) and forbidden.search(archive.read(entry)):
-                    raise ParseError(ErrorCode.UNSAFE_XML, format=rules.format)
+                    raise ParseError(ErrorCode.UNSAFE_XML, format=name)
             yield archive
     except (*failures, *DAMAGE) as error:
-        raise ParseError(ErrorCode.DAMAGED_FILE, format=rules.format) from error
+        raise ParseError(ErrorCode.DAMAGED_FILE, format=name) from error
 
 
 def is_bomb(entries: list[zipfile.ZipInfo]) -> bool:

@@ -9,7 +9,7 @@ from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats.package import Rules, checked_package
+from kb.ingest.formats.package import checked_package
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # python-pptx's shapes have no types that mypy reads.
@@ -22,7 +22,7 @@ _LEFT_OUT = (PP_PLACEHOLDER.SLIDE_NUMBER, PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FO
 
 
 def read(data: bytes) -> ParsedDocument:
-    with checked_package(data, Rules("PPTX"), PythonPptxError):
+    with checked_package(data, "PPTX", PythonPptxError):
         presentation = pptx.Presentation(io.BytesIO(data))
         slides = list(enumerate(presentation.slides, start=1))
         hidden = [number for number, slide in slides if slide.element.get("show") in ("0", "false")]

@@ -1,20 +1,67 @@
-"""Rows of a table to records, each value with the name of its column."""
+"""Tables and JSON Lines: each row is a record with the names of its columns, or a pair of question and answer."""
 
+import csv
+import io
+import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice, zip_longest
-from typing import Final
+from typing import Any, Final
 
-from kb.ingest.formats.qa import ALTERNATIVE_NAMES, pair_columns
-from kb.ingest.parser.parsed import ErrorCode, ParseError, Section, SectionKind
+from kb.ingest.formats.text import decode
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section, SectionKind
 
+QUESTION_NAMES: Final = ("question", "questions", "q", "query", "instruction", "prompt", "问题", "标准问题", "问")
+ANSWER_NAMES: Final = ("answer", "answers", "a", "response", "output", "completion", "答案", "回答", "答")
+ALTERNATIVE_NAMES: Final = ("alternatives", "similar_questions", "similar questions", "相似问题", "相似问", "扩展问题")
 MAX_COLUMNS: Final = 2_000
 # A title and some notes may stand above the header.
 _HEADER_WITHIN = 10
 _NUMBER = re.compile(r"[-+]?[\d.,\s]+%?|\d{1,4}[-/.年]\d{1,2}([-/.月]\d{1,4}日?)?.*")
 _BLANK_LINES = re.compile(r"\s*\n\s*")
+_DELIMITERS = ",;\t|"
+_SAMPLE_LINES = 20
+_MAX_FIELD = 1024**2
 
 Row = Sequence[str]
+
+
+def read_csv(data: bytes) -> ParsedDocument:
+    return ParsedDocument("", "text/csv", tuple(sections(_csv_rows(decode(data)))))
+
+
+def _csv_rows(text: str) -> Iterator[Row]:
+    csv.field_size_limit(_MAX_FIELD)
+    # The one that cuts the most of the first rows into as many cells as the first; a comma where none does
+    delimiter = max(_DELIMITERS, key=lambda each: _agreement(text, each))
+    try:
+        yield from csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    except csv.Error as error:  # a field without end, mostly a quotation mark that is never closed
+        raise ParseError(ErrorCode.DAMAGED_FILE, format="CSV") from error
+
+
+def _agreement(text: str, delimiter: str) -> int:
+    sample = "\n".join(text.split("\n", _SAMPLE_LINES)[:_SAMPLE_LINES])
+    try:
+        widths = [len(row) for row in csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter) if row]
+    except csv.Error:
+        return 0
+    return widths.count(widths[0]) * (widths[0] - 1) if widths else 0
+
+
+def read_jsonl(data: bytes) -> ParsedDocument:
+    # Not splitlines: a string of JSON may hold the other line ends as they are.
+    lines = enumerate(decode(data).split("\n"), start=1)
+    return ParsedDocument("", "application/jsonl", tuple(_line(line, number) for number, line in lines if line.strip()))
+
+
+def _line(line: str, number: int) -> Section:
+    """One bad line fails the file: the curator would not notice that a pair is missing."""
+    with suppress(ValueError, RecursionError):
+        if pair := pair_of(json.loads(line)):
+            return pair
+    raise ParseError(ErrorCode.NOT_A_PAIR, line=number)
 
 
 def sections(rows: Iterable[Row], heading_path: tuple[str, ...] = ()) -> Iterator[Section]:
@@ -88,3 +135,38 @@ def _pair(header: Row, row: Row, columns: tuple[int, int], heading_path: tuple[s
         if line
     )
     return Section.pair(question, answer, alternatives=others, heading_path=heading_path)
+
+
+def pair_of(value: Any) -> Section | None:
+    """The pair that a decoded JSON object holds; None for anything else."""
+    if not isinstance(value, Mapping):
+        return None
+    fields = {str(name).strip().lower(): content for name, content in value.items()}
+    questions, answers, others = (
+        _texts(_first(fields, names)) for names in (QUESTION_NAMES, ANSWER_NAMES, ALTERNATIVE_NAMES)
+    )
+    if not questions or not answers:
+        return None
+    # With instruction, input and output, as models are trained with
+    question = "\n".join((questions[0], *_texts(fields.get("input"))[:1]))
+    return Section.pair(question, "\n".join(answers), alternatives=(*questions[1:], *others))
+
+
+def pair_columns(header: Sequence[str]) -> tuple[int, int] | None:
+    """Where a table holds questions and answers, if its header says so."""
+    names = [name.strip().lower() for name in header]
+    question = next((names.index(name) for name in QUESTION_NAMES if name in names), None)
+    answer = next((names.index(name) for name in ANSWER_NAMES if name in names), None)
+    return None if question is None or answer is None else (question, answer)
+
+
+def _first(fields: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name)), None)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """One text or a list of them; numbers, objects and blank texts are none."""
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, str) for each in values):
+        return ()
+    return tuple(each.strip() for each in values if each.strip())

@@ -11,7 +11,7 @@ from openpyxl.utils.exceptions import InvalidFileException
 
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats import records
-from kb.ingest.formats.package import Rules, checked_package
+from kb.ingest.formats.package import checked_package
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 
 _MIME = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
@@ -20,7 +20,7 @@ _MAX_ROWS = 1_048_576
 
 
 def read(data: bytes) -> ParsedDocument:
-    with checked_package(data, Rules("XLSX"), InvalidFileException), warnings.catch_warnings():
+    with checked_package(data, "XLSX", InvalidFileException), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of styles and extensions that hold no text
         return _read(openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True))
 

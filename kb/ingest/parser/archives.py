@@ -5,7 +5,7 @@ import zipfile
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
 from kb.ingest.parser.sandbox import Limits, run_job
@@ -46,26 +46,11 @@ class ArchiveLimits:
     memory_bytes: int = 512 * _MIB
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A file of the archive: its name with the folders in it, and where it was unpacked to."""
+class Unpacked(NamedTuple):
+    """The files of an archive: each with the folders in its name, and where it was unpacked to, or why it was not."""
 
-    name: str
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A file of the archive that becomes no document, and why."""
-
-    name: str
-    reason: ParseError
-
-
-@dataclass(frozen=True, slots=True)
-class Unpacked:
-    members: tuple[Member, ...]
-    skipped: tuple[Skipped, ...]
+    members: list[tuple[str, Path]]
+    skipped: list[tuple[str, ParseError]]
 
 
 DEFAULT_LIMITS: Final = ArchiveLimits()
@@ -99,19 +84,13 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
     )
     target = str(folder.resolve(strict=True))
     answer = run_job("unpack", archive, limits=sandbox, writable=folder, folder=target, allowed=asdict(limits))
-    return _decoded(answer, folder)
-
-
-def _decoded(answer: Any, folder: Path) -> Unpacked:
-    """The child's word is not trusted: only files that it could have written are taken."""
+    # The child's word is not trusted: only files that it could have written are taken.
     try:
-        members = tuple(Member(str(name), folder / str(int(number))) for name, number in answer["members"])
-        skipped = tuple(
-            Skipped(str(name), ParseError(ErrorCode(code), **params)) for name, code, params in answer["skipped"]
-        )
+        members = [(str(name), folder / str(int(number))) for name, number in answer["members"]]
+        skipped = [(str(name), ParseError(ErrorCode(code), **params)) for name, code, params in answer["skipped"]]
     except (ValueError, TypeError, KeyError) as error:
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
-    if not all(member.path.is_file() and not member.path.is_symlink() for member in members):
+    if not all(path.is_file() and not path.is_symlink() for _, path in members):
         raise ParseError(ErrorCode.PARSER_CRASHED)
     return Unpacked(members, skipped)
 

@@ -1,15 +1,29 @@
-"""Turns an uploaded file into text, or says in one sentence why it cannot.
+"""Turns an uploaded file into text by what its bytes are, or says in one sentence why it cannot.
 
-Nothing here imports Django: the sandbox child that runs it starts in a fraction of a second.
+A file's name only chooses between kinds of plain text. Nothing here imports Django: the sandbox child that runs it starts
+in a fraction of a second.
 """
 
-import importlib
+import io
+import json
+import re
+import zipfile
+import zlib
+from codecs import BOM_UTF8
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from pkgutil import resolve_name
+from typing import Final
 
-from kb.ingest.formats.detect import READERS, detect_readable
+import filetype
+
+from kb.ingest.formats.records import pair_of
+from kb.ingest.formats.text import UTF16_MARKS, is_binary
 from kb.ingest.parser.parsed import (
     LEGACY_EXTENSIONS,
+    PROGRAM_EXTENSIONS,
+    SUPPORTED_EXTENSIONS,
     ErrorCode,
     ParsedDocument,
     ParseError,
@@ -17,8 +31,66 @@ from kb.ingest.parser.parsed import (
     SectionKind,
     clean,
     legacy_office,
+    unsupported_name,
 )
 
+_OFFICE = "application/vnd.openxmlformats-officedocument"
+PDF: Final = "PDF (application/pdf)"
+DOCX: Final = f"DOCX ({_OFFICE}.wordprocessingml.document)"
+PPTX: Final = f"PPTX ({_OFFICE}.presentationml.presentation)"
+XLSX: Final = f"XLSX ({_OFFICE}.spreadsheetml.sheet)"
+EPUB: Final = "EPUB (application/epub+zip)"
+HTML: Final = "HTML (text/html)"
+TEXT: Final = "TXT (text/plain)"
+MARKDOWN: Final = "Markdown (text/markdown)"
+CSV: Final = "CSV (text/csv)"
+JSONL: Final = "JSONL (application/jsonl)"
+ZIP: Final = "ZIP (application/zip)"
+BINARY: Final = "binary"
+
+# Of kb.ingest.formats; named, not imported, so that a child loads only the parser it needs.
+READERS: Final = {
+    PDF: "pdf:read",
+    DOCX: "docx:read",
+    PPTX: "pptx:read",
+    XLSX: "xlsx:read",
+    EPUB: "epub:read",
+    HTML: "html:read",
+    TEXT: "text:read",
+    MARKDOWN: "markdown:read",
+    CSV: "records:read_csv",
+    JSONL: "records:read_jsonl",
+}
+
+# Bytes of plain text may be any of these, so the name is believed.
+_TEXT_KINDS: Final = {
+    ".md": MARKDOWN,
+    ".markdown": MARKDOWN,
+    ".csv": CSV,
+    ".tsv": CSV,
+    ".jsonl": JSONL,
+    ".ndjson": JSONL,
+    ".html": HTML,
+    ".htm": HTML,
+}
+_OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+# The stream that each legacy format keeps its content in.
+_OLE_STREAMS: Final = {
+    "WordDocument".encode("utf-16-le"): ".doc",
+    "Workbook".encode("utf-16-le"): ".xls",
+    "PowerPoint Document".encode("utf-16-le"): ".ppt",
+}
+_ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
+_OFFICE_PARTS = {"word/": DOCX, "xl/": XLSX, "ppt/": PPTX}
+XLSB: Final = "XLSB (application/vnd.ms-excel.sheet.binary.macroEnabled.12)"
+_PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub"])
+_MAX_MIMETYPE = 100
+_MIMETYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+# Documents written in ASCII that a text check would let through.
+_TEXT_MAGICS = {b"{\\rtf": "RTF (application/rtf)", b"%!PS": "PS (application/postscript)"}
+_HTML_START = re.compile(
+    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
+)
 _TITLE_LENGTH = 255
 _NO_TEXT = frozenset({ErrorCode.BINARY_CONTENT, ErrorCode.UNDECODABLE, ErrorCode.UNSUPPORTED_TYPE})
 
@@ -32,8 +104,8 @@ def parse(data: bytes, filename: str) -> ParsedDocument:
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:
-        reader = importlib.import_module(READERS[detect_readable(data, extension)])
-        document: ParsedDocument = reader.read(data)
+        reader = READERS[detect_readable(data, extension)]
+        document: ParsedDocument = resolve_name(f"kb.ingest.formats.{reader}")(data)
     except ParseError as error:
         if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
             raise legacy_office(extension) from error
@@ -55,3 +127,112 @@ def _clean_section(section: Section) -> Section:
 
 def _one_line(text: str) -> str:
     return " ".join(clean(text).split())
+
+
+def detect_readable(data: bytes, extension: str) -> str:
+    """The type of a file that a reader exists for, as a key of READERS.
+
+    Args:
+        data: the whole file.
+        extension: of its name, in small letters and with the dot; believed only among kinds of plain text.
+
+    Raises:
+        ParseError: the file is empty, protected, cut off, or of a type that is not read.
+    """
+    if not data.strip():
+        raise ParseError(ErrorCode.EMPTY_FILE)
+    if extension in PROGRAM_EXTENSIONS:
+        raise unsupported_name(f"program{extension}")
+    if data.startswith(_OLE_MAGIC):
+        _refuse_legacy(data)
+    detected = detect(data)
+    if detected == TEXT:
+        return _TEXT_KINDS.get(extension) or (JSONL if _begins_with_pair(data) else TEXT)
+    if detected in READERS:
+        return detected
+    if detected == ZIP:
+        if extension in _PACKAGE_NAMES or not zipfile.is_zipfile(io.BytesIO(data)):
+            name = extension[1:] if extension in _PACKAGE_NAMES else "zip"
+            raise ParseError(ErrorCode.DAMAGED_FILE, format=name.upper())
+        raise ParseError(ErrorCode.ARCHIVE)
+    if detected == BINARY:
+        raise ParseError(ErrorCode.BINARY_CONTENT)
+    raise ParseError(ErrorCode.UNSUPPORTED_TYPE, detected=detected, supported=", ".join(SUPPORTED_EXTENSIONS))
+
+
+def detect(data: bytes) -> str:
+    """A label such as "PNG (image/png)", for the curator and for READERS."""
+    if data.startswith(_ZIP_MAGICS):
+        return _zip_label(data)
+    # PDF readers accept a kilobyte before the header.
+    if b"%PDF-" in data[:1024] and (data.lstrip().startswith(b"%PDF-") or is_binary(data)):
+        return PDF
+    # Magic numbers can be two letters (BM, MZ), so text is never asked for them.
+    if is_binary(data):
+        kind = filetype.guess(data)
+        return f"{kind.extension.upper()} ({kind.mime})" if kind else BINARY
+    is_html = _HTML_START.match(
+        data[:4096]
+        .removeprefix(BOM_UTF8)
+        .decode(UTF16_MARKS.get(data[:2], "latin-1"), errors="ignore")
+        .lstrip("\ufeff")
+    )
+    return next((label for magic, label in _TEXT_MAGICS.items() if data.startswith(magic)), HTML if is_html else TEXT)
+
+
+def is_readable_head(head: bytes) -> bool:
+    """False where the beginning of a file says that it is of a known type without a reader.
+
+    What cannot be told by the beginning is left to `detect_readable`, which says more: packages, binary data of no known
+    type, and Office formats of before 2007.
+    """
+    if head.startswith((*_ZIP_MAGICS, _OLE_MAGIC)):
+        return True
+    detected = detect(head)
+    return detected in READERS or detected == BINARY
+
+
+def is_legacy_head(head: bytes, extension: str) -> bool:
+    """Whether a file begins as those of Office before 2007 do, and is named as one: others may be protected new ones."""
+    return head.startswith(_OLE_MAGIC) and extension in LEGACY_EXTENSIONS
+
+
+def _refuse_legacy(data: bytes) -> None:
+    if "EncryptedPackage".encode("utf-16-le") in data:
+        raise ParseError(ErrorCode.PROTECTED, format="Office")
+    for stream, legacy in _OLE_STREAMS.items():
+        if stream in data:
+            raise legacy_office(legacy)
+
+
+def _begins_with_pair(data: bytes) -> bool:
+    line = data[:65_536].removeprefix(BOM_UTF8).lstrip().partition(b"\n")[0]
+    try:
+        return line.startswith(b"{") and pair_of(json.loads(line)) is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _zip_label(data: bytes) -> str:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            names = archive.namelist()
+            own = _own_mimetype(archive, names)
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError, EOFError):
+        return ZIP
+    if own or "META-INF/container.xml" in names:
+        return EPUB if own in ("", "application/epub+zip") else own
+    if "[Content_Types].xml" not in names:
+        return ZIP
+    if "xl/workbook.bin" in names:
+        return XLSB
+    found = (label for folder, label in _OFFICE_PARTS.items() if any(name.startswith(folder) for name in names))
+    return next(found, ZIP)
+
+
+def _own_mimetype(archive: zipfile.ZipFile, names: Sequence[str]) -> str:
+    """What books and OpenDocument files say of themselves in their first part."""
+    if "mimetype" not in names or archive.getinfo("mimetype").file_size > _MAX_MIMETYPE:
+        return ""
+    found = archive.read("mimetype").decode("ascii", errors="ignore").strip()
+    return found if _MIMETYPE.fullmatch(found) else ""

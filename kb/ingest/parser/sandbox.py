@@ -1,6 +1,5 @@
 """Runs parsers in a child process with limits, because a file from outside may be made to harm them."""
 
-import importlib
 import json
 import logging
 import math
@@ -13,8 +12,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, BinaryIO, Final
 
 from kb.base.findings import Remark, RemarkCode
@@ -47,14 +47,13 @@ _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segm
 
 # What a child can be told to do: functions of an open file and arguments, that return what JSON can hold.
 JOBS: Final = {
-    "parse": "kb.ingest.parser.sandbox.parse_job",
-    "unpack": "kb.ingest.parser.archives.unpack_job",
-    "page": "kb.sources.connectors.markup.page_job",
-    "links": "kb.sources.connectors.markup.links_job",
-    "feed": "kb.sources.connectors.feed_job.feed_job",
-    "probe": "kb.ingest.parser.confinement.probe_job",
+    "parse": "kb.ingest.parser.sandbox:parse_job",
+    "unpack": "kb.ingest.parser.archives:unpack_job",
+    "page": "kb.sources.connectors.markup:page_job",
+    "links": "kb.sources.connectors.markup:links_job",
+    "feed": "kb.sources.connectors.feed_job:feed_job",
+    "probe": "kb.ingest.parser.confinement:probe_job",
 }
-_SECTION_FIELDS: Final = tuple(field.name for field in fields(Section))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,29 +249,25 @@ def decode_document(answer: Any) -> ParsedDocument:
         ParseError: it is none of that shape.
     """
     try:
-        sections = tuple(_decode_section(*entry) for entry in answer["sections"])
-        remarks = tuple(_decode_remark(*entry) for entry in answer["remarks"])
+        sections = tuple(
+            Section(
+                str(text),
+                None if page is None else int(page),
+                tuple(map(str, heading_path)),
+                SectionKind(kind),
+                str(question),
+                str(reply),
+                tuple(map(str, alternatives)),
+            )
+            for text, page, heading_path, kind, question, reply, alternatives in answer["sections"]
+        )
+        remarks = tuple(
+            Remark(RemarkCode(code), {str(name): str(value) for name, value in dict(params).items()})
+            for code, params in answer["remarks"]
+        )
         return ParsedDocument(str(answer["title"]), str(answer["mime"]), sections, remarks)
     except (ValueError, TypeError, KeyError) as error:
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
-
-
-def _decode_section(
-    text: Any, page: Any, heading_path: Any, kind: Any, question: Any, answer: Any, alternatives: Any
-) -> Section:
-    return Section(
-        str(text),
-        None if page is None else int(page),
-        tuple(map(str, heading_path)),
-        SectionKind(kind),
-        str(question),
-        str(answer),
-        tuple(map(str, alternatives)),
-    )
-
-
-def _decode_remark(code: Any, params: Any) -> Remark:
-    return Remark(RemarkCode(code), {str(name): str(value) for name, value in dict(params).items()})
 
 
 def _megabytes(size: int) -> int:
@@ -323,9 +318,8 @@ def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
 
 def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
     """What a job returns or raises, as JSON."""
-    module, _, name = JOBS[job].rpartition(".")
     try:
-        told = {"done": getattr(importlib.import_module(module), name)(file, **arguments)}
+        told = {"done": resolve_name(JOBS[job])(file, **arguments)}
     except ParseError as error:
         told = {"error": error.code, "params": error.params}
     return json.dumps(told, ensure_ascii=False).encode(errors="replace")
@@ -336,6 +330,6 @@ def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
     return {
         "title": document.title,
         "mime": document.mime,
-        "sections": [[getattr(section, name) for name in _SECTION_FIELDS] for section in document.sections],
+        "sections": [[getattr(section, name) for name in Section.__slots__] for section in document.sections],
         "remarks": [(remark.code, dict(remark.params)) for remark in document.remarks],
     }

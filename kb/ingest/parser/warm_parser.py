@@ -7,8 +7,8 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
@@ -50,9 +50,10 @@ class _Fault(Exception):
 class WarmParser:
     """Runs jobs on small files under the limits of the sandbox, in a child that lives on from file to file.
 
-    A file that fails after others is read once more in a child of its own, so that what they have left behind is never
-    blamed on it, and the common child is begun anew. A slow one is given up, since the others wait for it. As a file may
-    take its child over, files that must not know of each other need parsers of their own.
+    The child begins with the first file. A file that fails after others is read once more in a child of its own, so that
+    what they have left behind is never blamed on it, and the common child is started again. A slow one is given up, since
+    the others wait for it. As a file may take its child over, files that must not know of each other need parsers of their
+    own.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -151,16 +152,6 @@ class WarmParser:
         if len(received) > whole:
             raise _Fault("it said more than it was asked")
         return bytes(received[_LENGTH_BYTES:])
-
-
-@contextmanager
-def warm_parser(limits: Limits = DEFAULT_LIMITS) -> Iterator[WarmParser]:
-    """A parser whose child ends with the block; it begins with the first file."""
-    parser = WarmParser(limits)
-    try:
-        yield parser
-    finally:
-        parser.close()
 
 
 def _start(limits: Limits) -> subprocess.Popen[bytes]:

@@ -378,8 +378,7 @@ def expand_archive(job: DocumentJob) -> None:
             limits = ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
             unpacked = unpack(path, Path(folder), limits=limits)
         notes: list[dict[str, Any]] = [
-            {"name": each.name, "code": each.reason.code, "params": dict(each.reason.params)}
-            for each in unpacked.skipped
+            {"name": name, "code": reason.code, "params": dict(reason.params)} for name, reason in unpacked.skipped
         ]
         for start in range(0, len(unpacked.members), PIECE):
             members = unpacked.members[start : start + PIECE]
@@ -387,12 +386,12 @@ def expand_archive(job: DocumentJob) -> None:
                 batch,
                 [
                     NewFile(
-                        member.name,
-                        member.path,
-                        metadata={**archive.metadata, "archive": archive.source, "path": member.name},
+                        name,
+                        file,
+                        metadata={**archive.metadata, "archive": archive.source, "path": name},
                         tags=archive.tags,
                     )
-                    for member in members
+                    for name, file in members
                 ],
                 user=archive.created_by,
                 source_type=archive.source_type,

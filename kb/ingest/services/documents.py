@@ -31,8 +31,8 @@ from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
 from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import hash_content
-from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
+from kb.ingest.parser.parse import is_legacy_head, is_readable_head
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
 from kb.jobs.leases import Job, Queue, return_if_ending
 from kb.providers.embedding_models import embedder

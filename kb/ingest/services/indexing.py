@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import reduce
 from operator import or_
 from typing import Final, cast
@@ -44,7 +44,7 @@ from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, s
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
-from kb.ingest.parser.warm_parser import TooSlow, WarmParser, warm_parser
+from kb.ingest.parser.warm_parser import TooSlow, WarmParser
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, DocumentJob, cuttable
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
@@ -256,7 +256,7 @@ def _index_file(batch: DocumentBatch, job: DocumentJob) -> None:
 def _index_many(batch: DocumentBatch) -> None:
     plans: list[Recut] = []
     room = BATCH_CHARACTERS
-    with warm_parser(_limits()) as parser:
+    with closing(WarmParser(_limits())) as parser:
         for job in batch.jobs:
             batch.report(Stage.PARSE, 5)
             if (plan := _plan_small(batch, job, parser)) is None:

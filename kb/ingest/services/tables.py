@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from kb.base.errors import NotVisible, Rejected
 from kb.base.text import is_storable, validate_metadata
 from kb.content.models import Document, FileDetails, IngestBatch
-from kb.ingest.formats.decode import decode
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.batches import details_of
 from kb.ingest.services.documents import document_held, document_update

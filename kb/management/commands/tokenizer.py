@@ -19,7 +19,7 @@ from kb.index.services.tokenizing import (
     tokenizer_state,
     tokens_of,
 )
-from kb.ingest.formats.decode import decode
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParseError
 from kb.management.base import JSON, KnowledgeBaseCommand, argument, kb_arguments
 from kb.providers.models import TokenizerSettings

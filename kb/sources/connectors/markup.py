@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from io import BytesIO
 from typing import Any, BinaryIO, Final
 
-from kb.ingest.formats.decode import decode
+from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import parse_job
 from kb.sources.connectors.listing import normal

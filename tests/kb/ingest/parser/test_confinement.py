@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -109,7 +110,7 @@ def test_a_child_that_is_taken_over_reaches_nothing(stored, target, monkeypatch)
 
 def test_a_child_of_many_files_that_is_taken_over_reaches_nothing(stored, target, monkeypatch):
     monkeypatch.setattr(sandbox, "_BOOTSTRAP", bootstrap())
-    with warm_parser.warm_parser() as parser:
+    with closing(warm_parser.WarmParser()) as parser:
         told = sandbox.decode_answer(parser._ask("parse", stored, {"filename": json.dumps(target)}))
     assert len(told) > 70
     assert successes(told) == {}

@@ -9,7 +9,7 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
 from kb.base.errors import Rejected
-from kb.ingest.formats.detect import is_readable_head
+from kb.ingest.parser.parse import is_readable_head
 from kb.ingest.parser.parsed import ErrorCode
 from kb.ingest.services.documents import HEAD_BYTES, document_add
 from kb.ingest.services.indexing import index_document

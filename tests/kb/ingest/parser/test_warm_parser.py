@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 from kb.ingest.parser import warm_parser as module
 from kb.ingest.parser.parsed import ErrorCode, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file, run_job
-from kb.ingest.parser.warm_parser import TooSlow, warm_parser
+from kb.ingest.parser.warm_parser import TooSlow, WarmParser
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def children():
 def test_files_share_a_child_and_are_read_as_by_a_child_of_their_own(stored):
     paths = [stored(f"# 标题{number}\n\n正文", f"{number}.md") for number in range(3)]
     before = children()
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         documents = [parser.parse(path, path.name) for path in paths]
         [shared] = children() - before
         assert parser.parse(paths[0], "0.md") == documents[0]
@@ -42,7 +43,7 @@ def test_files_share_a_child_and_are_read_as_by_a_child_of_their_own(stored):
 
 
 def test_a_file_that_cannot_be_read_ends_with_the_sandboxs_sentence_and_the_next_is_read(stored):
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         good = parser.parse(stored("文", "a.txt"), "a.txt")
         with pytest.raises(ParseError) as refused:
             parser.parse(stored(b"%PDF-1.7\n" + b"\0" * 5_000, "bad.pdf"), "bad.pdf")
@@ -52,7 +53,7 @@ def test_a_file_that_cannot_be_read_ends_with_the_sandboxs_sentence_and_the_next
 
 def test_the_first_file_of_a_child_is_refused_without_another_child(stored, monkeypatch):
     monkeypatch.setattr(module, "run_job", pytest.fail)
-    with warm_parser() as parser, pytest.raises(ParseError) as refused:
+    with closing(WarmParser()) as parser, pytest.raises(ParseError) as refused:
         parser.parse(stored("", "empty.txt"), "empty.txt")
     assert refused.value.code == "empty_file"
 
@@ -66,7 +67,7 @@ def test_jobs_of_several_kinds_share_a_child_and_are_done_as_by_a_child_of_their
         ("feed", {"media_type": "text/xml", "charset": "", "url": "http://example.org/", "texts": 0}),
     ]
     before = children()
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         answers = [parser.run(job, page, lambda answer: answer, **arguments) for job, arguments in jobs]
         assert len(children() - before) == 1
     assert answers == [run_job(job, page, limits=Limits(), **arguments) for job, arguments in jobs]
@@ -81,7 +82,7 @@ def test_an_answer_of_another_shape_is_asked_for_once_more_of_a_child_of_its_own
             raise ParseError(ErrorCode.PARSER_CRASHED)
         return "read"
 
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         assert [parser.run("parse", path, decode, filename="a.txt") for _ in range(3)] == ["read"] * 3
     assert len(seen) == 4
 
@@ -89,7 +90,7 @@ def test_an_answer_of_another_shape_is_asked_for_once_more_of_a_child_of_its_own
 def test_a_child_that_was_killed_is_begun_anew(stored):
     path = stored("文", "a.txt")
     before = children()
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         first = parser.parse(path, "a.txt")
         [shared] = children() - before
         os.kill(shared, signal.SIGKILL)
@@ -100,7 +101,7 @@ def test_a_child_that_was_killed_is_begun_anew(stored):
 def test_a_child_that_hangs_is_given_up_and_the_next_file_is_read(stored, monkeypatch):
     path = stored("文", "a.txt")
     before = children()
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         parser.parse(path, "a.txt")
         [shared] = children() - before
         monkeypatch.setattr(parser, "_warm", replace(parser._warm, seconds=0.5))
@@ -117,7 +118,7 @@ def test_a_child_that_hangs_is_given_up_and_the_next_file_is_read(stored, monkey
 def test_a_file_that_the_common_child_fails_at_gets_no_more_time_alone(stored, monkeypatch):
     """As where earlier files have used up the common child's processor time: the full limit is for the file's own task."""
     path = stored("文", "a.txt")
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         parser.parse(path, "a.txt")
         parser._child.kill()
         monkeypatch.setattr(parser, "_warm", replace(parser._warm, seconds=0.001))
@@ -126,7 +127,7 @@ def test_a_file_that_the_common_child_fails_at_gets_no_more_time_alone(stored, m
 
 
 def test_where_the_full_limit_is_no_longer_a_slow_file_has_failed(stored):
-    with warm_parser(Limits(seconds=0.001)) as parser, pytest.raises(ParseError) as refused:
+    with closing(WarmParser(Limits(seconds=0.001))) as parser, pytest.raises(ParseError) as refused:
         parser._by_itself("parse", stored("文", "a.txt"), {"filename": "a.txt"})
     assert refused.value.code == "timeout"
 
@@ -135,7 +136,7 @@ def test_what_earlier_files_have_left_of_the_memory_is_not_blamed_on_a_later_one
     monkeypatch.setattr(module, "FILES_A_CHILD", 2)
     path = stored("文", "a.txt")
     before = children()
-    with warm_parser() as parser:
+    with closing(WarmParser()) as parser:
         seen = []
         for _ in range(4):
             parser.parse(path, "a.txt")
@@ -144,13 +145,13 @@ def test_what_earlier_files_have_left_of_the_memory_is_not_blamed_on_a_later_one
 
 
 def test_a_missing_file_is_the_callers_fault(tmp_path):
-    with warm_parser() as parser, pytest.raises(OSError, match="none"):
+    with closing(WarmParser()) as parser, pytest.raises(OSError, match="none"):
         parser.parse(tmp_path / "none", "a.txt")
 
 
 def test_a_file_that_is_too_large_is_not_read_at_all(stored):
     before = children()
-    with warm_parser(Limits(input_bytes=10)) as parser:
+    with closing(WarmParser(Limits(input_bytes=10))) as parser:
         with pytest.raises(ParseError) as refused:
             parser.parse(stored("0123456789a", "a.txt"), "a.txt")
         assert children() == before

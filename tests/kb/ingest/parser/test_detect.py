@@ -1,7 +1,6 @@
 import pytest
 
-from kb.ingest.formats.detect import BINARY, HTML, PDF, TEXT, XLSB, detect
-from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parse import BINARY, HTML, PDF, TEXT, XLSB, detect, parse
 from kb.ingest.parser.parsed import ErrorCode, ParseError
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
 
