@@ -51,7 +51,7 @@ JOBS: Final = {
     "unpack": "kb.ingest.parser.archives:unpack_job",
     "page": "kb.sources.connectors.markup:page_job",
     "links": "kb.sources.connectors.markup:links_job",
-    "feed": "kb.sources.connectors.feed_job:feed_job",
+    "feed": "kb.sources.connectors.markup:feed_job",
     "probe": "kb.ingest.parser.confinement:probe_job",
 }
 

@@ -1,15 +1,36 @@
-"""The listing of each kind of source."""
+"""The listing of each kind of source: a page, a sitemap (sitemaps.org), a crawl, an RSS or Atom feed."""
 
+import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from io import BytesIO
+from typing import Any, Final
 
-from kb.base.net.client import Deadline, WebClient
-from kb.sources.connectors.feed import FeedListing
-from kb.sources.connectors.listing import Candidate, Listing, Scope, normal, site_of
-from kb.sources.connectors.sitemap import SitemapListing
+from lxml import etree
+
+from kb.base.net.client import MIB, Ask, Deadline, Fetched, WebClient, gunzip
+from kb.base.net.errors import FetchCode, FetchError
+from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.sandbox import Limits, run_job
+from kb.sources.connectors.listing import Candidate, Listing, Scope, normal, site_of, stored
 from kb.sources.models import WebSource
+
+MAX_SITEMAPS: Final = 500
+MAX_BYTES: Final = 50 * MIB
+# Of one file, as the protocol says.
+MAX_ADDRESSES: Final = 50_000
+# For what is read of a feed that has come; a proper one takes a small part of that.
+FEED_SECONDS: Final = 20.0
+Sitemap = tuple[list[str], list[str], bool]
+"""The pages that a file lists, the further sitemaps, and whether it lists more of them than it may."""
+
+
+class PageListing(Listing):
+    def __iter__(self) -> Iterator[Candidate]:
+        self.is_complete = True
+        yield Candidate(self.url)
 
 
 @dataclass
@@ -52,10 +73,164 @@ class CrawlListing(Listing):
                 self._waiting.append(Candidate(url, depth=candidate.depth + 1))
 
 
-class PageListing(Listing):
+class SitemapListing(Listing):
+    """The addresses of a sitemap and of those that it names.
+
+    It is complete where each of them could be read and none was left out for their number.
+    """
+
     def __iter__(self) -> Iterator[Candidate]:
         self.is_complete = True
-        yield Candidate(self.url)
+        seen: set[str] = set()
+        for url in self._addresses():
+            if url in seen or not self.scope.accepts(url):
+                continue
+            if len(seen) == self.max_pages:
+                self.is_complete = False
+                return
+            seen.add(url)
+            yield Candidate(url)
+        if not seen:
+            raise FetchError(FetchCode.EMPTY_LISTING)
+
+    def _addresses(self) -> Iterator[str]:
+        waiting, known = deque([self.url]), {self.url}
+        while waiting:
+            url = waiting.popleft()
+            try:
+                pages, sitemaps, is_cut = self._read(url)
+            except FetchError:
+                if url == self.url:
+                    raise
+                self.is_complete = False
+                continue
+            yield from pages
+            further = [each for each in dict.fromkeys(sitemaps) if each not in known]
+            taken = further[: MAX_SITEMAPS - len(known)]
+            self.is_complete &= not is_cut and len(taken) == len(further)
+            known.update(taken)
+            waiting.extend(taken)
+
+    def _read(self, url: str) -> Sitemap:
+        self.alive()
+        fetched = self.client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self.deadline))
+        content = gunzip(fetched.content, MAX_BYTES)
+        is_plain = fetched.media_type == "text/plain" and not content.lstrip().startswith(b"<")
+        return plain_sitemap(content) if is_plain else xml_sitemap(content, fetched.url)
+
+
+def xml_sitemap(content: bytes, base: str) -> Sitemap:
+    """The addresses of an XML sitemap or of an index of sitemaps.
+
+    Raises:
+        FetchError: it is neither.
+    """
+    options = {"resolve_entities": False, "no_network": True, "load_dtd": False, "recover": True}
+    events = etree.iterparse(BytesIO(content), events=("end",), remove_comments=True, remove_pis=True, **options)
+    found: dict[str, list[str]] = {"url": [], "sitemap": []}
+    root, address, seen = "", "", 0
+    try:
+        for _, element in events:
+            root = _local(element.tag)
+            parent = element.getparent()
+            if root == "loc" and parent is not None and _local(parent.tag) in found:
+                address = address or (element.text or "").strip()
+            elif root in found:
+                seen += 1
+                if seen > MAX_ADDRESSES:
+                    return found["url"], found["sitemap"], True
+                if address and (url := normal(address, base)) is not None:
+                    found[root].append(url)
+                address = ""
+            # Forgets an element and those before it, which have been read: millions of empty ones would fill the memory
+            element.clear()
+            while element.getprevious() is not None:
+                del parent[0]
+    except etree.XMLSyntaxError as error:
+        raise FetchError(FetchCode.NOT_A_SITEMAP) from error
+    if root not in {"urlset", "sitemapindex"}:
+        raise FetchError(FetchCode.NOT_A_SITEMAP)
+    return found["url"], found["sitemap"], False
+
+
+def plain_sitemap(content: bytes) -> Sitemap:
+    """A text of one address a line."""
+    lines = content.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
+    return list(filter(None, map(normal, lines[:MAX_ADDRESSES]))), [], len(lines) > MAX_ADDRESSES
+
+
+def _local(tag: object) -> str:
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+
+
+class FeedListing(Listing):
+    """The entries of a feed, in its order.
+
+    It is never complete: an entry that has left the feed is still published.
+    """
+
+    def __iter__(self) -> Iterator[Candidate]:
+        entries = read_feed(self.client.fetch(self.url, Ask(deadline=self.deadline)), deadline=self.deadline)
+        kept = [entry for entry in entries if self.scope.accepts(entry.url)]
+        if not kept:
+            raise FetchError(FetchCode.EMPTY_LISTING)
+        yield from kept[: self.max_pages]
+
+
+def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int = 0) -> list[Candidate]:
+    """The entries of a feed, each address once; they are read in the sandbox.
+
+    An entry that carries its content is taken as it is; of one with a summary only, the page that it leads to is read.
+
+    Args:
+        fetched: the feed.
+        deadline: for reading it, where somebody waits.
+        texts: of how many entries the text is wanted too.
+
+    Raises:
+        FetchError: it is no feed, or takes too much time or memory.
+    """
+    left = FEED_SECONDS if deadline is None else min(FEED_SECONDS, deadline.remaining(fetched.url))
+    try:
+        with stored(fetched.content) as path:
+            answer = run_job(
+                "feed",
+                path,
+                limits=Limits(seconds=left),
+                texts=texts,
+                media_type=fetched.media_type,
+                charset=fetched.charset,
+                url=fetched.url,
+            )
+        if answer is None:
+            raise FetchError(FetchCode.NOT_A_FEED)
+        found = [_candidate(each, fetched.url) for each in answer]
+    except (ParseError, KeyError, TypeError, ValueError) as error:
+        raise FetchError(FetchCode.SLOW_FEED) from error
+    entries: dict[str, Candidate] = {}
+    for candidate in filter(None, found):
+        entries.setdefault(candidate.url, candidate)
+    return list(entries.values())
+
+
+def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
+    """None for an entry of which nothing can be read."""
+    own, summary, title = str(entry["own"]), str(entry["summary"]), str(entry["title"])
+    link = normal(str(entry["link"]), base) if entry["link"] else None
+    if link is None:
+        own = own or summary
+        name, feed = str(entry["id"]) or title, normal(base)
+        if not (own and name and feed):
+            return None
+        link = f"{feed}#{hashlib.sha256(name.encode()).hexdigest()[:16]}"  # it leads nowhere
+    return Candidate(
+        url=link,
+        title=title,
+        content=own or None,
+        text=str(entry["text"]),
+        version=str(entry["version"]),
+        published=datetime.fromisoformat(entry["published"]) if entry["published"] else None,
+    )
 
 
 LISTINGS: Final[dict[str, type[Listing]]] = {

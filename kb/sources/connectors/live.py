@@ -22,8 +22,7 @@ from kb.ingest.chunkers.strategies import ChunkSettings, split_text
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
-from kb.sources.connectors.feed import read_feed
-from kb.sources.connectors.kinds import scope_of
+from kb.sources.connectors.kinds import read_feed, scope_of
 from kb.sources.connectors.listing import READABLE, Candidate, content_of_page
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource

@@ -184,7 +184,8 @@ def test_a_missing_folder_is_the_callers_error(tmp_path):
         {"members": 5, "skipped": []},
     ],
 )
-def test_an_answer_of_another_shape_is_not_believed(folder, answer):
+def test_an_answer_of_another_shape_is_not_believed(monkeypatch, folder, answer):
+    monkeypatch.setattr(archives, "run_job", lambda *_args, **_kwargs: answer)
     with pytest.raises(ParseError) as caught:
-        archives._decoded(answer, folder)
+        unpack(folder / "archive", folder)
     assert caught.value.code is ErrorCode.PARSER_CRASHED

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kb.base.net.errors import FetchCode, FetchError
-from kb.sources.connectors import sitemap
+from kb.sources.connectors import kinds
+from kb.sources.connectors.kinds import SitemapListing, plain_sitemap, xml_sitemap
 from kb.sources.connectors.listing import Scope, site_of
-from kb.sources.connectors.sitemap import SitemapListing, plain_sitemap, xml_sitemap
 from tests.web_server import Page, client_for
 
 BASE = "https://example.org/sitemap.xml"
@@ -81,7 +81,7 @@ def test_entities_are_not_expanded_and_files_not_read(tmp_path):
         f'<!DOCTYPE urlset [<!ENTITY file SYSTEM "file://{secret}"><!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
         "<urlset><url><loc>https://example.org/&file;</loc></url><url><loc>https://example.org/&b;</loc></url></urlset>"
     )
-    found = xml_sitemap(page.encode(), BASE).pages
+    found = xml_sitemap(page.encode(), BASE)[0]
     assert not any("secret" in url or "aaaa" in url for url in found)
 
 
@@ -94,25 +94,26 @@ def test_what_is_no_sitemap_says_so(content):
 
 def test_an_entry_without_an_address_is_left_out():
     content = b"<urlset><url/><url><loc> </loc></url><url><loc>/a</loc></url></urlset>"
-    assert xml_sitemap(content, BASE).pages == ("https://example.org/a",)
+    assert xml_sitemap(content, BASE)[0] == ["https://example.org/a"]
 
 
 def test_a_file_of_more_addresses_than_the_protocol_allows_is_cut(monkeypatch):
-    assert sitemap.MAX_ADDRESSES == 50_000
-    monkeypatch.setattr(sitemap, "MAX_ADDRESSES", 1_000)
+    assert kinds.MAX_ADDRESSES == 50_000
+    monkeypatch.setattr(kinds, "MAX_ADDRESSES", 1_000)
     entries = b"<url><image><loc>https://example.org/i</loc></image><loc>https://example.org/a</loc></url>"
-    read = xml_sitemap(b"<urlset>" + entries * 1_001 + b"</urlset>", BASE)
-    assert (len(read.pages), set(read.pages), read.is_cut) == (1_000, {"https://example.org/a"}, True)
-    lines = plain_sitemap(b"https://example.org/a\n" * 1_001)
-    assert (len(lines.pages), lines.is_cut) == (1_000, True)
+    pages, _sitemaps, is_cut = xml_sitemap(b"<urlset>" + entries * 1_001 + b"</urlset>", BASE)
+    assert (len(pages), set(pages), is_cut) == (1_000, {"https://example.org/a"}, True)
+    pages, _sitemaps, is_cut = plain_sitemap(b"https://example.org/a\n" * 1_001)
+    assert (len(pages), is_cut) == (1_000, True)
 
 
 @pytest.mark.parametrize("junk", [b"<x/>", b"<url/>", b"<url><x/></url>"], ids=["others", "empty", "nested"])
 def test_millions_of_empty_elements_are_forgotten_as_they_are_read(junk):
     """In a process of its own, whose memory is bounded."""
     program = (
-        "import resource, sys\n"
-        "from kb.sources.connectors.sitemap import xml_sitemap\n"
+        "import django, resource, sys\n"
+        "django.setup()\n"
+        "from kb.sources.connectors.kinds import xml_sitemap\n"
         "from kb.base.net.errors import FetchError\n"
         f"data = b'<urlset>' + {junk!r} * 1_000_000 + b'</urlset>'\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
