@@ -105,7 +105,7 @@ class WebSource(models.Model):
         verbose_name_plural = _("web sources")
         ordering = ("name", "pk")
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "name"], name="web_source_name_per_kb"),
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="web_source_name_per_kb")
         ]
         triggers: ClassVar = [*LIVE_SOURCE_TRIGGERS, *WEB_SOURCE.triggers()]
 
@@ -223,7 +223,7 @@ class SearchProvider(models.Model):
         verbose_name_plural = _("external sources")
         ordering = ("name", "pk")
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "name"], name="search_provider_name_per_kb"),
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="search_provider_name_per_kb")
         ]
         triggers: ClassVar = [*CONTENT_TRIGGERS, *EXTERNAL_SOURCE.triggers()]
 

@@ -28,13 +28,7 @@ _TEXT_NODES = etree.XPath(
         "mc": "http://schemas.openxmlformats.org/markup-compatibility/2006",
     },
 )
-_CHARACTERS = {
-    qn("w:tab"): "\t",
-    qn("w:br"): "\n",
-    qn("w:cr"): "\n",
-    qn("w:p"): "\n",
-    qn("w:noBreakHyphen"): "-",
-}
+_CHARACTERS = {qn("w:tab"): "\t", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:p"): "\n", qn("w:noBreakHyphen"): "-"}
 _NOTE_PARTS: Final = {"footnote": "/footnotes", "endnote": "/endnotes"}
 _REFERENCES = etree.XPath(".//w:footnoteReference | .//w:endnoteReference", namespaces={"w": _W})
 _MARGINS: Final = ("header", "first_page_header", "even_page_header", "footer", "first_page_footer", "even_page_footer")
@@ -45,8 +39,6 @@ def text_of(element: Element) -> str:
 
 
 class Notes:
-    """Footnotes and endnotes, for the paragraphs that refer to them."""
-
     def __init__(self, part: Any) -> None:
         self._texts: dict[tuple[str, str], str] = {}
         for relation in part.rels.values():

@@ -80,38 +80,30 @@ def _find(lines: Sequence[Line], title: str, start: int) -> range:
     return range(0)
 
 
-_LINE_END = "\n"
 # PDFium puts one of these in place of a hyphen at the end of a line, and drops the line end.
-_HYPHENS = frozenset("\x02\ufffe")
+_HYPHENS = str.maketrans("\x02\ufffe", "--")
+_LINE = re.compile("[^\n\x02\ufffe]*[\n\x02\ufffe]?")
 _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd-\uffff]")
 # A gap this wide, in line heights, separates table cells, unless it follows a list mark.
 _CELL_GAP = 1.8
 
 
 def page_lines(textpage: pypdfium2.PdfTextPage) -> Iterator[Line]:
-    start, text = 0, ""
-    for index in range(textpage.count_chars()):
-        character = _character(textpage, index)
-        text += character
-        if character == _LINE_END or character in _HYPHENS:
-            if line := _line(textpage, start, text):
-                yield line
-            start, text = index + 1, ""
-    if line := _line(textpage, start, text):
-        yield line
+    for found in _LINE.finditer(_characters(textpage)):
+        if line := _line(textpage, found.start(), found[0]):
+            yield line
 
 
 def is_garbled(textpage: pypdfium2.PdfTextPage) -> bool:
     """True for letters that are drawn, but whose font does not say which characters they are."""
-    characters = [_character(textpage, index) for index in range(textpage.count_chars())]
-    visible = [character for character in characters if not character.isspace()]
-    return bool(visible) and not _cleaned("".join(visible))
+    visible = "".join(_characters(textpage).split())
+    return bool(visible) and not _cleaned(visible)
 
 
-def _character(textpage: pypdfium2.PdfTextPage, index: int) -> str:
+def _characters(textpage: pypdfium2.PdfTextPage) -> str:
     """Exactly one character for each index, so that positions in a line lead back to the page."""
-    code = pdfium.FPDFText_GetUnicode(textpage, index)
-    return chr(code) if code < 0x110000 else "\ufffd"
+    codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
+    return "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes)
 
 
 def _line(textpage: pypdfium2.PdfTextPage, start: int, text: str) -> Line | None:
@@ -140,7 +132,7 @@ def _line(textpage: pypdfium2.PdfTextPage, start: int, text: str) -> Line | None
 
 
 def _cleaned(text: str) -> str:
-    return _UNREADABLE.sub("", "".join("-" if character in _HYPHENS else character for character in text)).strip()
+    return _UNREADABLE.sub("", text.translate(_HYPHENS)).strip()
 
 
 def _box(textpage: pypdfium2.PdfTextPage, index: int) -> pdfium.FS_RECTF:
@@ -208,7 +200,6 @@ def _title(document: pypdfium2.PdfDocument) -> str:
 
 
 def _read_page(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Line], RemarkCode | None]:
-    """The lines of a page, and what is to be said of how they were read."""
     lines = list(page_lines(textpage))
     if sum(len(line.text) for line in lines) >= _STAMP_LENGTH or not (is_garbled(textpage) or _is_scan(page)):
         return lines, None

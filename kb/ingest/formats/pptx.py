@@ -44,7 +44,6 @@ def _section(slide: Any, number: int) -> Section:
 
 
 def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Iterator[str]:
-    """Texts and tables in the order of the slide's tree, also inside groups."""
     for shape in shapes:
         if title is not None and shape.shape_id == title.shape_id:
             continue

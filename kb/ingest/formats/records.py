@@ -153,7 +153,6 @@ def pair_of(value: Any) -> Section | None:
 
 
 def pair_columns(header: Sequence[str]) -> tuple[int, int] | None:
-    """Where a table holds questions and answers, if its header says so."""
     names = [name.strip().lower() for name in header]
     question = next((names.index(name) for name in QUESTION_NAMES if name in names), None)
     answer = next((names.index(name) for name in ANSWER_NAMES if name in names), None)

@@ -3,6 +3,7 @@
 import stat
 import zipfile
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -33,9 +34,6 @@ class ArchiveLimits:
         files: how many, folders and litter aside.
         file_bytes: of one file, unpacked; a larger one is skipped.
         total_bytes: of all files, unpacked.
-        archive_bytes: of the archive itself.
-        seconds: to unpack all of it.
-        memory_bytes: of the process that unpacks.
     """
 
     files: int = 10_000
@@ -62,15 +60,10 @@ def is_archive_name(name: str) -> bool:
 
 
 def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Unpacked:
-    """Unpacks a ZIP archive in a child process.
+    """Unpacks a ZIP archive in a child process into an empty folder, which the caller deletes, also after an error.
 
     The files get numbers for names, so that no name of the archive reaches the file system. Files that no reader is
     named for, too large ones and archives inside the archive are skipped and reported.
-
-    Args:
-        archive: the stored archive.
-        folder: an empty one, which the caller deletes, also after an error.
-        limits: sizes, counts and time.
 
     Raises:
         ParseError: the archive is damaged, protected, empty or too large, or a path in it leads outside.
@@ -129,11 +122,8 @@ def _name(entry: zipfile.ZipInfo) -> str:
     if not entry.flag_bits & _UTF8_FLAG:
         raw = name.encode("cp437", errors="replace")
         for encoding in ("utf-8", "gb18030"):
-            try:
-                name = raw.decode(encoding)
-                break
-            except UnicodeDecodeError:
-                continue
+            with suppress(UnicodeDecodeError):
+                return raw.decode(encoding).replace("\\", "/")
     return name.replace("\\", "/")
 
 

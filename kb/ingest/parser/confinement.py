@@ -101,11 +101,7 @@ def hide_from_siblings() -> None:
 
 
 def confine(writable: Path | None = None) -> None:
-    """Binds this process, which has one thread as yet, for good.
-
-    Args:
-        writable: a folder in which it may create files; None: nowhere.
-    """
+    """Binds this process, which has one thread as yet, for good; it may create files in `writable` only."""
     if sys.platform != "linux":
         return
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -134,7 +134,7 @@ def detect_readable(data: bytes, extension: str) -> str:
 
     Args:
         data: the whole file.
-        extension: of its name, in small letters and with the dot; believed only among kinds of plain text.
+        extension: in small letters and with the dot; believed only among kinds of plain text.
 
     Raises:
         ParseError: the file is empty, protected, cut off, or of a type that is not read.

@@ -184,33 +184,14 @@ class ParsedDocument:
 
 
 SUPPORTED_EXTENSIONS: Final = (
-    ".txt",
-    ".md",
-    ".markdown",
-    ".html",
-    ".htm",
-    ".pdf",
-    ".docx",
-    ".pptx",
-    ".xlsx",
-    ".csv",
-    ".tsv",
-    ".epub",
-    ".jsonl",
+    *(".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx", ".pptx", ".xlsx"),
+    *(".csv", ".tsv", ".epub", ".jsonl"),
 )
-
-
 LEGACY_EXTENSIONS: Final[dict[str, str]] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 """Formats of Office before 2007, and what to save them as."""
-
-
 _LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-
-
 # PostgreSQL stores no NUL and UTF-8 no lone surrogate; the rest are invisible or not characters.
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
-
-
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 

@@ -62,9 +62,7 @@ class Limits:
 
     Attributes:
         memory_bytes: of the child's address space.
-        seconds: by the clock.
         output_bytes: of the answer, a parsed document as UTF-8 JSON.
-        input_bytes: of the file.
         file_bytes: of each file that the child may write; 0: it writes none.
     """
 
@@ -80,12 +78,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What holds a child of this host.
-
-    Attributes:
-        calls: it is refused the system calls that it must not make.
-        files: it is refused the files that it must not open.
-    """
+    """Whether a child of this host is refused the system calls that it must not make, and the files."""
 
     calls: bool
     files: bool
@@ -93,11 +86,6 @@ class Confinement:
 
 def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
     """Parses a stored file under limits.
-
-    Args:
-        path: where the bytes lie.
-        filename: the name that it was uploaded under; its extension says what it should be.
-        limits: memory, time and sizes.
 
     Raises:
         ParseError: the file cannot be read, or reading it broke a limit.
@@ -107,14 +95,7 @@ def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) ->
 
 
 def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = None, **arguments: Any) -> Any:
-    """Runs one of the child's jobs on a stored file.
-
-    Args:
-        job: a name in JOBS.
-        path: the file, which the child reads from its standard input.
-        limits: memory, time and sizes.
-        writable: the folder in which the job may create files; None: nowhere.
-        arguments: for the job, as JSON can hold them.
+    """Runs one of JOBS on a stored file, with arguments that JSON can hold; it may create files in `writable` only.
 
     Returns:
         What the child answered, decoded from JSON; the caller checks its shape.
@@ -140,11 +121,7 @@ def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = Non
 
 
 def confinement() -> Confinement:
-    """What holds a child here, tried by one.
-
-    Raises:
-        ParseError: no child can run.
-    """
+    """What holds a child here, tried by one; raises ParseError where none can run."""
     told = run_job("probe", Path(os.devnull), limits=DEFAULT_LIMITS)
     return Confinement(calls=told["calls"] is True, files=told["files"] is True)
 
@@ -243,11 +220,7 @@ def decode_answer(output: bytes) -> Any:
 
 
 def decode_document(answer: Any) -> ParsedDocument:
-    """What `parse_job` has answered.
-
-    Raises:
-        ParseError: it is none of that shape.
-    """
+    """What `parse_job` has answered; raises ParseError for another shape."""
     try:
         sections = tuple(
             Section(
@@ -287,11 +260,7 @@ def child() -> None:
 
 
 def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
-    """Binds this process for good: what it may cost, call and open.
-
-    Args:
-        limits: memory, time and sizes.
-        writable: the folder in which it may create files; None: nowhere.
+    """Binds this process for good: what it may cost, call and open, and create in a folder; None: nowhere.
 
     Returns:
         The pipe for the answer, which what libraries print does not reach.
@@ -317,7 +286,6 @@ def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
 
 
 def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
-    """What a job returns or raises, as JSON."""
     try:
         told = {"done": resolve_name(JOBS[job])(file, **arguments)}
     except ParseError as error:

@@ -69,11 +69,7 @@ class WarmParser:
     def run(self, job: str, path: Path, decode: Callable[[Any], _Read], **arguments: Any) -> _Read:
         """As `run_job` of the sandbox, for a job that writes no files.
 
-        Args:
-            job: a name in JOBS.
-            path: the file.
-            decode: makes what is wanted of the child's answer, and raises ParseError where that has another shape.
-            arguments: for the job, as JSON can hold them.
+        `decode` makes what is wanted of the child's answer, and raises ParseError where that has another shape.
 
         Raises:
             ParseError: the file cannot be read, or reading it broke a limit.

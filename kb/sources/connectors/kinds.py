@@ -29,7 +29,6 @@ Sitemap = tuple[list[str], list[str], bool]
 
 class PageListing(Listing):
     def __iter__(self) -> Iterator[Candidate]:
-        self.is_complete = True
         yield Candidate(self.url)
 
 
@@ -47,7 +46,6 @@ class CrawlListing(Listing):
         self._met = {first}
 
     def __iter__(self) -> Iterator[Candidate]:
-        self.is_complete = True
         for count, candidate in enumerate(self._candidates()):
             if count == self.max_pages:
                 self.is_complete = False
@@ -80,7 +78,6 @@ class SitemapListing(Listing):
     """
 
     def __iter__(self) -> Iterator[Candidate]:
-        self.is_complete = True
         seen: set[str] = set()
         for url in self._addresses():
             if url in seen or not self.scope.accepts(url):
@@ -120,11 +117,7 @@ class SitemapListing(Listing):
 
 
 def xml_sitemap(content: bytes, base: str) -> Sitemap:
-    """The addresses of an XML sitemap or of an index of sitemaps.
-
-    Raises:
-        FetchError: it is neither.
-    """
+    """The addresses of an XML sitemap or of an index of sitemaps; raises FetchError for what is neither."""
     options = {"resolve_entities": False, "no_network": True, "load_dtd": False, "recover": True}
     events = etree.iterparse(BytesIO(content), events=("end",), remove_comments=True, remove_pis=True, **options)
     found: dict[str, list[str]] = {"url": [], "sitemap": []}
@@ -170,6 +163,7 @@ class FeedListing(Listing):
     """
 
     def __iter__(self) -> Iterator[Candidate]:
+        self.is_complete = False
         entries = read_feed(self.client.fetch(self.url, Ask(deadline=self.deadline)), deadline=self.deadline)
         kept = [entry for entry in entries if self.scope.accepts(entry.url)]
         if not kept:
@@ -182,10 +176,7 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
 
     An entry that carries its content is taken as it is; of one with a summary only, the page that it leads to is read.
 
-    Args:
-        fetched: the feed.
-        deadline: for reading it, where somebody waits.
-        texts: of how many entries the text is wanted too.
+    Of the first `texts` entries the text is wanted too; a deadline is given where somebody waits.
 
     Raises:
         FetchError: it is no feed, or takes too much time or memory.

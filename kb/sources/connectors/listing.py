@@ -114,7 +114,7 @@ class Listing(ABC):
     known: tuple[str, ...] = ()
     deadline: Deadline | None = None
     alive: Callable[[], None] = lambda: None
-    is_complete: bool = False
+    is_complete: bool = True
 
     @abstractmethod
     def __iter__(self) -> Iterator[Candidate]:
@@ -136,8 +136,8 @@ def normal(url: str, base: str = "") -> str | None:
             return None
         query = parsed.query.decode("ascii")
         if _TRACKING.search(query):
-            kept = [pair for pair in parse_qsl(query, keep_blank_values=True) if not _TRACKING.fullmatch(pair[0])]
-            query = urlencode(kept)
+            pairs = parse_qsl(query, keep_blank_values=True)
+            query = urlencode([(name, value) for name, value in pairs if not _TRACKING.fullmatch(name)])
         changes: dict[str, Any] = {"fragment": None, "query": query.encode() or None}
         spelt = str(parsed.copy_with(**changes))
     except (httpx.InvalidURL, ValueError):
@@ -158,11 +158,7 @@ def site_of(url: str) -> str:
 
 @lru_cache(maxsize=200)
 def compiled(pattern: str) -> "regex.Pattern[str]":
-    """An expression ready to use.
-
-    Raises:
-        regex.error: it is none.
-    """
+    """An expression ready to use; raises regex.error for what is none."""
     return regex.compile(pattern)
 
 
@@ -182,7 +178,6 @@ _Read = TypeVar("_Read")
 
 READABLE: Final = frozenset(EXTENSIONS)
 _TEXTS: Final = frozenset({".html", ".txt", ".md", ".csv"})
-_NAME_CHARACTERS: Final = 150
 _UNSAFE: Final = re.compile(r"[^\w.-]+")
 _ASCII_WORD: Final = re.compile(r"[!-~]+")
 _VARYING: Final = frozenset("/0123456789")
@@ -217,21 +212,17 @@ class PageContent:
 def content_of_page(fetched: Fetched, limits: Limits, parser: WarmParser | None = None) -> PageContent:
     """What a page holds; it is read in the sandbox.
 
-    Args:
-        fetched: the page.
-        limits: for reading it.
-        parser: whose child reads texts; other files, and what it takes too long over, have a child of their own.
+    The parser's child reads texts; other files, and what it takes too long over, have a child of their own.
 
     Raises:
         ParseError: no text can be read from it.
     """
     extension, data = EXTENSIONS[fetched.media_type], fetched.content
-    if extension not in _TEXTS:
-        return _content(data, fetched.url, extension, limits, None)
-    if fetched.charset:
+    is_text = extension in _TEXTS
+    if is_text and fetched.charset:
         with suppress(LookupError, UnicodeError):  # written as UTF-8, since the header is lost with what it says
             data = data.decode(fetched.charset).encode()
-    return _content(data, fetched.url, extension, limits, parser)
+    return _content(data, fetched.url, extension, limits, parser if is_text else None)
 
 
 def content_of_entry(candidate: Candidate, limits: Limits, parser: WarmParser | None = None) -> PageContent:
@@ -313,4 +304,4 @@ def file_name(url: str, extension: str) -> str:
     parsed = httpx.URL(url)
     path = PurePosixPath(parsed.path)
     path = path.with_suffix("") if path.suffix.lower() in {".html", ".htm", *EXTENSIONS.values()} else path
-    return _UNSAFE.sub("_", f"{parsed.host}{path}").strip("_.")[:_NAME_CHARACTERS] + extension
+    return _UNSAFE.sub("_", f"{parsed.host}{path}").strip("_.")[:150] + extension

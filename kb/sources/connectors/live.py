@@ -35,8 +35,6 @@ from retrieval.rerankers.guarded import searchable_text
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
-TTL_S: Final = 300.0
-SOURCES: Final = 200
 MAX_ENTRIES: Final = 100
 # Entries of a feed, of which those count that the source wants.
 LOOKED_AT: Final = 500
@@ -45,7 +43,7 @@ ENTRY_CHARACTERS, PAGE_CHARACTERS, TITLE_CHARACTERS = 20_000, 200_000, 500
 LIVE_KINDS: Final = frozenset({WebSource.Kind.PAGE, WebSource.Kind.FEED})
 
 
-CACHE: Final = LocMemCache("live sources", {"TIMEOUT": TTL_S, "OPTIONS": {"MAX_ENTRIES": SOURCES}})
+CACHE: Final = LocMemCache("live sources", {"TIMEOUT": 300.0, "OPTIONS": {"MAX_ENTRIES": 200}})
 
 
 def live_entries(
@@ -53,12 +51,8 @@ def live_entries(
 ) -> tuple[Candidate, ...]:
     """The present entries of a page or a feed; of other kinds none, which cannot be read while somebody waits.
 
-    Args:
-        source: its kind and address are what counts.
-        client: reads them.
-        seconds: that all of it may take.
-        limits: of the parser that reads a page; None: those of the sandbox, within `seconds`.
-        cache: what is in it is not asked for again.
+    All of it may take `seconds`; without `limits` those of the sandbox hold within these. What is in the cache is not asked
+    for again.
 
     Raises:
         FetchError: the address cannot be read, or not in that time.
@@ -102,7 +96,6 @@ def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limi
 READ_SECONDS: Final = 15.0
 MOST_PASSAGES: Final = 300
 RRF_K: Final = 60
-KEPT_SEARCHES: Final = 100
 
 CODES: Final = {
     FetchCode.TIMEOUT: DegradationCode.EXTERNAL_TIMEOUT,
@@ -126,8 +119,6 @@ class LiveSearch:
     Args:
         source: a page or a feed.
         kb: whose passages are cut alike, so that what is a document too is known for the same.
-        client: reads the source.
-        tokenizer: of the knowledge base.
         vectors: None: keywords alone rank.
     """
 
@@ -206,7 +197,7 @@ def _by_cosine(
     return np.argsort(-np.nan_to_num(cosines, nan=-1.0), kind="stable").astype(np.int64)
 
 
-@lru_cache(maxsize=KEPT_SEARCHES)
+@lru_cache(maxsize=100)
 def _indexed(
     entries: tuple[Candidate, ...], tokenizer: Any, cut: tuple[int, int]
 ) -> tuple[tuple[tuple[Candidate, str], ...], OkapiIndex]:

@@ -6,6 +6,7 @@ What reads them takes far longer than their length over pieces that were made fo
 import calendar
 import hashlib
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
@@ -51,7 +52,6 @@ class Markup(HTMLParser):
 
 
 def read_markup(page: str, url: str) -> Markup:
-    """The links and the date of a page that lies at `url`."""
     reader = Markup(url)
     reader.feed(page)
     return reader
@@ -59,15 +59,11 @@ def read_markup(page: str, url: str) -> Markup:
 
 def moment(words: str) -> datetime | None:
     """A date as pages and feeds write it, in UTC where no zone is named; None for what is none."""
-    words = words.strip()
-    try:
-        found = datetime.fromisoformat(words)
-    except ValueError:
-        try:
-            found = parsedate_to_datetime(words)
-        except ValueError:
-            return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(ValueError):
+            found = parse(words.strip())
+            return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return None
 
 
 def page_job(file: BinaryIO, filename: str, url: str) -> dict[str, Any]:
@@ -121,12 +117,7 @@ def text_of(markup: str) -> str:
 def feed_job(file: BinaryIO, media_type: str, charset: str, url: str, *, texts: int) -> list[dict[str, Any]] | None:
     """The child's side of `read_feed`: what the entries of a feed say; None for what is no feed.
 
-    Args:
-        file: its bytes. Of bytes themselves the library would first try whether they name a file.
-        media_type: of the answer's header.
-        charset: likewise; blank: none.
-        url: where it was found.
-        texts: of how many entries, the first ones, the text is wanted too.
+    It takes a file: of bytes themselves the library would first try whether they name one.
     """
     import feedparser  # noqa: PLC0415 - pages need none of it
 

@@ -28,12 +28,7 @@ _ABOUT_THE_HOST: Final = frozenset(
 
 
 class Robots:
-    """Reads the rules of a site once, and says of each address whether it may be read.
-
-    Args:
-        client: reads robots.txt itself.
-        deadline: for all that is read with it, where somebody waits.
-    """
+    """Reads the rules of a site once, and says of each address whether it may be read."""
 
     def __init__(self, client: WebClient, deadline: Deadline | None = None) -> None:
         self._client = client

@@ -19,12 +19,7 @@ from kb.base.errors import Rejected
 from kb.sources.admin import SourceAdmin
 from kb.sources.external.providers.fields import Field
 from kb.sources.external.providers.kinds import KINDS
-from kb.sources.external.services import (
-    external_source_check,
-    external_source_test,
-    external_source_update,
-    state_text,
-)
+from kb.sources.external.services import external_source_check, external_source_test, external_source_update, state_text
 from kb.sources.models import SearchProvider
 from kb.web.admin.scoped import column
 
@@ -93,9 +88,6 @@ SearchProviderForm.base_fields.update(SETTING_FIELDS)
 SearchProviderForm.declared_fields.update(SETTING_FIELDS)
 
 
-MOST_QUERY_CHARACTERS = 500
-
-
 @admin.register(SearchProvider)
 class SearchProviderAdmin(SourceAdmin):
     form = SearchProviderForm
@@ -118,7 +110,7 @@ class SearchProviderAdmin(SourceAdmin):
         form = self.tested_form(request, object_id, name="?")
         context: dict[str, Any] = {"form": form}
         if form.is_valid():
-            query = request.POST.get("test_query", "").strip()[:MOST_QUERY_CHARACTERS]
+            query = request.POST.get("test_query", "").strip()[:500]
             form.instance.settings = form.cleaned_data["settings"]
             tested = external_source_test(form.instance, query) if query else None
             context = {"tested": tested, "refusal": "" if query else _("Give a query to test with.")}

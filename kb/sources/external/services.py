@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from django.conf import settings
@@ -86,13 +86,7 @@ def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
 
 
 def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> ExternalTest:
-    """Sends a query to a source, saved or not. Nothing is kept.
-
-    Args:
-        source: with checked settings.
-        query: leaves the server.
-        seconds: that it may take.
-    """
+    """Sends a query to a source with checked settings, saved or not. Nothing is kept, and the query leaves the server."""
     started = time.monotonic()
     language = get_language() or "en"
 
@@ -103,16 +97,15 @@ def external_source_test(source: SearchProvider, query: str, *, seconds: float =
     # A library that looks for credentials may take longer than it is told to.
     thread = ThreadPoolExecutor(max_workers=1)
     try:
-        hits = thread.submit(ask).result(timeout=seconds + 1)
+        tested = ExternalTest(thread.submit(ask).result(timeout=seconds + 1))
     except ChannelUnavailable as error:
-        return ExternalTest(milliseconds=_since(started), error=message_of(error), code=error.code.value)
+        tested = ExternalTest(error=message_of(error), code=error.code.value)
     except TimeoutError:
         message = _("The source did not answer within %(seconds)d seconds: check its endpoint and credentials.")
-        reason = message % {"seconds": round(seconds)}
-        return ExternalTest(milliseconds=_since(started), error=reason, code="external_timeout")
+        tested = ExternalTest(error=message % {"seconds": round(seconds)}, code="external_timeout")
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
-    return ExternalTest(hits, _since(started))
+    return replace(tested, milliseconds=round((time.monotonic() - started) * 1_000))
 
 
 def state_text(source: SearchProvider) -> str:
@@ -147,7 +140,3 @@ def external_sources() -> Finding:
     if not allowed:
         return Finding(name, State.OK, "none may be asked: no query leaves this server")
     return Finding(name, State.OK, f"{enabled.count()} switched on; allowed: {', '.join(allowed)}")
-
-
-def _since(started: float) -> int:
-    return round((time.monotonic() - started) * 1_000)

@@ -57,8 +57,6 @@ FIELD_OF: Final = {
 
 
 class LinesField(forms.Field):
-    """Several texts, one a line."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(required=False, widget=UnfoldAdminTextareaWidget({"rows": 3, "spellcheck": "false"}), **kwargs)
 

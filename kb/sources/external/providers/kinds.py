@@ -53,10 +53,7 @@ KINDS: Final[Mapping[str, ProviderKind]] = {
 def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: int | None = None) -> dict[str, Any]:
     """The settings of a source, complete.
 
-    Args:
-        kind: of the source.
-        values: its settings.
-        knowledge_base_id: whose owner decides which stores are open to it; None: those that are open to all.
+    The owner of the knowledge base decides which stores are open to it; without one, those that are open to all are.
 
     Raises:
         Rejected: they cannot be used; says which and why.
@@ -103,13 +100,11 @@ def provider_of(source: SearchProvider) -> ExternalProvider:
 
 
 def not_installed(kind: ProviderKind) -> str:
-    """What whoever runs the server can do where a kind's library is missing."""
     message = _("The client library of %(kind)s is not installed: run `pip install 'zhiku[%(extra)s]'`.")
     return message % {"kind": kind.label, "extra": kind.extra}
 
 
 def not_allowed(kind: str) -> str:
-    """What whoever runs the server can do where a kind is not allowed."""
     return _(
         "This server may not send queries to “%(kind)s”: whoever runs it can allow it by EXTERNAL_PROVIDERS=%(kind)s."
     ) % {"kind": kind}

@@ -26,11 +26,7 @@ from retrieval.types import Analysis, ExternalHit
 
 @contextmanager
 def map_errors(source: str) -> Iterator[None]:
-    """Makes the library's errors those of a channel.
-
-    Raises:
-        ChannelUnavailable: with one of the codes EXTERNAL_...
-    """
+    """Raises the library's errors as ChannelUnavailable, with one of the codes EXTERNAL_..."""
     import requests  # noqa: PLC0415 - they come with the library, which is an optional extra
     from google.api_core import exceptions as google  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
@@ -66,11 +62,7 @@ _MOST_CHARACTERS: Final = 8_000
 
 
 def hit_of(result: Any) -> ExternalHit | None:
-    """A result; None for one without any text or title.
-
-    Args:
-        result: a `SearchResponse.SearchResult`, of a document or of a chunk.
-    """
+    """A `SearchResponse.SearchResult` of a document or of a chunk; None for one without any text or title."""
     if result.chunk and result.chunk.content:
         return _of_chunk(result)
     document = result.document
@@ -146,12 +138,10 @@ def _score(result: Any) -> float | None:
 
 
 def _cleaned(text: Any) -> str:
-    """Without the tags and references that snippets are marked up with."""
     return html.unescape(_TAGS.sub("", text)).strip() if isinstance(text, str) else ""
 
 
 def _as_dict(message: Any, name: str) -> dict[str, Any]:
-    """A field of the library's own kind of mapping as ours."""
     from google.protobuf import json_format  # type: ignore[import-untyped]  # noqa: PLC0415 - it comes with the library, which is an optional extra
 
     values: dict[str, Any] = json_format.MessageToDict(getattr(type(message).pb(message), name))
@@ -229,11 +219,7 @@ def installed() -> bool:
 
 
 def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
-    """Returns where the settings go together.
-
-    Args:
-        values: the settings.
-        owner: the name of the knowledge base's owner, asked for where an operator has named one.
+    """Returns where the settings go together; `owner` is asked where an operator has named one.
 
     Raises:
         Rejected: they do not, or name what an operator has not allowed.
@@ -262,12 +248,10 @@ def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
 
 def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
     """Whether an operator has opened a store to a knowledge base: by its project, its name in it, or both for one owner."""
-    project, store = values["project"], values["engine"] or values["data_store"]
-    for entry in settings.VERTEX_PROJECTS:
-        place, _at, name = entry.strip().partition("@")  # a user's name may hold a further one
-        if place in {project, f"{project}/{store}"} and (not name or name == owner()):
-            return True
-    return False
+    places = {values["project"], f"{values['project']}/{values['engine'] or values['data_store']}"}
+    # The name of a user may hold a further sign.
+    entries = (entry.strip().partition("@") for entry in settings.VERTEX_PROJECTS)
+    return any(place in places and (not name or name == owner()) for place, _at, name in entries)
 
 
 def googles(location: str) -> str:
@@ -275,12 +259,7 @@ def googles(location: str) -> str:
 
 
 class VertexSearch:
-    """One app or data store.
-
-    Args:
-        name: of the source.
-        values: checked settings.
-    """
+    """One app or data store, by checked settings."""
 
     kind = KIND
 
@@ -344,11 +323,7 @@ def _client(endpoint: str, transport: str, credentials_env: str) -> Any:
 
 
 def _credentials(name: str, *, is_plain: bool) -> Any:
-    """None: the library finds the default ones.
-
-    Raises:
-        DefaultCredentialsError: there are none where the variable says.
-    """
+    """None: the library finds the default ones. Raises DefaultCredentialsError where the variable names none."""
     import google.auth  # noqa: PLC0415
     from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
     from google.auth.exceptions import DefaultCredentialsError  # noqa: PLC0415

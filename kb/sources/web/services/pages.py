@@ -56,7 +56,6 @@ class Run(Job[WebSource]):
 
     @classmethod
     def claim(cls, source_id: int) -> "Run | None":
-        """Takes a source that waits for a worker; None if it does not."""
         job = WEB_SOURCES.claim(Q(pk=source_id), started_at=Coalesce(F("started_at"), timezone.now()))
         return cls(job.row, job.lease) if job else None
 
@@ -151,13 +150,9 @@ class Run(Job[WebSource]):
         return page
 
     def replace(self, page: WebPage, found: Mapping[str, str], data: bytes, *, gives_way: bool) -> str:
-        """Gives the document of a page its new text.
+        """Gives the document of a page, which is locked, its new text.
 
-        Args:
-            page: locked, in a transaction of the run.
-            found: the details of its change.
-            data: the file.
-            gives_way: whether the document is deleted where another of the knowledge base has the same text already.
+        Where another of the knowledge base has the same text already, it is deleted if it gives way.
 
         Returns:
             What to count it as: "changed", "deleted" or "failed".
@@ -328,13 +323,7 @@ class Preview:
 
 
 def web_source_preview(source: WebSource, client: WebClient, *, seconds: float = PREVIEW_SECONDS) -> Preview:
-    """Reads the first addresses of a source, saved or not, and writes nothing.
-
-    Args:
-        source: what to read.
-        client: reads it.
-        seconds: after which it shows what there is until then.
-    """
+    """Reads the first addresses of a source, saved or not, and writes nothing; after `seconds` it shows what there is."""
     deadline = Deadline(seconds)
     robots = Robots(client, deadline)
     listing = listing_of(source, client, deadline=deadline)
@@ -357,23 +346,23 @@ def _look(
     """An address, read or only looked up in robots.txt, and where it leads."""
     page = PreviewPage(candidate.url, candidate.title, published=candidate.published)
     try:
-        if not is_read:
-            if candidate.content is None:
-                robots.check(parse_url(candidate.url))
-            return page, ()
-        content = _content(candidate, client, robots, deadline)
+        if is_read:
+            content = _content(candidate, client, robots, deadline)
+            shown = PreviewPage(
+                candidate.url,
+                candidate.title or content.title,
+                content.text[:EXCERPT_CHARACTERS],
+                len(content.text),
+                candidate.published or content.published,
+            )
+            return shown, content.links
+        if candidate.content is None:
+            robots.check(parse_url(candidate.url))
     except (FetchError, ParseError) as error:
         if error.code == FetchCode.SLOW_PATTERN:
             raise
-        return replace(page, error=error), ()
-    shown = replace(
-        page,
-        title=candidate.title or content.title,
-        excerpt=content.text[:EXCERPT_CHARACTERS],
-        characters=len(content.text),
-        published=candidate.published or content.published,
-    )
-    return shown, content.links
+        page = replace(page, error=error)
+    return page, ()
 
 
 def _content(candidate: Candidate, client: WebClient, robots: Robots, deadline: Deadline) -> PageContent:

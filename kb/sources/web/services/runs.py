@@ -55,7 +55,6 @@ MOST_HELD: Final = 200
 EXCERPT_CHARACTERS: Final = 80
 SLICE_S: Final = 600.0
 MAX_ATTEMPTS: Final = 3
-FAILED: Final = WebSource.Status.FAILED
 # So many addresses in a row without an answer end a run: the site is out of reach.
 MAX_SILENT: Final = 5
 SILENT: Final = frozenset(
@@ -102,19 +101,19 @@ def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: 
 def _run(run: Run, client: WebClient, slice_s: float) -> bool:
     try:
         if run.source.attempts > MAX_ATTEMPTS:
-            run.end(FAILED, error=WORKER_LOST)
+            run.end(WebSource.Status.FAILED, error=WORKER_LOST)
             return False
         return Reader(run, client).read(slice_s)
     except LeaseLost:
         raise
     except FetchError as error:
-        run.end(FAILED, **error_fields(error))
+        run.end(WebSource.Status.FAILED, **error_fields(error))
     except OperationalError as error:
         logger.warning("web source %s waits for the database: %s", run.source.pk, error)
         run.wait()
     except Exception:
         logger.exception("web source %s could not be read", run.source.pk)
-        run.end(FAILED, error=INTERNAL_ERROR)
+        run.end(WebSource.Status.FAILED, error=INTERNAL_ERROR)
     return False
 
 

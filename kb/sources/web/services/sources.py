@@ -81,10 +81,7 @@ def web_source_check(source: WebSource) -> None:
 def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fields: Any) -> WebSource:
     """Creates a source, whose first run begins at once unless it is switched off.
 
-    Args:
-        knowledge_base: the caller has checked that the user may write there.
-        user: who made it.
-        fields: of the model.
+    The caller has checked that the user may write to the knowledge base.
 
     Raises:
         Rejected: the name is taken, or the address or an expression is none.
