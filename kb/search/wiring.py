@@ -33,7 +33,7 @@ from kb.providers import embedding_models as providers
 from kb.providers.embedding_models import TOKENIZERS_HELD, _load_tokenizer, tokenizer
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
 from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
-from kb.sources.external.providers.kinds import provider_of
+from kb.sources.external.services import provider_of
 from kb.sources.models import SearchProvider
 from retrieval.analysis import Analyser
 from retrieval.channels import (

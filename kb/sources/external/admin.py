@@ -18,8 +18,13 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 from kb.base.errors import Rejected
 from kb.sources.admin import SourceAdmin
 from kb.sources.external.providers.fields import Field
-from kb.sources.external.providers.kinds import KINDS
-from kb.sources.external.services import external_source_check, external_source_test, external_source_update, state_text
+from kb.sources.external.services import (
+    KINDS,
+    external_source_check,
+    external_source_test,
+    external_source_update,
+    state_text,
+)
 from kb.sources.models import SearchProvider
 from kb.web.admin.scoped import column
 

@@ -6,8 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
-from kb.sources.external.providers.kinds import KINDS
-from kb.sources.external.services import external_source_test, external_source_update, state_text
+from kb.sources.external.services import KINDS, external_source_test, external_source_update, state_text
 from kb.sources.models import SearchProvider
 from kb.web.api.fields import (
     StrictBooleanField,

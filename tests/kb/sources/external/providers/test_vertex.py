@@ -7,7 +7,7 @@ from google.cloud import discoveryengine_v1 as vertex
 from kb.base.errors import Rejected
 from kb.models import SearchProvider
 from kb.sources.external.providers import vertex as client
-from kb.sources.external.providers.kinds import checked_settings, provider_of
+from kb.sources.external.services import checked_settings, provider_of
 from retrieval.errors import ChannelUnavailable
 from retrieval.types import Analysis
 from tests.factories import make_kb, make_user
