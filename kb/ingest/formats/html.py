@@ -7,8 +7,7 @@ from typing import Any
 import trafilatura
 from lxml import etree, html
 
-from kb.ingest.formats.lines import flow
-from kb.ingest.formats.outline import Outline
+from kb.ingest.formats.outline import Outline, flow
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 

@@ -7,8 +7,7 @@ from itertools import takewhile
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kb.ingest.formats.lines import flow
-from kb.ingest.formats.outline import Outline
+from kb.ingest.formats.outline import Outline, flow
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument
 

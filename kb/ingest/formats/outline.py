@@ -1,6 +1,117 @@
-"""Collects headings and blocks of text into sections with heading paths."""
+"""What readers share: lines of a page joined into paragraphs, headings and blocks collected into sections."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
 
 from kb.ingest.parser.parsed import Section
+
+# Scripts that put no space between words.
+CJK = "\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
+_CJK_END = re.compile(f"[{CJK}“‘…—]")
+_CJK_START = re.compile(f"[{CJK}”’…—]")
+_CJK_LINE_BREAK = re.compile(f"(?<=[{CJK}])[^\\S\\n]*\\n\\s*(?=[{CJK}])")
+_HYPHENATED = re.compile(r"[^\W\d_]-")
+_SENTENCE_END = re.compile(r"[。！？；：.!?:;…][”’」』）》\"')\]]*$")
+LIST_MARK = re.compile(
+    r"^(?:[•●○■□◆▪–·*]\s*|-\s+|\(?\d{1,3}[.)、\uff0e]\s?(?!\d)|[（(][一二三四五六七八九十\d]{1,3}[)）]|[一二三四五六七八九十]{1,3}、"
+    r"|第[一二三四五六七八九十百千零〇\d]{1,7}[编章节条])"
+)
+
+# Thresholds in line heights or in shares of the usual line; they follow how books and office documents are set.
+_PARAGRAPH_STEP = 1.35
+_INDENT = 1.2
+_SIZE_CHANGE = 0.25
+_SHORT_LINE = 0.6
+_NEARLY_FULL_LINE = 0.95
+_NEIGHBOURS = 4
+_ROW_STEP = 3.5
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a page, in points; baseline counts upwards. A tabular line is a row of cells, with wide gaps between."""
+
+    text: str
+    left: float
+    right: float
+    baseline: float
+    height: float
+    tabular: bool = False
+
+    @property
+    def width(self) -> float:
+        return self.right - self.left
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    """One paragraph: Chinese lines meet without a space, others with one, and hyphenation is undone."""
+    joined = ""
+    for line in map(str.strip, lines):
+        if not joined or not line:
+            joined += line
+        elif _HYPHENATED.fullmatch(joined[-2:]):
+            joined = (joined[:-1] if line[0].islower() else joined) + line
+        elif _CJK_END.match(joined[-1]) or _CJK_START.match(line):
+            joined += line
+        else:
+            joined += f" {line}"
+    return joined
+
+
+def flow(text: str) -> str:
+    """Collapses white space as a browser does, but a source line may end between two Chinese characters."""
+    return re.sub(r"\s+", " ", _CJK_LINE_BREAK.sub("", text))
+
+
+def paragraphs(lines: Sequence[Line]) -> list[str]:
+    """Groups the lines of one page by spacing, indent, size, list marks and short last lines."""
+    if not lines:
+        return []
+    steps = [above.baseline - below.baseline for above, below in pairwise(lines)]
+    down = [step for step in steps if step > 0]
+    step = median_low(down) if len(down) > 1 else 0.0
+    full = sorted(line.width for line in lines)[3 * len(lines) // 4]
+    groups = [[lines[0]]]
+    for index in range(1, len(lines)):
+        if _starts_paragraph(lines, index, step, full):
+            groups.append([])
+        groups[-1].append(lines[index])
+    return [text for group in groups if (text := _joined(group))]
+
+
+def _joined(lines: Sequence[Line]) -> str:
+    texts = [line.text for line in lines]
+    return "\n".join(texts) if lines[0].tabular else join_lines(texts)
+
+
+def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: float) -> bool:
+    above, line = lines[index - 1], lines[index]
+    if _HYPHENATED.fullmatch(above.text[-2:]):
+        return False
+    height = max(above.height, line.height)
+    if above.tabular and line.tabular:
+        return not 0 < above.baseline - line.baseline <= _ROW_STEP * height
+    if above.tabular or line.tabular or LIST_MARK.match(line.text):
+        return True
+    if abs(above.height - line.height) > _SIZE_CHANGE * height:
+        return True
+    fall = above.baseline - line.baseline
+    if fall <= 0:  # the next column: a sentence may run on there
+        return bool(_SENTENCE_END.search(above.text))
+    is_apart = step > 0 and fall > _PARAGRAPH_STEP * step
+    return is_apart or line.left - above.left > _INDENT * height or _ends_early(lines, index - 1, full)
+
+
+def _ends_early(lines: Sequence[Line], index: int, full: float) -> bool:
+    """A last line is shorter than its neighbours; measured by width, so that columns do not matter."""
+    line = lines[index]
+    usual = max(full, *(near.width for near in lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]))
+    if line.width < _SHORT_LINE * usual:
+        return True
+    return bool(_SENTENCE_END.search(line.text)) and line.width < _NEARLY_FULL_LINE * usual
 
 
 class Outline:

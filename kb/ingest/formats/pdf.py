@@ -21,7 +21,7 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats.lines import LIST_MARK, Line, join_lines, paragraphs
+from kb.ingest.formats.outline import LIST_MARK, Line, join_lines, paragraphs
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 Path = tuple[str, ...]

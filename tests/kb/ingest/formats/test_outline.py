@@ -1,5 +1,141 @@
-from kb.ingest.formats.outline import Outline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kb.ingest.formats.outline import Line, Outline, flow, join_lines, paragraphs
 from kb.ingest.parser.parsed import Section
+
+FULL = 400
+
+
+def lines(*specifications, step=18):
+    """Lines down a page, each (text) or (text, changes to a full line)."""
+    made = []
+    for number, (text, changes) in enumerate(
+        specification if isinstance(specification, tuple) else (specification, {}) for specification in specifications
+    ):
+        values = {"left": 72, "right": 72 + FULL, "baseline": 800 - step * number, "height": 12} | changes
+        made.append(Line(text, **values))
+    return made
+
+
+def test_chinese_lines_meet_without_a_space():
+    assert join_lines(["机器学习是人工", "智能的分支，", "也是学科。"]) == "机器学习是人工智能的分支，也是学科。"
+
+
+def test_english_lines_meet_with_a_space():
+    assert join_lines(["the retrieval", " library "]) == "the retrieval library"
+
+
+def test_a_chinese_and_an_english_line_meet_without_a_space():
+    assert join_lines(["使用", "BM25"]) == "使用BM25"
+
+
+def test_hyphenation_before_a_small_letter_is_undone():
+    assert join_lines(["a hyphen-", "ated word"]) == "a hyphenated word"
+
+
+def test_a_hyphen_before_a_capital_or_a_digit_stays():
+    assert join_lines(["COVID-", "19 and", "Anglo-", "Saxon"]) == "COVID-19 and Anglo-Saxon"
+
+
+def test_a_dash_after_a_space_is_no_hyphenation():
+    assert join_lines(["pages 3 -", "seven"]) == "pages 3 - seven"
+
+
+def test_flow_drops_a_line_end_between_chinese_characters_only():
+    assert flow("中文\n  换行 空格\nand  english\nwords") == "中文换行 空格 and english words"
+
+
+def test_no_lines_give_no_paragraphs():
+    assert paragraphs([]) == []
+
+
+def test_full_lines_are_one_paragraph():
+    assert paragraphs(lines("第一行没有完", "第二行也没有", "第三行。")) == ["第一行没有完第二行也没有第三行。"]
+
+
+def test_a_short_line_that_ends_a_sentence_ends_the_paragraph():
+    short = {"right": 72 + 0.9 * FULL}
+    assert paragraphs(lines("第一行没有完", ("到此为止。", short), "新的一段")) == [
+        "第一行没有完到此为止。",
+        "新的一段",
+    ]
+
+
+def test_a_line_almost_full_that_ends_no_sentence_goes_on():
+    short = {"right": 72 + 0.9 * FULL}
+    assert paragraphs(lines("one line", ("and one", short), "more")) == ["one line and one more"]
+
+
+def test_a_very_short_line_stands_alone_like_a_heading():
+    assert paragraphs(lines(("第一部分", {"right": 130}), "正文很长", "还有正文")) == ["第一部分", "正文很长还有正文"]
+
+
+def test_an_indent_begins_a_paragraph():
+    assert paragraphs(lines("没有句号的一行", ("缩进的一行", {"left": 96}), "接着")) == [
+        "没有句号的一行",
+        "缩进的一行接着",
+    ]
+
+
+def test_a_wide_gap_between_lines_begins_a_paragraph():
+    made = lines("line one", "line two", "line three")
+    made.append(Line("below a gap", 72, 472, made[-1].baseline - 30, 12))
+    assert paragraphs(made) == ["line one line two line three", "below a gap"]
+
+
+def test_a_change_of_size_begins_a_paragraph():
+    assert paragraphs(lines(("A heading", {"height": 20}), "the body")) == ["A heading", "the body"]
+
+
+def test_list_marks_begin_a_paragraph():
+    made = lines("包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定", "3.5 percent")
+    assert paragraphs(made) == ["包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定3.5 percent"]
+
+
+def test_rows_of_a_table_stay_on_lines_of_their_own():
+    tabular = {"tabular": True}
+    assert paragraphs(lines(("甲 10", tabular), ("乙 20", tabular), "正文")) == ["甲 10\n乙 20", "正文"]
+
+
+def test_a_sentence_goes_on_in_the_next_column():
+    made = lines("left one", "left two", "left three")
+    made += [Line("right one", 300, 700, 800, 12), Line("right two", 300, 700, 782, 12)]
+    assert paragraphs(made) == ["left one left two left three right one right two"]
+
+
+def test_a_finished_sentence_ends_with_its_column():
+    assert paragraphs([Line("结束了。", 72, 472, 100, 12), Line("右栏", 300, 700, 800, 12)]) == ["结束了。", "右栏"]
+
+
+def test_a_hyphenated_line_never_ends_a_paragraph():
+    assert paragraphs(lines("a full line", ("hyphen-", {"right": 120}), "ated")) == ["a full line hyphenated"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(alphabet="中文。ab c.1", max_size=8), max_size=8))
+def test_joining_keeps_every_visible_character_but_hyphens(texts):
+    assert "".join(join_lines(texts).split()) == "".join("".join(texts).split())
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Line,
+            text=st.text(alphabet="中文。ab.1", min_size=1, max_size=8),
+            left=st.floats(0, 300),
+            right=st.floats(300, 600),
+            baseline=st.floats(0, 800),
+            height=st.floats(1, 30),
+            tabular=st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_paragraphs_keep_every_visible_character_in_order(made):
+    kept = "".join("".join(paragraphs(made)).split())
+    assert kept == "".join(line.text for line in made)
 
 
 def test_text_before_the_first_heading_has_no_path():
