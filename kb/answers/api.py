@@ -230,8 +230,6 @@ class ConversationFilters(Created, ListFilters):
     ),
 )
 class ConversationViewSet(ApiViewSet):
-    queryset = Conversation.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(conversation_overview(self.principal), ConversationSerializer, ConversationFilters)
 

@@ -107,7 +107,6 @@ ADDED = OpenApiExample("A reader", value={"username": "ann", "role": "viewer"}, 
 class MemberViewSet(ApiViewSet):
     """For owners: who else may see a knowledge base is no matter of its readers."""
 
-    queryset = Membership.objects.none()
     pagination_class = None
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -186,8 +185,6 @@ class InvitationFilters(ListFilters):
 )
 class InvitationViewSet(ApiViewSet):
     """Of the caller's own; an invitation to somebody else does not exist."""
-
-    queryset = Invitation.objects.none()
 
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         rows = Invitation.objects.visible_to(self.principal).select_related("knowledge_base", "invited_by")

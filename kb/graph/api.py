@@ -227,7 +227,6 @@ class EntityFilters(ListFilters):
     ),
 )
 class EntityViewSet(GraphViewSet):
-    queryset = Entity.objects.none()
     related = ("names",)
     row_class = EntitySerializer
     fields_class = EntityChangeSerializer
@@ -275,7 +274,6 @@ class FactFilters(ListFilters):
     destroy=extend_schema(summary="Delete a fact", responses=answers({204: None}, 403, 404)),
 )
 class FactViewSet(GraphViewSet):
-    queryset = GraphFact.objects.none()
     row_class = GraphFactSerializer
     fields_class = FactCreateSerializer
     filters = FactFilters
@@ -314,7 +312,6 @@ class ConceptFilters(ListFilters):
     ),
 )
 class ConceptViewSet(GraphViewSet):
-    queryset = Concept.objects.none()
     related = ("terms",)
     row_class = ConceptSerializer
     fields_class = ConceptChangeSerializer
@@ -332,7 +329,6 @@ class ConceptViewSet(GraphViewSet):
     ),
 )
 class GraphImportViewSet(ApiViewSet):
-    queryset = GraphFact.objects.none()
     parser_classes = [MultiPartParser]
 
     @action(detail=True, methods=["post"])

@@ -90,8 +90,6 @@ class TextSerializer(StrictSerializer):
     ),
 )
 class TokenizerViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
-
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return Response(as_values(tokenizer_state(one(KnowledgeBase.objects.visible_to(self.principal), pk))))
 
@@ -117,7 +115,6 @@ class TokenizerViewSet(ApiViewSet):
     )
 )
 class TokensViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
     post_reads = True
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

@@ -17,7 +17,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_http_methods
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.views import ChangeList
 from unfold.widgets import (
     UnfoldAdminFileFieldWidget,
     UnfoldAdminSelectWidget,
@@ -128,7 +127,6 @@ class GraphImportView(IntoKnowledgeBaseView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            opts=self.model_admin.opts,
             columns=[(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()],
             tables=[(table.value, message) for table, message in TABLES.items()],
             visible=KnowledgeBase.objects.visible_to(principal(self.request)),
@@ -269,18 +267,6 @@ class KindFilter(admin.SimpleListFilter):
         return queryset.filter(kind=self.value()) if self.value() else queryset
 
 
-class EntityChangeList(ChangeList):  # type: ignore[misc]
-    result_list: list[Any]
-
-    def get_results(self, request: HttpRequest) -> None:
-        """Counts the facts of the entities that are shown, and of no others."""
-        super().get_results(request)
-        self.result_list = list(self.result_list)
-        counts = fact_counts([entity.pk for entity in self.result_list])
-        for entity in self.result_list:
-            entity.fact_count = counts.get(entity.pk, 0)
-
-
 @admin.register(Entity)
 class EntityAdmin(GraphAdmin):
     form = EntityForm
@@ -300,8 +286,12 @@ class EntityAdmin(GraphAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Entity]:
         return super().get_queryset(request).select_related("knowledge_base").prefetch_related("names")
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
-        return EntityChangeList
+    def completed(self, request: HttpRequest, rows: Any) -> Any:  # noqa: ARG002
+        """Counts the facts of the entities that are shown, and of no others."""
+        counts = fact_counts([entity.pk for entity in rows])
+        for entity in rows:
+            entity.fact_count = counts.get(entity.pk, 0)
+        return rows
 
     def get_urls(self) -> list[URLPattern]:
         both = require_http_methods(["GET", "HEAD", "POST"])

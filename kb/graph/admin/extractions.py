@@ -32,7 +32,6 @@ class GraphExtractionAdmin(ReadOnlyAdmin):
     list_display = ("document_link", "state", "passages", "fact_count", "knowledge_base", "finished_at")
     list_display_links = None
     list_filter = (("document__knowledge_base", ScopedRelatedFilter), ("status", ChoicesDropdownFilter))
-    list_filter_submit = True
     list_select_related: ClassVar[Any] = ("document__knowledge_base",)
     search_fields = ("document__title", "document__source")
     search_help_text = gettext_lazy("Search by title or source")

@@ -15,7 +15,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
-from unfold.views import ChangeList
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import AlreadyThere, Rejected
@@ -48,19 +47,10 @@ URGENCY = Case(
 )
 
 
-class BatchChangeList(ChangeList):  # type: ignore[misc]
-    result_list: Any
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        self.result_list = with_progress(self.result_list)
-
-
 @admin.register(IngestBatch)
 class IngestBatchAdmin(ScopedModelAdmin):
     list_display = ("name", "state", "knowledge_base", "created_by", "created_at")
     list_filter = (("knowledge_base", ScopedRelatedFilter),)
-    list_filter_submit = True
     list_select_related = ("knowledge_base", "created_by")
     search_fields = ("name",)
     search_help_text = gettext_lazy("Search by name")
@@ -72,8 +62,8 @@ class IngestBatchAdmin(ScopedModelAdmin):
     class Media:
         js = ("kb/files.js",)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
-        return BatchChangeList
+    def completed(self, request: HttpRequest, rows: Any) -> Any:  # noqa: ARG002
+        return with_progress(rows)
 
     def get_urls(self) -> list[URLPattern]:
         return [

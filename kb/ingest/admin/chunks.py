@@ -20,7 +20,6 @@ from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 from django.views.generic import TemplateView
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.access.models import KnowledgeBase
@@ -46,6 +45,7 @@ from kb.ingest.services.duplicates import (
 )
 from kb.web.admin.scoped import (
     ConditionFilter,
+    ModelPage,
     ScopedAutocompleteFilter,
     ScopedModelAdmin,
     ScopedRelatedFilter,
@@ -75,8 +75,7 @@ Run = tuple[bool, str]
 """Whether a piece of a text is only in this one, and the piece."""
 
 
-class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
-    permission_required = ()
+class NearDuplicatesView(ModelPage, TemplateView):
     template_name = "ingest/chunk_duplicates.html"
 
     @property
@@ -113,7 +112,6 @@ class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: igno
         page = Paginator(found.groups, GROUPS_A_PAGE).get_page(self.request.GET.get("page"))
         return super().get_context_data(
             **kwargs,
-            opts=self.model_admin.opts,
             bases=self.bases,
             kb=self.kb,
             found=found,
@@ -194,10 +192,9 @@ def reason(error: ServiceError) -> str:
     return str(error)
 
 
-class ChunkSplitView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
+class ChunkSplitView(ModelPage, TemplateView):
     """Each boundary between two sentences is a box to tick; a cursor's place may be given in `?at=`."""
 
-    permission_required = ()
     template_name = "ingest/chunk_split.html"
 
     @property
@@ -339,7 +336,6 @@ class ChunkAdmin(ScopedModelAdmin):
         EditedFilter,
         QuestionsFilter,
     )
-    list_filter_submit = True
     actions = ("enable", "disable", "merge", "delete_selected")
     search_fields = ("text",)
     search_help_text = gettext_lazy("Search in the text")

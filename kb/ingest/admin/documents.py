@@ -1,6 +1,5 @@
 """Documents in the admin: list, form, progress, and the upload page for files and pasted text."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django import forms
@@ -24,7 +23,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from django.views.decorators.http import require_GET
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import KnowledgeBase
@@ -64,8 +62,6 @@ class FilesInput(forms.ClearableFileInput):
 
 
 class FilesField(forms.FileField):
-    """Any number of files."""
-
     widget = FilesInput
 
     def clean(self, data: Any, initial: Any = None) -> Any:
@@ -114,7 +110,6 @@ class UploadView(IntoKnowledgeBaseView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            opts=self.model_admin.opts,
             has_knowledge_base=self.writable.exists(),
             extensions=" ".join(SUPPORTED_EXTENSIONS),
             programs=" ".join(sorted(PROGRAM_EXTENSIONS)),
@@ -163,11 +158,6 @@ def _document_url(document_id: int) -> str:
     return reverse("admin:kb_document_change", args=[document_id])
 
 
-def unfinished_ids(documents: Sequence[Document]) -> str:
-    """The documents that a page has to ask about again, as the value of a query parameter."""
-    return ",".join(str(document.pk) for document in documents if document.status in Document.UNFINISHED)
-
-
 class ConceptsWidget(AutocompleteSelectMultiple):
     """Offers the concepts of one knowledge base."""
 
@@ -177,22 +167,16 @@ class ConceptsWidget(AutocompleteSelectMultiple):
         return f"{super().get_url()}?knowledge_base={self.knowledge_base_id}"
 
 
-class DocumentChangeList(ChangeList):  # type: ignore[misc]
-    @property
-    def unfinished_ids(self) -> str:
-        return unfinished_ids(self.result_list)
-
-
 @admin.register(Document)
 class DocumentAdmin(ScopedModelAdmin):
     list_display = ("name", "state", "chunks", "knowledge_base", "type_of_source", "file_size", "created_at")
     linked_lookups = frozenset({"batch__id__exact"})
+    unfinished = Document.UNFINISHED
     list_filter = (
         ("knowledge_base", ScopedRelatedFilter),
         ("status", ChoicesDropdownFilter),
         ("source_type", ChoicesDropdownFilter),
     )
-    list_filter_submit = True
     list_select_related = ("knowledge_base",)
     search_fields = ("title", "source")
     search_help_text = gettext_lazy("Search by title or source")
@@ -240,9 +224,6 @@ class DocumentAdmin(ScopedModelAdmin):
         rows: QuerySet[Document] = super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
         return rows
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
-        return DocumentChangeList
-
     def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "concepts":
@@ -275,7 +256,7 @@ class DocumentAdmin(ScopedModelAdmin):
         asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         documents = list(self.get_queryset(request).filter(pk__in=asked))
         rows = [{"document": each, "state": state_cell(each, swap=True)} for each in documents]
-        context = {"rows": rows, "unfinished_ids": unfinished_ids(documents)}
+        context = {"rows": rows, "unfinished_ids": self.unfinished_ids(documents)}
         return render(request, "ingest/document_progress.html", context)
 
     def download_view(self, request: HttpRequest, document: Document) -> Any:  # noqa: ARG002 - a page of a row
@@ -294,7 +275,7 @@ class DocumentAdmin(ScopedModelAdmin):
         own = {
             "document": row,
             "state": state_cell(row),
-            "unfinished_ids": unfinished_ids([row]),
+            "unfinished_ids": self.unfinished_ids([row]),
             "may_change": self.has_change_permission(request, row),
             "show_save_and_add_another": False,
             "may_retry": row.status not in Document.UNFINISHED,

@@ -41,7 +41,7 @@ from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.services.reindex import index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
 from kb.ingest.admin.documents import CUT_AGAIN, documents_url
-from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
+from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, preview_document, preview_text
 from kb.ingest.services.documents import cuttable, documents_recut
 from kb.ingest.services.indexing import outdated_documents
 from kb.profiles.models import RetrievalProfile
@@ -122,30 +122,22 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
-            **kwargs,
-            opts=self.model_admin.opts,
-            original=self.kb,
-            kb=self.kb,
-            may_edit=self.may_edit,
-            outdated=outdated_count(self.kb),
-            recut_url=recut_url(self.kb),
+            **kwargs, outdated=outdated_documents(self.kb).count(), recut_url=recut_url(self.kb)
         )
 
     def form_valid(self, form: ChunkPreviewForm) -> HttpResponse:
         if self.request.POST.get("action") == "save":
             return self._save(form)
+        text, document = form.cleaned_data["text"], form.documents.get(form.cleaned_data["document"])
         try:
-            preview = self._preview(form)
+            if text.strip() or document is None:
+                preview = preview_text(self.kb, text, form.chunking)
+            else:
+                preview = preview_document(self.kb, document, form.chunking)
         except Rejected as error:
             form.add_error(None, str(error))
             return self.form_invalid(form)
         return self.render_to_response(self.get_context_data(form=form, preview=preview))
-
-    def _preview(self, form: ChunkPreviewForm) -> Preview:
-        text, document = form.cleaned_data["text"], form.documents.get(form.cleaned_data["document"])
-        if text.strip() or document is None:
-            return preview_text(self.kb, text, form.chunking)
-        return preview_document(self.kb, document, form.chunking)
 
     def _save(self, form: ChunkPreviewForm) -> HttpResponse:
         if not self.may_edit:
@@ -166,38 +158,29 @@ def recut_url(kb: KnowledgeBase) -> str:
     return reverse("admin:kb_knowledgebase_recut", args=[kb.pk])
 
 
-def outdated_count(kb: KnowledgeBase) -> int:
-    return outdated_documents(kb).count()
-
-
-def _due_index(kb: Any) -> dict[str, Any] | None:
-    """What is known of an index that is missing; None where none is due."""
+def _vector_indexes(kb: Any) -> dict[str, Any]:
+    """What the index over the vectors of the content finds, and what is missing; few vectors need none."""
     if kb.chunk_count <= SHARE_TO_KEEP * settings.VECTOR_INDEX_MIN_ROWS:
-        return None
+        return {}
+    measured = VectorIndex.objects.filter(knowledge_base=kb.pk, model=kb.embedding_model)
+    row = measured.filter(kind=ChunkEmbedding.Kind.CONTENT).first()
     due = spaces_without_index(kb.pk)
-    if not due:
-        return None
-    under_way = builds_under_way()
+    under_way = builds_under_way() if due else {}
     return {
-        "vectors": sum(space.vectors for space in due),
-        "done": sum(min(under_way.get(space.index_name, 0), space.vectors) for space in due),
-        "is_being_built": any(space.index_name in under_way for space in due),
-    }
-
-
-def _measured_index(kb: Any) -> dict[str, Any] | None:
-    """What the index over the vectors of the content finds; None where it was not measured, as few vectors need none."""
-    if kb.chunk_count <= SHARE_TO_KEEP * settings.VECTOR_INDEX_MIN_ROWS:
-        return None
-    row = VectorIndex.objects.filter(
-        knowledge_base=kb.pk, model=kb.embedding_model, kind=ChunkEmbedding.Kind.CONTENT
-    ).first()
-    return row and {
-        "row": row,
-        "recall": f"{row.recall:.3f}",
-        "target": settings.VECTOR_RECALL_TARGET,
-        "is_low": row.is_used and row.recall < settings.VECTOR_RECALL_TARGET,
-        "is_exact": not row.is_used,
+        "vector_index": row
+        and {
+            "row": row,
+            "recall": f"{row.recall:.3f}",
+            "target": settings.VECTOR_RECALL_TARGET,
+            "is_low": row.is_used and row.recall < settings.VECTOR_RECALL_TARGET,
+            "is_exact": not row.is_used,
+        },
+        "due_index": due
+        and {
+            "vectors": sum(space.vectors for space in due),
+            "done": sum(min(under_way.get(space.index_name, 0), space.vectors) for space in due),
+            "is_being_built": any(space.index_name in under_way for space in due),
+        },
     }
 
 
@@ -209,18 +192,6 @@ class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
         field = super().render(name, value, {**(attrs or {}), "list": list_id}, renderer)
         options = format_html_join("", '<option value="{}"></option>', ((each,) for each in self.suggestions))
         return format_html('{}<datalist id="{}">{}</datalist>', field, list_id, options)
-
-
-def check_embedding_model(model_id: str) -> str:
-    """The model's id in its one spelling.
-
-    Raises:
-        ValidationError: it may not be used here, or could embed nothing; the message says what to do.
-    """
-    try:
-        return require_embedding_model(model_id)
-    except Rejected as error:
-        raise ValidationError(str(error)) from error
 
 
 class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
@@ -288,7 +259,10 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
                 self.initial["profile"] = self.instance.profile
 
     def clean_embedding_model(self) -> str:
-        return check_embedding_model(self.cleaned_data["embedding_model"])
+        try:
+            return require_embedding_model(self.cleaned_data["embedding_model"])
+        except Rejected as error:
+            raise ValidationError(str(error)) from error
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -310,6 +284,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     search_help_text = gettext_lazy("Search by name or description")
     list_filter = ("language",)
     list_filter_sheet = True
+    list_filter_submit = False
     list_before_template = "content/sharing/notice.html"
     change_form_outer_before_template = "ingest/knowledge_base_panel.html"
     warn_unsaved_form = True
@@ -383,13 +358,12 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             "tokenizer": tokenizer_text(row.tokenizer_id),
             "tokenizer_url": tokenizer_url(row),
             "stores_url": stores_url(row),
-            "outdated": outdated_count(row),
+            "outdated": outdated_documents(row).count(),
             "chunk_preview_url": chunk_preview_url(row),
             "recut_url": recut_url(row),
             "is_hashing": row.embedding_model == HASHING_MODEL_ID,
             "profile_description": _(row.profile.description) if row.profile.description else "",
-            "vector_index": _measured_index(row),
-            "due_index": _due_index(row),
+            **_vector_indexes(row),
             "recommended_model": recommended_embedding_model(row.language),
             "may_share": self.is_granted(request, row, "owned_by"),
             "may_leave": row.owner_id != request.user.pk

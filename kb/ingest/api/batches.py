@@ -177,7 +177,6 @@ class _FormOfFiles(ApiViewSet):
     """Files go to the disk as they come, however small, so that many of them take no memory."""
 
     rate_limit_kind = UPLOAD
-    queryset = IngestBatch.objects.none()
     parser_classes = [MultiPartParser, ShallowJSONParser]
     most_form_bytes = staticmethod(largest_upload_bytes)
 
@@ -275,7 +274,7 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
 )
 class BatchViewSet(_FormOfFiles):
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return self._detail(pk)
+        return Response(BatchDetailSerializer(self.described(pk)).data)
 
     @action(detail=True, methods=["post"])
     def files(self, request: Request, pk: int) -> HttpResponseBase:
@@ -303,7 +302,4 @@ class BatchViewSet(_FormOfFiles):
 
     def _steered(self, pk: int, steer: Callable[[IngestBatch], object]) -> Response:
         steer(self.editable(IngestBatch.objects.visible_to(self.principal), pk))
-        return self._detail(pk)
-
-    def _detail(self, pk: int) -> Response:
         return Response(BatchDetailSerializer(self.described(pk)).data)

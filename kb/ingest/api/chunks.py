@@ -188,7 +188,6 @@ class DuplicatesSerializer(serializers.Serializer[Any]):
     ),
 )
 class ChunkViewSet(ApiViewSet):
-    queryset = Chunk.objects.none()
     pagination_class = None
 
     def retrieve(self, request: Request, pk: int) -> Response:
@@ -249,8 +248,6 @@ class ChunkViewSet(ApiViewSet):
     ),
 )
 class ChunkMergeViewSet(ApiViewSet):
-    queryset = Document.objects.none()
-
     @action(detail=True, methods=["post"])
     def merge(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         rows: QuerySet[Any] = Document.objects.visible_to(self.principal).select_related("knowledge_base")
@@ -269,8 +266,6 @@ class ChunkMergeViewSet(ApiViewSet):
     ),
 )
 class BulkChunksViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
-
     @action(detail=True, methods=["post"])
     def change(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
@@ -293,8 +288,6 @@ class BulkChunksViewSet(ApiViewSet):
     ),
 )
 class NearDuplicatesViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
-
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
         return Response(as_values(near_duplicates(kb)))
@@ -343,7 +336,6 @@ class ChunkPreviewRequestSerializer(ChunkingSerializer):
     )
 )
 class ChunkPreviewViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
     post_reads = True
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

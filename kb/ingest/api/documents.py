@@ -160,8 +160,6 @@ class DocumentChangeSerializer(DocumentDetailsSerializer):
 
 
 class DescribesDocuments(ApiViewSet):
-    queryset = Document.objects.none()
-
     def described(self, pk: int) -> dict[str, Any]:
         return DocumentSerializer(one(document_overview(self.principal), pk)).data
 

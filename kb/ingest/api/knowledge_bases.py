@@ -172,8 +172,6 @@ class KnowledgeBaseFilters(Created, ListFilters):
     ),
 )
 class KnowledgeBaseViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(knowledge_base_overview(self.principal), KnowledgeBaseSerializer, KnowledgeBaseFilters)
 

@@ -156,12 +156,6 @@ class Passage:
         return self.pages[max(0, bisect_right(self.starts, offset) - 1)]
 
 
-def by_page(document: ParsedDocument) -> Iterator[Section]:
-    """Neighbours under one heading and on one page as one text, so that short ones share a chunk."""
-    for group in _neighbours(document, lambda section: (section.page, section.heading_path)):
-        yield Section(SEPARATOR.join(section.text for section in group), group[0].page, group[0].heading_path)
-
-
 def by_heading(document: ParsedDocument) -> Iterator[Passage]:
     """Neighbours under one heading as one text, whatever pages they are on."""
     for group in _neighbours(document, lambda section: section.heading_path):
@@ -211,10 +205,10 @@ _SEPARATORS: Final = (
 def split_pages(
     cut: Callable[[str, ChunkSettings], Iterator[str]], document: ParsedDocument, settings: ChunkSettings
 ) -> Iterator[Piece]:
-    """No chunk crosses a heading or a page, or is longer than `cut` makes it."""
-    for section in by_page(document):
-        for text in cut(section.text, settings):
-            yield text, section.page, section.heading_path, None, ()
+    """No chunk crosses a heading or a page, or is longer than `cut` makes it; short neighbours share one."""
+    for group in _neighbours(document, lambda section: (section.page, section.heading_path)):
+        for text in cut(SEPARATOR.join(section.text for section in group), settings):
+            yield text, group[0].page, group[0].heading_path, None, ()
 
 
 def split_text(text: str, settings: ChunkSettings) -> Iterator[str]:
@@ -294,7 +288,11 @@ def split_tokens(text: str, settings: ChunkSettings) -> Iterator[str]:
             if last == len(ends):
                 first = last
                 break
-            first = _first_token(piece, ends, max(first + 1, last - settings.overlap), last)
+            first = max(first + 1, last - settings.overlap)
+            while first < last and _divides_word(
+                piece, ends[first - 1]
+            ):  # an overlap begins behind a word that it divides
+                first += 1
         # Where a piece was read to its end there is nothing left to read again.
         begin += ends[first - 1] if 0 < first < len(ends) else len(piece)
 
@@ -310,13 +308,6 @@ def _last_token(text: str, ends: list[int], first: int, last: int, settings: Chu
     while last > first + 1 and settings.token_counter(text[start : ends[last - 1]].strip()) > settings.size:
         last -= 1
     return last
-
-
-def _first_token(text: str, ends: list[int], first: int, last: int) -> int:
-    """The beginning of an overlap: behind a word that it would divide."""
-    while first < last and _divides_word(text, ends[first - 1]):
-        first += 1
-    return first
 
 
 def _divides_word(text: str, place: int) -> bool:

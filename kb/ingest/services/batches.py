@@ -2,8 +2,9 @@
 
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -146,7 +147,6 @@ def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
 
 
 def waiting_ids(batch_id: int, *, after: int, limit: int) -> list[int]:
-    """The next documents of an upload that wait, by id."""
     rows = Document.objects.filter(batch=batch_id, status=Status.PENDING, pk__gt=after, batch__paused=False)
     return list(rows.order_by("pk").values_list("pk", flat=True)[:limit])
 
@@ -207,15 +207,15 @@ def batch_add(
         AlreadyThere: the knowledge base holds the same bytes.
         Rejected: the file is too large, or of a type that cannot be read.
     """
-    details = details_of(batch, [name]).get(name)
+    details = details_of(batch, [name]).get(name) or FileDetails()
     return document_add(
         knowledge_base=batch.knowledge_base,
         file=file,
         name=name,
         user=user,
-        title=details.title if details else "",
-        metadata={**(details.metadata if details else {}), **({"path": name} if "/" in name else {})},
-        tags=list(details.tags) if details else [],
+        title=details.title,
+        metadata={**details.metadata, **({"path": name} if "/" in name else {})},
+        tags=list(details.tags),
         source_type=source_type,
         batch=batch,
     )
@@ -243,7 +243,7 @@ def batch_add_many(
     Returns:
         The ids of the documents that are new, and of those that held a file's bytes already, by its name.
     """
-    described = details_of(batch, [file.name for file in files])
+    described = defaultdict(FileDetails, details_of(batch, [file.name for file in files]))
     digests = []
     for file in files:
         with file.path.open("rb") as opened:
@@ -253,7 +253,19 @@ def batch_add_many(
         known = dict(same.values_list("sha256", "pk"))
         first = {digest: file for digest, file in reversed([*zip(digests, files, strict=True)]) if digest not in known}
         drafts = [
-            _draft(batch, file, digest, described.get(file.name), user, source_type) for digest, file in first.items()
+            Document(
+                knowledge_base=batch.knowledge_base,
+                batch=batch,
+                title=file.title or described[file.name].title,
+                source=source_of_name(file.name),
+                source_type=source_type,
+                metadata={**described[file.name].metadata, **file.metadata},
+                tags=list(dict.fromkeys([*file.tags, *described[file.name].tags])),
+                size=file.path.stat().st_size,
+                sha256=digest,
+                created_by=user,
+            )
+            for digest, file in first.items()
         ]
         try:
             _store(drafts, list(first.values()), hold)
@@ -266,39 +278,18 @@ def batch_add_many(
     return [document.pk for document in drafts], again
 
 
-def _draft(
-    batch: IngestBatch, file: NewFile, digest: str, details: FileDetails | None, user: User | None, source_type: str
-) -> Document:
-    return Document(
-        knowledge_base=batch.knowledge_base,
-        batch=batch,
-        title=file.title or (details.title if details else ""),
-        source=source_of_name(file.name),
-        source_type=source_type,
-        metadata={**(details.metadata if details else {}), **file.metadata},
-        tags=list(dict.fromkeys([*file.tags, *(details.tags if details else ())])),
-        size=file.path.stat().st_size,
-        sha256=digest,
-        created_by=user,
-    )
-
-
 def _store(drafts: Sequence[Document], files: Sequence[NewFile], hold: Callable[[], None]) -> None:
     """Stores the bytes, then the rows; without the rows the bytes go again."""
-    stored: list[Document] = []
-    try:
+    with ExitStack() as on_failure:
         for document, file in zip(drafts, files, strict=True):
+            on_failure.callback(document.file.delete, save=False)
             with file.path.open("rb") as opened:
-                stored.append(document)
                 document.file.save(document.source, File(opened), save=False)
         with transaction.atomic():
             hold()
             copy_rows(Document, drafts)
             after_commit(_announce, drafts)
-    except BaseException:
-        for document in stored:
-            document.file.delete(save=False)
-        raise
+        on_failure.pop_all()
 
 
 def _announce(created: Sequence[Document]) -> None:
@@ -308,45 +299,29 @@ def _announce(created: Sequence[Document]) -> None:
         BM25Store().expire(created[0].knowledge_base_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A file that became no document.
-
-    Attributes:
-        name: as it was sent.
-        code: stable.
-        message: a sentence to act on.
-        document_id: of the document that holds the same bytes, if that is why.
-    """
-
-    name: str
-    code: str
-    message: str
-    document_id: int | None = None
-
-
 def batch_add_files(
     batch: IngestBatch,
     files: Sequence[tuple[str, "File[bytes]"]],
     *,
     user: User | None,
     source_type: str = Document.SourceType.BOOK,
-) -> list[Refused]:
+) -> list[dict[str, Any]]:
     """Takes files into an upload, each with the name, and the folders, that it is known by.
 
     Returns:
-        Those that became no document; one that this upload has already is not among them, so that a request whose answer
-        was lost can be sent again.
+        Those that became no document, with code, message and `document_id` of the one that holds the same bytes. One that
+        this upload has already is not among them, so that a request whose answer was lost can be sent again.
     """
-    refused = []
+    refused: list[dict[str, Any]] = []
     for name, file in files:
         try:
             batch_add(batch, file, name, user=user, source_type=source_type)
         except AlreadyThere as error:
             if not Document.objects.filter(pk=error.document_id, batch=batch).exists():
-                refused.append(Refused(name, "known", str(error), error.document_id))
+                note = {"code": "known", "message": str(error), "document_id": error.document_id}
+                refused.append({"name": name, **note})
         except Rejected as error:
-            refused.append(Refused(name, error.code, str(error)))
+            refused.append({"name": name, "code": error.code, "message": str(error), "document_id": None})
     return refused
 
 
@@ -431,9 +406,7 @@ def _batch_of(archive: Document) -> IngestBatch:
     """The archive's upload; one of its own where it came alone."""
     if archive.batch is not None:
         return archive.batch
-    batch = IngestBatch.objects.create(
-        knowledge_base=archive.knowledge_base, name=archive.source[:200], created_by=archive.created_by
-    )
+    batch = batch_create(knowledge_base=archive.knowledge_base, name=archive.source, user=archive.created_by)
     Document.objects.filter(pk=archive.pk).update(batch=batch)
     archive.batch = batch
     return batch

@@ -169,6 +169,5 @@ def _preview(drafts: Sequence[ChunkDraft], kept: frozenset[int] = frozenset()) -
 
 
 def _overlap(previous: str, text: str) -> int:
-    """How much of the end of a text opens the next."""
     sizes = range(min(len(previous), len(text) - 1), 0, -1)
     return next((size for size in sizes if previous.endswith(text[:size])), 0)

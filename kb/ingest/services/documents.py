@@ -198,7 +198,6 @@ def document_update(document: Document, **changes: Any) -> None:
 
 
 def document_delete(document: Document) -> None:
-    """Deletes a document with its chunks, their vectors, and its file."""
     documents_delete(Document.objects.filter(pk=document.pk))
 
 
@@ -415,20 +414,6 @@ class WholeDocument:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     created_by: User | None = None
 
-    def of(self, kb: KnowledgeBase) -> Document:
-        return Document(
-            knowledge_base=kb,
-            title=self.title[:TITLE_CHARACTERS],
-            source=self.source[:SOURCE_CHARACTERS],
-            mime="text/plain",
-            size=len(self.text.encode()),
-            sha256=self.sha256,
-            metadata=dict(self.metadata),
-            status=Status.READY,
-            progress=100,
-            created_by=self.created_by,
-        )
-
 
 def batches(items: Iterable[T]) -> Iterator[list[T]]:
     """As many at once as are embedded and written together."""
@@ -449,7 +434,21 @@ def write_whole_documents(
     if not documents:
         return
     model = embedder(kb.embedding_model)
-    rows = [document.of(kb) for document in documents]
+    rows = [
+        Document(
+            knowledge_base=kb,
+            title=document.title[:TITLE_CHARACTERS],
+            source=document.source[:SOURCE_CHARACTERS],
+            mime="text/plain",
+            size=len(document.text.encode()),
+            sha256=document.sha256,
+            metadata=dict(document.metadata),
+            status=Status.READY,
+            progress=100,
+            created_by=document.created_by,
+        )
+        for document in documents
+    ]
     sources = [
         Source(searchable_text(row.title, (), document.text), document.text)
         for row, document in zip(rows, documents, strict=True)

@@ -89,7 +89,6 @@ def duplicate_scan_request(kb: KnowledgeBase) -> None:
 
 
 def duplicate_scan_run(kb_id: int) -> None:
-    """Looks for the near-duplicates of a knowledge base and keeps what it finds."""
     kb = KnowledgeBase.objects.filter(pk=kb_id).first()
     if kb is None:
         return

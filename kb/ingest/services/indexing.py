@@ -304,7 +304,6 @@ def _prepare_and_write(batch: DocumentBatch, plans: Sequence[Recut]) -> None:
 
 
 def _prepare(batch: DocumentBatch, chunks: Iterable[Chunk]) -> dict[Source, Prepared]:
-    """Runs tokenizer and model over chunks, and shows how far they are."""
     sources = list(dict.fromkeys(map(source_of, chunks)))
     batch.report(Stage.TOKENIZE, 20)
     prepared = prepare(
@@ -329,7 +328,6 @@ def _write(batch: DocumentBatch, plans: Sequence[Recut], prepared: Mapping[Sourc
 
 
 def _index_chunks(batch: DocumentBatch, job: DocumentJob) -> None:
-    """Indexes the chunks that the document has, as they are."""
     chunks = list(Chunk.objects.filter(document=job.document).select_related("document").order_by("position"))
     by_source = _prepare(batch, chunks)
     pairs = [(chunk, by_source[source_of(chunk)]) for chunk in chunks]
@@ -385,7 +383,6 @@ def _limits() -> Limits:
 
 
 def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocument:
-    """Reads a document's file, in a child of its own or in the one of a parser."""
     with local_file(document.file) as path:
         return parser.parse(path, document.source) if parser else parse_file(path, document.source, limits=_limits())
 

@@ -68,7 +68,6 @@ def is_touched(chunk: Chunk) -> bool:
 
 
 def _merge_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
-    """A larger chunk has the edits, questions and keywords of those that it holds."""
     text = whole.text
     for member in members:
         if member.cut_text:
@@ -86,7 +85,6 @@ def _merge_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
 
 
 def _split_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
-    """Smaller chunks have their part of the edit, and the questions and keywords that suit them."""
     for member in members:
         text = member.text
         if whole.cut_text:
@@ -168,14 +166,12 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     drafts = _pinned(document, before, cut, old_hashes, drafts)
     paired = pairs(old_hashes, [hash_content(draft.text) for draft in drafts])
     chunks = [
-        _survivor(before[paired[position]], draft) if position in paired else _new_chunk(document, draft)
+        _chunk_of(document, draft, before[paired[position]] if position in paired else None)
         for position, draft in enumerate(drafts)
     ]
     fresh = [position for position in range(len(drafts)) if position not in paired]
     lost = sorted(set(range(len(before))).difference(paired.values()))
     edits_carried, disabled_carried = carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
-    for chunk in chunks:
-        chunk.document = document
     kept = [before[each] for each in paired.values()]
     survival = Survival(
         kept=len(kept),
@@ -215,30 +211,22 @@ def _pinned(
     return pin_texts(drafts, pins, embedder(document.knowledge_base.embedding_model).count_tokens) if pins else drafts
 
 
-def _survivor(chunk: Chunk, draft: ChunkDraft) -> Chunk:
-    kept = copy.copy(chunk)
-    kept.position, kept.page, kept.heading_path = draft.position, draft.page, stored_path(draft.heading_path)
-    if kept.cut_text:
-        kept.cut_text = draft.text
+def _chunk_of(document: Document, draft: ChunkDraft, former: Chunk | None) -> Chunk:
+    """A new chunk, or a copy of the former one of the same text, which keeps what a curator did."""
+    if former:
+        chunk = copy.copy(former)
     else:
-        kept.text, kept.token_count = draft.text, draft.token_count
-    if draft.questions and not kept.own_questions:
-        kept.questions = list(draft.questions)
-    return kept
-
-
-def _new_chunk(document: Document, draft: ChunkDraft) -> Chunk:
-    return Chunk(
-        knowledge_base_id=document.knowledge_base_id,
-        position=draft.position,
-        text=draft.text,
-        cut_text="",
-        page=draft.page,
-        heading_path=stored_path(draft.heading_path),
-        questions=list(draft.questions),
-        content_hash=hash_content(draft.text),
-        token_count=draft.token_count,
-    )
+        key = hash_content(draft.text)
+        chunk = Chunk(knowledge_base_id=document.knowledge_base_id, cut_text="", content_hash=key)
+    chunk.document = document
+    chunk.position, chunk.page, chunk.heading_path = draft.position, draft.page, stored_path(draft.heading_path)
+    if chunk.cut_text:
+        chunk.cut_text = draft.text
+    else:
+        chunk.text, chunk.token_count = draft.text, draft.token_count
+    if draft.questions and not chunk.own_questions:
+        chunk.questions = list(draft.questions)
+    return chunk
 
 
 def stored_path(heading_path: Iterable[str]) -> list[str]:

@@ -4,9 +4,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -30,19 +29,14 @@ _PLAIN_NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 PIECE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
-    name: str
-    title: str = ""
-    tags: tuple[str, ...] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-
-def read_table(data: bytes) -> list[Described]:
+def read_table(data: bytes) -> list[FileDetails]:
     """Reads CSV with a header: `filename`, and any of `title`, `tags` (between semicolons) and `metadata` (a JSON object).
 
     Every further column is an entry of the metadata under its own name: as numbers where each of its cells is one, else as
     texts. An empty cell says nothing.
+
+    Returns:
+        What it says of each file, not saved and of no upload yet.
 
     Raises:
         Rejected: it is too large, has no column `filename`, or a row cannot be taken, which is named.
@@ -74,17 +68,16 @@ def read_table(data: bytes) -> list[Described]:
     return rows
 
 
-def batch_describe(batch: IngestBatch, rows: Iterable[Described]) -> int:
+def batch_describe(batch: IngestBatch, rows: Sequence[FileDetails]) -> int:
     """Keeps a table for the files that come, and gives those that are here what it says.
 
     Returns:
         How many documents are here that it names.
     """
+    for row in rows:
+        row.batch = batch
     FileDetails.objects.bulk_create(
-        [
-            FileDetails(batch=batch, name=row.name, title=row.title, tags=list(row.tags), metadata=row.metadata)
-            for row in rows
-        ],
+        rows,
         batch_size=PIECE,
         update_conflicts=True,
         unique_fields=["batch", "name"],
@@ -117,19 +110,20 @@ def _changes(document: Document, row: FileDetails) -> dict[str, Any]:
     return {name: value for name, value in said.items() if getattr(document, name) != value}
 
 
-def _described(line: int, row: Mapping[str | None, Any]) -> Described:
+def _described(line: int, row: Mapping[str | None, Any]) -> FileDetails:
     cells = {str(name): value.strip() for name, value in row.items() if name and isinstance(value, str)}
     if None in row:
         raise _refused(line, _("it has more cells than the header"))
     name = cells[NAME].replace("\\", "/").removeprefix("./")
-    tags = tuple(tag.strip() for tag in cells.get(TAGS, "").replace("；", ";").split(";") if tag.strip())
+    tags = [tag.strip() for tag in cells.get(TAGS, "").replace("；", ";").split(";") if tag.strip()]
     title = cells.get(TITLE, "")
     if len(name) > 1_000 or len(title) > 500 or any(len(tag) > TAG_CHARACTERS for tag in tags) or len(tags) > 50:
         raise _refused(line, _("a name, title or tag is too long, or there are more than 50 tags"))
     if not all(map(is_storable, cells.values())):
         raise _refused(line, _("it holds a character that cannot be stored"))
     own = {key: value for key, value in cells.items() if key not in (NAME, TITLE, TAGS, METADATA) and value}
-    return Described(name, title, tags, {**_metadata(line, cells.get(METADATA, "")), **own})
+    metadata = {**_metadata(line, cells.get(METADATA, "")), **own}
+    return FileDetails(name=name, title=title, tags=tags, metadata=metadata)
 
 
 def _number(cell: str) -> int | float | None:

@@ -18,7 +18,7 @@ from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, unsupported_name
 from kb.ingest.services.batches import PIECE, NewFile, batch_add_many, batch_create, waiting_ids
 from kb.ingest.services.documents import check_file, source_of_name
 from kb.ingest.services.indexing import index_document, index_documents
-from kb.ingest.services.tables import Described, batch_describe, read_table
+from kb.ingest.services.tables import batch_describe, read_table
 from kb.jobs.leases import workers
 from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, one_of
 
@@ -119,8 +119,11 @@ class Command(KnowledgeBaseCommand):
         name = readable(paths[0].resolve().name) if len(paths) == 1 else f"{len(paths)} paths"
         batch = batch_create(knowledge_base=kb, name=name, user=kb.owner)
         taken = Taken(batch.pk)
-        if options["table"]:
-            batch_describe(batch, _table(options["table"]))
+        if table := options["table"]:
+            try:
+                batch_describe(batch, read_table(table.read_bytes()))
+            except (Rejected, OSError) as error:
+                raise CommandError(f"{table}: {error}") from error
         with self.progress_bar(total=len(files), unit="files") as bar:
             for start in range(0, len(files), PIECE):
                 piece = files[start : start + PIECE]
@@ -181,13 +184,6 @@ def _is_taken(found: Found, taken: Taken) -> bool:
         taken.refused.append(f"{found.path}: {error}")
         return False
     return True
-
-
-def _table(path: Path) -> list[Described]:
-    try:
-        return read_table(path.read_bytes())
-    except (Rejected, OSError) as error:
-        raise CommandError(f"{path}: {error}") from error
 
 
 def _index(batch: IngestBatch, taken: Taken) -> None:

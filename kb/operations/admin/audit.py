@@ -26,7 +26,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET
 from django.views.generic import FormView
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, FieldTextFilter, RangeDateFilter
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import MODELS, AuditEntry, KnowledgeBase
@@ -36,7 +35,7 @@ from kb.content.models import Document
 from kb.operations.services.archives.export import archive_name, export_open
 from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
-from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.scoped import ModelPage, ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
 from kb.web.admin.site import add_part
 
 
@@ -130,7 +129,6 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         ("at", DaysFilter),
     )
     linked_lookups = frozenset({"object_id"})  # of an object's history
-    list_filter_submit = True
     list_filter_sheet = True
     search_fields = ("object_name", "object_id", "request_id")
     search_help_text = gettext_lazy("Search by name, id or request")
@@ -216,16 +214,15 @@ class ArchiveForm(forms.Form):
     )
 
 
-class ImportArchiveView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+class ImportArchiveView(ModelPage, FormView):  # type: ignore[type-arg]
     title = gettext_lazy("Import a knowledge base")
-    permission_required = ()
     template_name = "operations/archives/import.html"
     form_class = ArchiveForm
     rate_limit_kind = UPLOAD
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
-        return super().get_context_data(**kwargs, opts=self.model_admin.opts, max_megabytes=megabytes)
+        return super().get_context_data(**kwargs, max_megabytes=megabytes)
 
     def form_valid(self, form: ArchiveForm) -> HttpResponse:
         given = form.cleaned_data

@@ -78,8 +78,6 @@ class AuditFilters(ListFilters):
     ),
 )
 class AuditViewSet(ApiViewSet):
-    queryset = AuditEntry.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(AuditEntry.objects.visible_to(self.principal), AuditEntrySerializer, AuditFilters)
 

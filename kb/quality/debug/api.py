@@ -26,7 +26,6 @@ class FoundByListSerializer(serializers.Serializer[Any]):
 
 
 class ChunkQueriesViewSet(ApiViewSet):
-    queryset = Chunk.objects.none()
     pagination_class = None
 
     @extend_schema(

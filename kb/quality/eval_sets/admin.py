@@ -21,7 +21,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET
 from django.views.generic import TemplateView
 from unfold.decorators import action
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import (
     UnfoldAdminFileFieldWidget,
     UnfoldAdminSelectWidget,
@@ -46,7 +45,15 @@ from kb.quality.eval_sets.services.queries import (
     query_update,
 )
 from kb.quality.models import EvalQuery, EvalSet, Judgment
-from kb.web.admin.scoped import IntoKnowledgeBaseForm, IntoKnowledgeBaseView, column, principal, row_id, row_ids
+from kb.web.admin.scoped import (
+    IntoKnowledgeBaseForm,
+    IntoKnowledgeBaseView,
+    ModelPage,
+    column,
+    principal,
+    row_id,
+    row_ids,
+)
 from retrieval.eval.judged_sets import Layout
 
 FIELDS = {"name_taken": "replace", "name_too_long": "name"}
@@ -87,7 +94,7 @@ class ImportView(IntoKnowledgeBaseView):
         return super().get_initial() | {"name": self.request.GET.get("name", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**kwargs, opts=self.model_admin.opts, has_knowledge_base=self.writable.exists())
+        return super().get_context_data(**kwargs, has_knowledge_base=self.writable.exists())
 
     def form_valid(self, form: ImportForm) -> HttpResponse:
         given = form.cleaned_data
@@ -123,10 +130,8 @@ CHUNKS_READ = 2_000
 TAKEN_BACK = "none"
 
 
-class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
+class OfSetView(ModelPage, TemplateView):
     """A page of one set. Whoever sees the set sees it; only editors may post."""
-
-    permission_required = ()
 
     @cached_property
     def eval_set(self) -> Any:
@@ -143,7 +148,6 @@ class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            opts=self.model_admin.opts,
             original=self.eval_set,
             eval_set=self.eval_set,
             kb=self.eval_set.knowledge_base,

@@ -194,8 +194,6 @@ class EvalSetFilters(ListFilters):
     ),
 )
 class EvalSetViewSet(OfSetViewSet):
-    queryset = EvalSet.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(eval_set_overview(self.principal), EvalSetSerializer, EvalSetFilters)
 
@@ -256,8 +254,6 @@ class EvalQueryFilters(ListFilters):
     ),
 )
 class EvalQueryViewSet(OfSetViewSet):
-    queryset = EvalQuery.objects.none()
-
     def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(
             eval_query_overview(self.principal, self.visible_set(pk)), EvalQuerySerializer, EvalQueryFilters
@@ -314,8 +310,6 @@ class JudgmentFilters(ListFilters):
     destroy=extend_schema(summary="Take a judgment back", responses=answers({204: None}, 403, 404)),
 )
 class JudgmentViewSet(OfSetViewSet):
-    queryset = Judgment.objects.none()
-
     def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(
             Judgment.objects.filter(query__eval_set=self.visible_set(pk)), JudgmentSerializer, JudgmentFilters

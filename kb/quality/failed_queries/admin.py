@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 from django.views.generic import FormView
 from unfold.contrib.filters.admin import DropdownFilter
-from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kb.access.models import KnowledgeBase, Principal, User
@@ -164,12 +163,6 @@ def _complete(rows: Sequence[Any], request: HttpRequest) -> None:
         row.asked_for = asked_for.get(row.last_search_id)
 
 
-class InboxChangeList(ChangeList):  # type: ignore[misc]
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        _complete(self.result_list, request)
-
-
 class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
     """Names nobody whom the caller does not know: others are given a query by typing who they are."""
 
@@ -209,7 +202,6 @@ class FailedQueryAdmin(ScopedModelAdmin):
     list_display = ("asked", "badges", "count", "last_seen", "searched", "standing", "opens")
     list_select_related = ("assignee",)
     list_filter = (StateFilter, ReasonFilter, AssigneeFilter, SearchedFilter)
-    list_filter_submit = True
     search_fields = ("query",)
     search_help_text = gettext_lazy("Search in the queries")
     actions = ("assign_to_me", "resolve", "ignore", "open_again", "delete_selected")
@@ -229,8 +221,9 @@ class FailedQueryAdmin(ScopedModelAdmin):
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - searches come in by themselves
         return False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
-        return InboxChangeList
+    def completed(self, request: HttpRequest, rows: Any) -> Any:
+        _complete(rows, request)
+        return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         failed = super().get_object(request, object_id, from_field)

@@ -129,8 +129,6 @@ class ProfileFilters(ListFilters):
     ),
 )
 class ProfileViewSet(ApiViewSet):
-    queryset = RetrievalProfile.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         visible = RetrievalProfile.objects.visible_to(self.principal)
         place = ("name", "knowledge_base_id")
@@ -202,8 +200,6 @@ class ProfileVersionFilters(ListFilters):
     ),
 )
 class ProfileVersionViewSet(ApiViewSet):
-    queryset = RetrievalProfile.objects.none()
-
     def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
         return self.get_paginated_response(
             [

@@ -195,8 +195,6 @@ class EvalRunQueryFilters(ListFilters):
     ),
 )
 class EvalRunViewSet(ApiViewSet):
-    queryset = EvalRun.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(self._runs().defer("report", "configuration"), EvalRunSerializer, EvalRunFilters)
 
@@ -304,8 +302,6 @@ BEHIND = "202: chunks were written since, and a worker embeds them first."
     ),
 )
 class EmbeddingModelViewSet(ApiViewSet):
-    queryset = KnowledgeBase.objects.none()
-
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return Response(as_values(embedding_model_of(one(KnowledgeBase.objects.visible_to(self.principal), pk))))
 

@@ -112,8 +112,6 @@ class ExternalSourceFilters(ListFilters):
 class ExternalSourceViewSet(ApiViewSet):
     """For those who may change the knowledge base: where queries go is no matter of its readers."""
 
-    queryset = SearchProvider.objects.none()
-
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         rows = SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=self._kb(kb_id))
         return self.page(rows, ExternalSourceSerializer, ExternalSourceFilters)

@@ -1,7 +1,7 @@
 """Pages of web sources: their list and form, how far their runs are, and the list of the pages that they read."""
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -22,7 +22,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.base.errors import Rejected
@@ -151,11 +150,6 @@ COUNTED = {
 }
 
 
-def unfinished_ids(sources: Sequence[WebSource]) -> str:
-    """The sources that a page has to ask about again, as the value of a query parameter."""
-    return ",".join(str(source.pk) for source in sources if source.status in UNFINISHED)
-
-
 def state_cell(source: WebSource, *, swap: bool = False) -> SafeString:
     """Status, counts and error of a source; `swap` makes HTMX put it in the place of the one on the page."""
     label = LABELS[WebSource.Status(source.status)]
@@ -188,15 +182,10 @@ ACTS: Final[dict[str, tuple[Callable[[WebSource], Any], Promise, int]]] = {
 }
 
 
-class SourceChangeList(ChangeList):  # type: ignore[misc]
-    @property
-    def unfinished_ids(self) -> str:
-        return unfinished_ids(self.result_list)
-
-
 @admin.register(WebSource)
 class WebSourceAdmin(SourceAdmin):
     form = WebSourceForm
+    unfinished = UNFINISHED
     list_display = ("title", "kind", "knowledge_base", "state", "pages", "schedule", "next_run_at")
     list_filter: ClassVar[Any] = (
         ("knowledge_base", ScopedRelatedFilter),
@@ -220,9 +209,6 @@ class WebSourceAdmin(SourceAdmin):
         rows: QuerySet[WebSource] = super().get_queryset(request).annotate(page_count=count_of(WebPage, "source"))
         return rows
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
-        return SourceChangeList
-
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -239,7 +225,7 @@ class WebSourceAdmin(SourceAdmin):
         asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         sources = list(self.get_queryset(request).filter(pk__in=asked))
         cells = [state_cell(each, swap=True) for each in sources]
-        context: dict[str, Any] = {"cells": cells, "unfinished_ids": unfinished_ids(sources)}
+        context: dict[str, Any] = {"cells": cells, "unfinished_ids": self.unfinished_ids(sources)}
         if "form" in request.GET:
             context |= {"on_form": True, "panels": [self._panel(request, each) for each in sources]}
         return render(request, "sources/web/progress.html", context)
@@ -278,7 +264,7 @@ class WebSourceAdmin(SourceAdmin):
         if source is not None:
             context |= self._panel(request, source) | {
                 "state": state_cell(source),
-                "unfinished_ids": unfinished_ids([source]),
+                "unfinished_ids": self.unfinished_ids([source]),
                 "show_save_and_add_another": False,
                 "delete_after_hours": int(settings.WEB_DELETE_AFTER_HOURS),
             }
@@ -339,7 +325,6 @@ class WebPageAdmin(ReadOnlyAdmin):
     list_display = ("address", "state_label", "kept_as", "fetch_outcome", "fetched_at", "source")
     list_display_links = None
     list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))
-    list_filter_submit = True
     list_select_related = ("source", "document")
     search_fields = ("url", "title")
     search_help_text = gettext_lazy("Search by address or title")

@@ -247,8 +247,6 @@ class WebPageFilters(ListFilters):
     ),
 )
 class WebSourceViewSet(ApiViewSet):
-    queryset = WebSource.objects.none()
-
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(web_source_overview(self.principal), WebSourceSerializer, WebSourceFilters)
 

@@ -3,7 +3,7 @@
 Django's model permissions play no part: memberships do, and an object that the user may not see does not exist (404).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -33,12 +33,12 @@ from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter, RelatedDropdownFilter
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
-from unfold.views import UnfoldModelAdminViewMixin
+from unfold.views import ChangeList, UnfoldModelAdminViewMixin
 
 from kb.access.models import AuditEntry, KnowledgeBase, Principal, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
 from kb.web.admin.deletion import deleted_with, left_behind_by
-from kb.web.admin.site import added_context, added_pages
+from kb.web.admin.site import ADDED_CONTEXTS, ADDED_PAGES
 
 # What fits a bigint, whatever the digits are.
 ID_DIGITS = 18
@@ -188,16 +188,31 @@ class RowActions:
         return cast(HttpResponse, super().history_view(request, object_id, extra_context))  # type: ignore[misc]
 
 
+class ScopedChangeList(ChangeList):  # type: ignore[misc]
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = self.model_admin.completed(request, self.result_list)
+
+    @property
+    def unfinished_ids(self) -> str:
+        return cast(str, self.model_admin.unfinished_ids(self.result_list))
+
+
 class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     """Rows are those that are visible to the caller.
 
     Attributes:
         delete_grant: names who may delete one.
         linked_lookups: of the query string, that links of the project's own lead to a list with, besides its filters'.
+        unfinished: the statuses of rows that a page has to ask about again.
     """
 
     delete_grant: ClassVar[str] = "editable_by"
     linked_lookups: ClassVar[frozenset[str]] = frozenset()
+    unfinished: ClassVar[Collection[str]] = ()
+    list_filter_submit = True
     actions: ClassVar[Sequence[str]] = ("delete_selected",)
     list_per_page = 50
     list_disable_select_all = True
@@ -207,7 +222,18 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return cast("QuerySet[Any]", super().get_queryset(request).visible_to(principal(request)))
 
     def get_urls(self) -> list[URLPattern]:
-        return [*added_pages(self), *super().get_urls()]
+        return [*(page for pages in ADDED_PAGES[self.model] for page in pages(self)), *super().get_urls()]
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return ScopedChangeList
+
+    def completed(self, request: HttpRequest, rows: Any) -> Any:  # noqa: ARG002
+        """The rows of a page of the list, with what is read for all of them at once."""
+        return rows
+
+    def unfinished_ids(self, rows: Iterable[Any]) -> str:
+        """The rows that a page has to ask about again, as the value of a query parameter."""
+        return ",".join(str(row.pk) for row in rows if row.status in self.unfinished)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         if row := kwargs.get("obj"):
@@ -216,7 +242,8 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
     def form_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         """What the templates around the form of a row need."""
-        return added_context(request, row)
+        added = (context(request, row) for context in ADDED_CONTEXTS[type(row)])
+        return {name: value for context in added for name, value in context.items()}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
         """Whether the query string may ask it of a list.
@@ -406,7 +433,6 @@ class KnowledgeBaseRowAdmin(ScopedModelAdmin):
     """Rows that editors of a knowledge base add to it, and that stay in it."""
 
     list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter),)
-    list_filter_submit = True
     list_select_related: ClassVar[Any] = ("knowledge_base",)
     warn_unsaved_form = True
 
@@ -432,10 +458,17 @@ class ScopedAutocompleteFilter(AutocompleteSelectFilter):  # type: ignore[misc]
     form_class = ScopedAutocompleteForm
 
 
-class KnowledgeBasePage(UnfoldModelAdminViewMixin):  # type: ignore[misc]
-    """A page of the knowledge base that its address names as `object_id`; 404 where the user may not see it."""
+class ModelPage(UnfoldModelAdminViewMixin):  # type: ignore[misc]
+    """A page below those of a model, open to whoever may open the admin: it shows what that user may see."""
 
     permission_required = ()
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return cast(dict[str, Any], super().get_context_data(**{"opts": self.model_admin.opts, **kwargs}))
+
+
+class KnowledgeBasePage(ModelPage):
+    """A page of the knowledge base that its address names as `object_id`; 404 where the user may not see it."""
 
     @cached_property
     def kb(self) -> Any:
@@ -446,9 +479,8 @@ class KnowledgeBasePage(UnfoldModelAdminViewMixin):  # type: ignore[misc]
         return bool(self.model_admin.has_change_permission(self.request, self.kb))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        page = {"opts": self.model_admin.opts, "original": self.kb, "kb": self.kb, "may_edit": self.may_edit}
-        context: dict[str, Any] = super().get_context_data(**page | kwargs)
-        return context
+        page = {"original": self.kb, "kb": self.kb, "may_edit": self.may_edit}
+        return super().get_context_data(**page | kwargs)
 
 
 class IntoKnowledgeBaseForm(forms.Form):
@@ -459,10 +491,9 @@ class IntoKnowledgeBaseForm(forms.Form):
         self.fields["knowledge_base"].queryset = writable  # type: ignore[attr-defined]
 
 
-class IntoKnowledgeBaseView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+class IntoKnowledgeBaseView(ModelPage, FormView):  # type: ignore[type-arg]
     """A page that brings something into a knowledge base; a link may choose it by `kb`."""
 
-    permission_required = ()
     rate_limit_kind = UPLOAD
 
     @cached_property

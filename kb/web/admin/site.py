@@ -209,8 +209,8 @@ class AdminPage(TemplateView):
 Pages = Callable[[Any], Sequence[URLPattern]]
 Context = Callable[[HttpRequest, Any], Mapping[str, Any]]
 
-_ADDED_PAGES: dict[type[Model], list[Pages]] = defaultdict(list)
-_ADDED_CONTEXTS: dict[type[Model], list[Context]] = defaultdict(list)
+ADDED_PAGES: dict[type[Model], list[Pages]] = defaultdict(list)
+ADDED_CONTEXTS: dict[type[Model], list[Context]] = defaultdict(list)
 
 
 def add_part(model: type[Model], *, pages: Pages | None = None, context: Context | None = None) -> None:
@@ -222,17 +222,9 @@ def add_part(model: type[Model], *, pages: Pages | None = None, context: Context
         context: what the templates around the form of a row need, given the request and the row.
     """
     if pages is not None:
-        _ADDED_PAGES[model].append(pages)
+        ADDED_PAGES[model].append(pages)
     if context is not None:
-        _ADDED_CONTEXTS[model].append(context)
-
-
-def added_pages(model_admin: Any) -> list[URLPattern]:
-    return [page for pages in _ADDED_PAGES[model_admin.model] for page in pages(model_admin)]
-
-
-def added_context(request: HttpRequest, row: Model) -> dict[str, Any]:
-    return {name: value for context in _ADDED_CONTEXTS[type(row)] for name, value in context(request, row).items()}
+        ADDED_CONTEXTS[model].append(context)
 
 
 class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]

@@ -141,7 +141,11 @@ class BodyLimit(MiddlewareMixin):
             check_body(request)
         except APIException as error:
             if isinstance(error, AuthenticationFailed):
-                error = _counted(request, error)
+                error.auth_header = SCHEME  # type: ignore[attr-defined]
+                try:
+                    count_failure(request)
+                except Throttled as throttled:
+                    error = throttled
             if request.path.startswith(PREFIX):
                 return answer(problem_of(error))
             return HttpResponse(str(error.detail), status=error.status_code, content_type="text/plain; charset=utf-8")
@@ -162,7 +166,10 @@ def check_body(request: HttpRequest) -> None:
             "length_required",
             _("Send the body with a Content-Length, not in chunks of unknown number."),
         )
-    length = stated_length(request.META)
+    try:  # as the framework does, which takes what is no number for none
+        length = int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        length = 0
     if length <= settings.ANONYMOUS_BODY_BYTES:
         return
     if not _is_known(request):
@@ -204,24 +211,6 @@ def may_send(environ: dict[str, Any]) -> bool:
     finally:
         connections.close_all()
     return True
-
-
-def stated_length(environ: dict[str, Any]) -> int:
-    """In bytes; read as the framework does, which takes what is no number for none."""
-    try:
-        return int(environ.get("CONTENT_LENGTH") or 0)
-    except ValueError:
-        return 0
-
-
-def _counted(request: HttpRequest, error: AuthenticationFailed) -> APIException:
-    """The error itself, or that there were too many such from its address."""
-    try:
-        count_failure(request)
-    except Throttled as throttled:
-        return throttled
-    error.auth_header = SCHEME  # type: ignore[attr-defined]
-    return error
 
 
 def _is_known(request: HttpRequest) -> bool:

@@ -129,15 +129,18 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_S = 30
 REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
-    "already_member": status.HTTP_409_CONFLICT,
-    "already_owner": status.HTTP_409_CONFLICT,
-    "already_invited": status.HTTP_409_CONFLICT,
-    "declined_lately": status.HTTP_409_CONFLICT,
-    "not_accepted": status.HTTP_409_CONFLICT,
-    "too_many_invitations": status.HTTP_409_CONFLICT,
-    "last_owner": status.HTTP_409_CONFLICT,
-    "chunk_changed": status.HTTP_409_CONFLICT,
-    "idempotency_in_progress": status.HTTP_409_CONFLICT,
+    **dict.fromkeys(
+        (
+            "already_member",
+            "already_owner",
+            "already_invited",
+            "declined_lately",
+            "not_accepted",
+            "too_many_invitations",
+        ),
+        status.HTTP_409_CONFLICT,
+    ),
+    **dict.fromkeys(("last_owner", "chunk_changed", "idempotency_in_progress"), status.HTTP_409_CONFLICT),
     "idempotency_key_reused": status.HTTP_422_UNPROCESSABLE_ENTITY,
     "too_large": status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     "unsupported_type": status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
@@ -369,5 +372,4 @@ def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
 
 
 def answer(problem: Problem) -> HttpResponse:
-    """What is said of an error, outside of the views."""
     return JsonResponse(problem.body(), status=problem.status, headers=dict(problem.headers))

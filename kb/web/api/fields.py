@@ -167,7 +167,6 @@ class ShapeSerializer(DataclassSerializer[Any]):
         return field, options | ({"allow_null": True} if type_info.base_type is Any else {})
 
     def build_union_field(self, field_name: str, type_info: TypeInfo, extra_kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """What may be left out."""
         (given,) = (each for each in get_args(type_info.base_type) if each is not UnsetType)
         return self.build_typed_field(field_name, get_type_info(given), extra_kwargs)
 

@@ -135,15 +135,10 @@ class Etagged(serializers.Serializer[Any]):
 
     def to_representation(self, instance: Any) -> Any:
         data = super().to_representation(instance)
-        data[self.ETAG] = etag_of(data)
+        others = {name: value for name, value in data.items() if name != self.ETAG}
+        digest = hashlib.sha256(json.dumps(others, sort_keys=True, default=str).encode())
+        data[self.ETAG] = f'"{digest.hexdigest()[:32]}"'  # a strong ETag has quotation marks
         return data
-
-
-def etag_of(data: Mapping[str, Any]) -> str:
-    """A strong ETag, with its quotation marks."""
-    fields = {name: value for name, value in data.items() if name != Etagged.ETAG}
-    digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())
-    return f'"{digest.hexdigest()[:32]}"'
 
 
 def conditional(request: Request, data: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

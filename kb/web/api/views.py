@@ -76,7 +76,10 @@ class Cursors(BasePagination):
         self.request = request
         self.order: Order = getattr(view, "order", None) or Order("pk")
         self.salt = f"kb.web.api.lists:{queryset.model._meta.label_lower}"
-        size = _page_size(request)
+        wanted = request.query_params.get(PAGE_SIZE, str(DEFAULT_PAGE_SIZE))
+        if not (wanted.isascii() and wanted.isdigit() and len(wanted) < 10 and 0 < int(wanted) <= MOST_ROWS):
+            raise ValidationError({PAGE_SIZE: [_("Give a number from 1 to %(most)s.") % {"most": MOST_ROWS}]})
+        size = int(wanted)
         value, key, backwards = place = self._place(request.query_params.get(CURSOR))
         rows = self.order.sorted(queryset, backwards=backwards)
         is_first = place == NO_PLACE
@@ -104,21 +107,12 @@ class Cursors(BasePagination):
         }
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:  # noqa: ARG002 - likewise
+        where = "Where the page begins: as `next` and `previous` of a page have it. No other is valid."
+        size = {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_PAGE_SIZE}
+        optional = {"in": "query", "required": False}
         return [
-            {
-                "name": CURSOR,
-                "in": "query",
-                "required": False,
-                "description": "Where the page begins: as `next` and `previous` of a page have it. No other is valid.",
-                "schema": {"type": "string"},
-            },
-            {
-                "name": PAGE_SIZE,
-                "in": "query",
-                "required": False,
-                "description": "How many results a page has.",
-                "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_PAGE_SIZE},
-            },
+            {"name": CURSOR, **optional, "description": where, "schema": {"type": "string"}},
+            {"name": PAGE_SIZE, **optional, "description": "How many results a page has.", "schema": size},
         ]
 
     def _place(self, cursor: str | None) -> tuple[Any, Any, bool]:
@@ -149,15 +143,6 @@ class Cursors(BasePagination):
         ]
         cursor = signing.dumps(place, salt=self.salt, compress=True)
         return replace_query_param(self.request.build_absolute_uri(), CURSOR, cursor)
-
-
-def _page_size(request: Request) -> int:
-    value = request.query_params.get(PAGE_SIZE)
-    if value is None:
-        return DEFAULT_PAGE_SIZE
-    if not (value.isascii() and value.isdigit() and len(value) < 10 and 0 < int(value) <= MOST_ROWS):
-        raise ValidationError({PAGE_SIZE: [_("Give a number from 1 to %(most)s.") % {"most": MOST_ROWS}]})
-    return int(value)
 
 
 ORDERING = "ordering"
@@ -267,24 +252,6 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
         return [*filters, OpenApiParameter(ORDERING, orders, description="What it is sorted by; -: the largest first.")]
 
 
-def listed(filters: type[ListFilters], rows: QuerySet[Any], request: Request) -> tuple[QuerySet[Any], Order]:
-    """The rows that the parameters of the URL ask for, and their order.
-
-    Raises:
-        ValidationError: a parameter is unknown, given twice, blank, or has a value that it does not take.
-        NotVisible: one names an object that the caller may not see.
-    """
-    require_known(request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
-    ordering = request.query_params.get(ORDERING, filters.orders[0])
-    if ordering not in filters.orders:
-        message = _("It cannot be sorted by this: choose from %(known)s.")
-        raise ValidationError({ORDERING: [message % {"known": ", ".join(filters.orders)}]})
-    given = filters(request.query_params, queryset=rows, request=request)
-    if not given.is_valid():
-        raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
-    return given.qs, Order(ordering.removeprefix("-"), ordering.startswith("-"), filters.key)
-
-
 def require_known(request: Request, names: Iterable[str]) -> None:
     """Refuses parameters of the URL that are unknown, given twice or blank: none of them may pass for the default.
 
@@ -375,11 +342,19 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         """The rows of the page that the parameters of the URL ask for.
 
         Raises:
-            ValidationError: a parameter is unknown or has a value that it does not take.
+            ValidationError: a parameter is unknown, given twice, blank, or has a value that it does not take.
             NotVisible: one names an object that the caller may not see.
         """
-        narrowed, self.order = listed(filters, rows, self.request)
-        return list(self.paginate_queryset(narrowed) or [])
+        require_known(self.request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
+        ordering = self.request.query_params.get(ORDERING, filters.orders[0])
+        if ordering not in filters.orders:
+            message = _("It cannot be sorted by this: choose from %(known)s.")
+            raise ValidationError({ORDERING: [message % {"known": ", ".join(filters.orders)}]})
+        given = filters(self.request.query_params, queryset=rows, request=self.request)
+        if not given.is_valid():
+            raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
+        self.order = Order(ordering.removeprefix("-"), ordering.startswith("-"), filters.key)
+        return list(self.paginate_queryset(given.qs) or [])
 
     def page(
         self, rows: QuerySet[Any], serializer_class: type[BaseSerializer[Any]], filters: type[ListFilters]

@@ -278,7 +278,6 @@ class SearchLogAdmin(ReadOnlyAdmin):
     list_display = ("asked", "searched", "profile_name", "result_count", "outcome_badges", "took", "user", "created_at")
     list_select_related = ("user",)
     list_filter = (SearchedFilter, OutcomeFilter, DegradedFilter, FeedbackFilter)
-    list_filter_submit = True
     search_fields = ("query",)
     search_help_text = gettext_lazy("Search in the queries")
     actions = ()

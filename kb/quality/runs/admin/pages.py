@@ -18,7 +18,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.generic import FormView, TemplateView
-from unfold.views import UnfoldModelAdminViewMixin
 
 from kb.access.models import Principal
 from kb.base.errors import ServiceError
@@ -43,7 +42,7 @@ from kb.quality.runs.admin.report import (
     verdicts,
 )
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import ModelPage, principal
 from retrieval.errors import InvalidConfiguration
 
 # Where a report has the figures by which runs are told apart.
@@ -185,10 +184,9 @@ def state_cell(run: EvalRun, *, swap: bool = False) -> SafeString:
     )
 
 
-class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+class StartView(ModelPage, FormView):  # type: ignore[type-arg]
     """Starts a run. The URL may fill the form in; a chosen set or profile shows what its empty fields inherit."""
 
-    permission_required = ()
     template_name = "quality/runs/start.html"
     form_class = StartForm
 
@@ -199,9 +197,6 @@ class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-
 
     def get_form_kwargs(self) -> dict[str, Any]:
         return {**super().get_form_kwargs(), "principal": principal(self.request)}
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**kwargs, opts=self.model_admin.opts)
 
     def form_valid(self, form: StartForm) -> HttpResponse:
         values = form.cleaned_data
@@ -219,9 +214,7 @@ class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-
         return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
 
 
-class OneRunView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
-    permission_required = ()
-
+class OneRunView(ModelPage, TemplateView):
     @cached_property
     def run(self) -> Any:
         return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
@@ -233,7 +226,6 @@ class OneRunView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            opts=self.model_admin.opts,
             original=self.run,
             run=self.run,
             eval_set=self.run.eval_set,

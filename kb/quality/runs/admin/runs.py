@@ -105,7 +105,6 @@ class EvalRunAdmin(ScopedModelAdmin):
         ("profile", ScopedRelatedFilter),
         ("status", ChoicesDropdownFilter),
     )
-    list_filter_submit = True
     show_full_result_count = False
     list_before_template = "quality/runs/list_styles.html"
     list_after_template = "quality/runs/poll.html"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("english")
 def test_a_table_is_read_with_further_columns_as_metadata():
     table = 'filename,title,tags,metadata,year\n./law\\a.txt,民法,"civil; 合同","{""court"": ""最高""}",2020\n,,,,\n'.encode()
     [row] = read_table(table)
-    assert (row.name, row.title, row.tags) == ("law/a.txt", "民法", ("civil", "合同"))
+    assert (row.name, row.title, row.tags) == ("law/a.txt", "民法", ["civil", "合同"])
     assert row.metadata == {"court": "最高", "year": 2020}
 
 
