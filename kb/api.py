@@ -8,7 +8,7 @@ from kb.answers.api import AskView, ConversationViewSet
 from kb.content.api import InvitationViewSet, MemberViewSet
 from kb.graph.api import ConceptViewSet, EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.index.api import TokenizerViewSet, TokensViewSet
-from kb.ingest.api.batches import BatchViewSet, KnowledgeBaseBatchViewSet
+from kb.ingest.api.batches import BatchViewSet
 from kb.ingest.api.chunks import (
     BulkChunksViewSet,
     ChunkMergeViewSet,
@@ -85,7 +85,7 @@ urlpatterns = [
     path("knowledge-bases/<int:kb_id>/concepts/", ConceptViewSet.as_view(COLLECTION)),
     path("concepts/<int:pk>/", ConceptViewSet.as_view(ROW)),
     path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
-    path("knowledge-bases/<int:kb_id>/batches/", KnowledgeBaseBatchViewSet.as_view(COLLECTION)),
+    path("knowledge-bases/<int:kb_id>/batches/", BatchViewSet.as_view(COLLECTION)),
     path("batches/<int:pk>/", BatchViewSet.as_view({"get": "retrieve"})),
     path("batches/<int:pk>/files/", BatchViewSet.as_view({"post": "files"})),
     path("batches/<int:pk>/pause/", BatchViewSet.as_view({"post": "pause"})),

@@ -227,6 +227,7 @@ class EntityFilters(ListFilters):
     ),
 )
 class EntityViewSet(GraphViewSet):
+    queryset = Entity.objects.none()
     related = ("names",)
     row_class = EntitySerializer
     fields_class = EntityChangeSerializer
@@ -274,6 +275,7 @@ class FactFilters(ListFilters):
     destroy=extend_schema(summary="Delete a fact", responses=answers({204: None}, 403, 404)),
 )
 class FactViewSet(GraphViewSet):
+    queryset = GraphFact.objects.none()
     row_class = GraphFactSerializer
     fields_class = FactCreateSerializer
     filters = FactFilters
@@ -312,6 +314,7 @@ class ConceptFilters(ListFilters):
     ),
 )
 class ConceptViewSet(GraphViewSet):
+    queryset = Concept.objects.none()
     related = ("terms",)
     row_class = ConceptSerializer
     fields_class = ConceptChangeSerializer

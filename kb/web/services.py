@@ -81,11 +81,7 @@ def _give_up_later(held: QuerySet[IdempotencyKey]) -> None:
 
 
 def idempotency_keys_purge() -> int:
-    """Deletes the keys whose time is over.
-
-    Returns:
-        How many.
-    """
+    """Deletes the keys whose time is over, and returns how many."""
     return IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()[0]
 
 

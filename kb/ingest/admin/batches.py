@@ -139,7 +139,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
         return {**super().form_context(request, row), **own}
 
     def _progress_context(self, request: HttpRequest, batch: IngestBatch) -> dict[str, Any]:
-        documents = Document.objects.filter(batch=batch).order_by(URGENCY, "-pk")[:SHOWN_DOCUMENTS]
+        documents = Document.objects.filter(batch=batch).order_by(URGENCY, "-pk")
         stages = dict(Document.Stage.choices)
         progress = batch_progress(batch)
         counts = progress.counts
@@ -150,7 +150,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
             "statuses": [(each.label, each.value, counts[each]) for each in Document.Status if each in counts],
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
             "time_left": time_text(progress.seconds_left),
-            "rows": [_row(each) for each in documents],
+            "rows": [_row(each) for each in documents[:SHOWN_DOCUMENTS]],
             "notes": [
                 {"name": each["name"], "why": note_message(each), "document": each.get("document")}
                 for each in batch.notes[:SHOWN_NOTES]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -346,19 +346,8 @@ class ChunkAdmin(ScopedModelAdmin):
     delete_confirmation_template = "ingest/chunk_delete.html"
     delete_selected_confirmation_template = "ingest/chunk_delete_selected.html"
     warn_unsaved_form = True
-    fields = (
-        "text",
-        "keywords",
-        "questions",
-        "enabled",
-        "document_link",
-        "number",
-        "page",
-        "headings",
-        "token_count",
-        "former_text",
-    )
     readonly_fields: ClassVar[Any] = ("document_link", "number", "page", "headings", "token_count", "former_text")
+    fields = ("text", "keywords", "questions", "enabled", *readonly_fields)
 
     class Media:
         css: ClassVar = {"all": ("kb/chunks.css",)}
@@ -382,8 +371,7 @@ class ChunkAdmin(ScopedModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         kb_id = row_id(request.GET.get("knowledge_base__id__exact", ""))
         url = reverse("admin:kb_chunk_duplicates") + (f"?kb={kb_id}" if kb_id is not None else "")
-        response: HttpResponse = super().changelist_view(request, {"duplicates_url": url, **(extra_context or {})})
-        return response
+        return cast(HttpResponse, super().changelist_view(request, {"duplicates_url": url, **(extra_context or {})}))
 
     def form_context(self, request: HttpRequest, row: Chunk) -> dict[str, Any]:
         previous, following = neighbours_of(row)

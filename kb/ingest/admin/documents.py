@@ -1,6 +1,6 @@
 """Documents in the admin: list, form, progress, and the upload page for files and pasted text."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.conf import settings
@@ -221,8 +221,9 @@ class DocumentAdmin(ScopedModelAdmin):
         return field
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
-        rows: QuerySet[Document] = super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
-        return rows
+        return cast(
+            "QuerySet[Document]", super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
+        )
 
     def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_dbfield(db_field, request, **kwargs)

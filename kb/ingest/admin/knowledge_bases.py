@@ -107,18 +107,16 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         return _("Chunks of “%(name)s”: preview") % {"name": self.kb.name}
 
     def get_form_kwargs(self) -> dict[str, Any]:
-        # The form writes what was sent into its object: the page goes on with the saved one.
-        instance = KnowledgeBase.objects.get(pk=self.kb.pk)
-        return {**super().get_form_kwargs(), "instance": instance, "documents": self._documents()}
-
-    def get_initial(self) -> dict[str, Any]:
-        return {"document": self.request.GET.get("document", "")}
-
-    def _documents(self) -> list[Document]:
         rows = cuttable(Document.objects.filter(knowledge_base=self.kb)).order_by("-pk")
         asked = row_id(self.request.POST.get("document") or self.request.GET.get("document", ""))
         named = [] if asked is None else rows.filter(pk=asked)
-        return list({document.pk: document for document in [*named, *rows[:MOST_OFFERED]]}.values())
+        documents = list({document.pk: document for document in [*named, *rows[:MOST_OFFERED]]}.values())
+        # The form writes what was sent into its object: the page goes on with the saved one.
+        instance = KnowledgeBase.objects.get(pk=self.kb.pk)
+        return {**super().get_form_kwargs(), "instance": instance, "documents": documents}
+
+    def get_initial(self) -> dict[str, Any]:
+        return {"document": self.request.GET.get("document", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
@@ -194,6 +192,18 @@ class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
         return format_html('{}<datalist id="{}">{}</datalist>', field, list_id, options)
 
 
+def check_embedding_model(model_id: str) -> str:
+    """The model's id in its one spelling.
+
+    Raises:
+        ValidationError: it may not be used here, or could embed nothing; the message says what to do.
+    """
+    try:
+        return require_embedding_model(model_id)
+    except Rejected as error:
+        raise ValidationError(str(error)) from error
+
+
 class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
     """A profile by its name, which stands for its published version also where that changes while the form is open."""
 
@@ -232,11 +242,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             "ask_questions",
             "extract_graph",
             "no_answer",
-            "chunk_strategy",
-            "chunk_size",
-            "chunk_overlap",
-            "chunk_unit",
-            "parent_size",
+            *CHUNKING,
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -259,10 +265,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
                 self.initial["profile"] = self.instance.profile
 
     def clean_embedding_model(self) -> str:
-        try:
-            return require_embedding_model(self.cleaned_data["embedding_model"])
-        except Rejected as error:
-            raise ValidationError(str(error)) from error
+        return check_embedding_model(self.cleaned_data["embedding_model"])
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -373,8 +376,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         context = {"invitation_notice": invitation_notice(request), **(extra_context or {})}
-        response: HttpResponse = super().changelist_view(request, context)
-        return response
+        return cast(HttpResponse, super().changelist_view(request, context))
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:

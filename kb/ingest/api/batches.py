@@ -89,16 +89,12 @@ class BatchSerializer(serializers.ModelSerializer[IngestBatch]):
 
 
 class FailedDocumentSerializer(serializers.ModelSerializer[Document]):
-    error = serializers.SerializerMethodField(help_text="Why it failed, as a sentence to act on.")
+    error = DocumentErrorSerializer(source="*", read_only=True, help_text="Why it failed, as a sentence to act on.")
 
     class Meta:
         model = Document
         fields = ("id", "source", "title", "error")
         read_only_fields = fields
-
-    @extend_schema_field(DocumentErrorSerializer)
-    def get_error(self, document: Document) -> dict[str, str]:
-        return dict(DocumentErrorSerializer(document).data)
 
 
 class BatchNoteSerializer(serializers.Serializer[Any]):
@@ -173,35 +169,6 @@ PROGRESS_EXAMPLE = OpenApiExample(
 )
 
 
-class _FormOfFiles(ApiViewSet):
-    """Files go to the disk as they come, however small, so that many of them take no memory."""
-
-    rate_limit_kind = UPLOAD
-    parser_classes = [MultiPartParser, ShallowJSONParser]
-    most_form_bytes = staticmethod(largest_upload_bytes)
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if (request.content_type or "").startswith(MultiPartParser.media_type):
-            # Before anything, the check of a session's token included, reads the form.
-            request._request.upload_handlers = [UnnamedFileUploadHandler(request._request)]
-        super().initial(request, *args, **kwargs)
-
-    def described(self, pk: int) -> Any:
-        [batch] = with_progress([one(IngestBatch.objects.visible_to(self.principal), pk)])
-        rows = Document.objects.visible_to(self.principal).filter(batch=batch, status=Document.Status.FAILED)
-        batch.failed = list(rows.order_by("pk")[:FAILED_SHOWN])
-        return batch
-
-    def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
-        names = fields.get("paths") or [file.name or "" for file in fields["files"]]
-        kind = fields.get("source_type", Document.SourceType.BOOK)
-        files = list(zip(names, fields["files"], strict=True))
-        refused = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
-        described = self.described(batch.pk)
-        described.refused = refused
-        return Response(BatchTakenSerializer(described).data, status=status_code)
-
-
 class BatchFilters(Created, ListFilters):
     orders: ClassVar = ("-id", "id")
     q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
@@ -222,28 +189,6 @@ class BatchFilters(Created, ListFilters):
         request={"multipart/form-data": BatchCreateSerializer},
         responses=answers({201: BatchTakenSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
     ),
-)
-class KnowledgeBaseBatchViewSet(_FormOfFiles):
-    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb)
-        batches = with_progress(self.found(rows, BatchFilters))
-        return self.get_paginated_response(BatchSerializer(batches, many=True).data)
-
-    def create(self, request: Request, kb_id: int) -> HttpResponseBase:
-        return self._begin(request, self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id))
-
-    @idempotent()
-    def _begin(self, request: Request, kb: KnowledgeBase) -> Response:
-        fields = self.checked(BatchCreateSerializer)
-        rows = read_table(fields["table"].read()) if "table" in fields else []
-        name = fields.get("name") or fields["files"][0].name or ""
-        batch = batch_create(knowledge_base=kb, name=name, user=user_of(request))
-        batch_describe(batch, rows)
-        return self.taken(batch, fields, status.HTTP_201_CREATED)
-
-
-@extend_schema_view(
     retrieve=extend_schema(
         summary="Read how far an upload is, and what of it has failed",
         responses=answers({200: BatchDetailSerializer}, 404),
@@ -272,7 +217,52 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
         responses=answers({200: BatchDetailSerializer}, 400, 403, 404, 413, 415),
     ),
 )
-class BatchViewSet(_FormOfFiles):
+class BatchViewSet(ApiViewSet):
+    """Files go to the disk as they come, however small, so that many of them take no memory."""
+
+    rate_limit_kind = UPLOAD
+    parser_classes = [MultiPartParser, ShallowJSONParser]
+    most_form_bytes = staticmethod(largest_upload_bytes)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if (request.content_type or "").startswith(MultiPartParser.media_type):
+            # Before anything, the check of a session's token included, reads the form.
+            request._request.upload_handlers = [UnnamedFileUploadHandler(request._request)]
+        super().initial(request, *args, **kwargs)
+
+    def described(self, pk: int) -> Any:
+        [batch] = with_progress([one(IngestBatch.objects.visible_to(self.principal), pk)])
+        rows = Document.objects.visible_to(self.principal).filter(batch=batch, status=Document.Status.FAILED)
+        batch.failed = list(rows.order_by("pk")[:FAILED_SHOWN])
+        return batch
+
+    def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
+        names = fields.get("paths") or [file.name or "" for file in fields["files"]]
+        kind = fields.get("source_type", Document.SourceType.BOOK)
+        files = list(zip(names, fields["files"], strict=True))
+        refused = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
+        described = self.described(batch.pk)
+        described.refused = refused
+        return Response(BatchTakenSerializer(described).data, status=status_code)
+
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb)
+        batches = with_progress(self.found(rows, BatchFilters))
+        return self.get_paginated_response(BatchSerializer(batches, many=True).data)
+
+    def create(self, request: Request, kb_id: int) -> HttpResponseBase:
+        return self._begin(request, self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id))
+
+    @idempotent()
+    def _begin(self, request: Request, kb: KnowledgeBase) -> Response:
+        fields = self.checked(BatchCreateSerializer)
+        rows = read_table(fields["table"].read()) if "table" in fields else []
+        name = fields.get("name") or fields["files"][0].name or ""
+        batch = batch_create(knowledge_base=kb, name=name, user=user_of(request))
+        batch_describe(batch, rows)
+        return self.taken(batch, fields, status.HTTP_201_CREATED)
+
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return Response(BatchDetailSerializer(self.described(pk)).data)
 

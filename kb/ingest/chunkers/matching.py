@@ -35,7 +35,6 @@ class Stream:
     """Texts after one another, without white space.
 
     Attributes:
-        text: all of them.
         spans: from where to where each of them stands; neighbours that share an overlap share its place.
     """
 
@@ -198,11 +197,6 @@ def pin_texts(
     """Drafts in which pinned passages are drafts of their own; what is left of those that they divide follows or precedes.
 
     A passage whose text is no longer there, or that another one has taken, is left out.
-
-    Args:
-        drafts: in their order.
-        pins: in their order.
-        count_tokens: of the embedding model.
     """
     now = stream([draft.text for draft in drafts])
     placed = [(span, pin) for span, pin in _placed(now, pins) if pin.always or _is_divided(span, now.spans)]

@@ -87,11 +87,7 @@ class ChunkSettings:
         return len if self.unit == "characters" else self.token_counter
 
     def fingerprint(self, model_id: str) -> str:
-        """Tells apart settings that cut differently.
-
-        Args:
-            model_id: of the embedding model, which matters where its tokens are counted.
-        """
+        """Tells apart settings that cut differently."""
         by_tokens = self.strategy == "tokens" or self.unit == "tokens"
         parts = (
             self.strategy,
@@ -144,7 +140,6 @@ class Passage:
 
     Attributes:
         starts: where the text of each page begins, ascending.
-        pages: their numbers.
     """
 
     text: str

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from django.conf import settings
 from django.core.files import File
@@ -60,8 +60,7 @@ def batch_create(*, knowledge_base: KnowledgeBase, name: str, user: User | None)
 
 
 def batch_progress(batch: IngestBatch) -> BatchProgress:
-    progress: BatchProgress = with_progress([batch])[0].progress
-    return progress
+    return cast(BatchProgress, with_progress([batch])[0].progress)
 
 
 def with_progress(batches: Iterable[Any]) -> list[Any]:
@@ -194,14 +193,7 @@ def batch_add(
     user: User | None,
     source_type: str = Document.SourceType.BOOK,
 ) -> Document:
-    """Takes one file of an upload in, as a browser sends them.
-
-    Args:
-        batch: the upload.
-        file: the content, read in pieces.
-        name: with the folders that it lay in.
-        user: who adds it.
-        source_type: what kind of source it is.
+    """Takes one file of an upload in, as a browser sends them; its name has the folders that it lay in.
 
     Raises:
         AlreadyThere: the knowledge base holds the same bytes.
@@ -231,14 +223,8 @@ def batch_add_many(
 ) -> tuple[list[int], dict[str, int]]:
     """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
 
-    Their types and sizes are the caller's matter.
-
-    Args:
-        batch: the upload.
-        files: the piece.
-        user: who adds them.
-        source_type: what kind of source they are.
-        hold: called first in the transaction; what it raises keeps the files out.
+    Their types and sizes are the caller's matter. `hold` is called first in the transaction; what it raises keeps the files
+    out.
 
     Returns:
         The ids of the documents that are new, and of those that held a file's bytes already, by its name.

@@ -19,7 +19,7 @@ from kb.content.models import Chunk, Document
 from kb.content.signals import chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import hash_content, joined, moved_place, place_of, squeezed
-from kb.ingest.services.rechunk import own_to_chunk, share_questions
+from kb.ingest.services.rechunk import EDITED, own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 
@@ -57,23 +57,16 @@ def chunks_change(
 
 
 def chunks_set_enabled(*, chunk_ids: Collection[int], enabled: bool) -> int:
-    """Switches chunks on or off; those that are so already are left alone.
-
-    Returns:
-        How many were switched.
-    """
+    """Switches chunks on or off, and returns how many; those that are so already are left alone."""
     with transaction.atomic():
         others = _locked(chunk_ids).exclude(enabled=enabled)
         return int(others.update(enabled=enabled, updated_at=timezone.now()))
 
 
 def chunks_delete(*, chunk_ids: Collection[int]) -> int:
-    """Deletes chunks with all that the indexes hold of them; the others of their documents move up.
+    """Deletes chunks with all that the indexes hold of them, and returns how many; the others of their documents move up.
 
     A document that is processed again has them again: what is to stay out of searches is switched off.
-
-    Returns:
-        How many were deleted.
     """
     with transaction.atomic():
         rows = _locked(chunk_ids)
@@ -137,10 +130,7 @@ def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared
 def unchanged_chunks(document: Document, chunks: Sequence[Chunk], *, may_move: bool = False) -> list[Chunk]:
     """The chunks of a document, locked until the transaction ends, which holds the knowledge base, if they are as they were read.
 
-    Args:
-        document: theirs.
-        chunks: in their order.
-        may_move: whether position and parent may be others by now.
+    With `may_move` position and parent may be others by now.
 
     Raises:
         NotVisible: one is gone.
@@ -256,22 +246,6 @@ def neighbours_of(chunk: Chunk, *, count: int = 1) -> tuple[list[Chunk], list[Ch
     return [*reversed(before)], [*siblings.filter(position__gt=chunk.position).order_by("position")[:count]]
 
 
-WRITTEN = (
-    "text",
-    "cut_text",
-    "own_cut",
-    "keywords",
-    "questions",
-    "own_keywords",
-    "own_questions",
-    "enabled",
-    "position",
-    "content_hash",
-    "token_count",
-    "updated_at",
-)
-
-
 def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
     """Writes neighbours anew; the first keeps its row, and the facts that were taken from the others.
 
@@ -306,7 +280,7 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
             chunk.position = position
         following = Chunk.objects.filter(document=document, position__gt=last)
         following.update(position=F("position") + first + len(after) - 1 - last)
-        kept.save(update_fields=WRITTEN)
+        kept.save(update_fields=(*EDITED, "own_cut", "position", "content_hash", "token_count", "updated_at"))
         rewrite_chunks([(kept, of_kept)], model_id=model.model_id)
         write_chunks(new, of_new, model_id=model.model_id)
 
@@ -319,10 +293,6 @@ def chunks_merge(*, document: Document, chunk_ids: Collection[int]) -> Chunk:
 
     It has the place, page and headings of the first, whose row stays; questions and a curator's keywords of all; and it
     is enabled where one of them was. Cutting the document anew leaves it as it is.
-
-    Args:
-        document: with its knowledge base.
-        chunk_ids: two or more of its chunks that follow one another.
 
     Raises:
         NotVisible: one of them is not in the document.

@@ -111,18 +111,9 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
 ) -> Document:
     """Takes a file in; a worker makes it searchable once the transaction commits.
 
-    A ZIP archive is taken in too; the worker puts the documents that it holds in its place.
-
-    Args:
-        knowledge_base: where it goes; the caller has checked that the user may write there.
-        file: the content, read in pieces.
-        name: the file name as the user knows it; its last part becomes the source.
-        user: who added it.
-        title: blank: taken from the file by the parser.
-        metadata: shown with every result and kept as given.
-        tags: labels of the document.
-        source_type: what kind of source it is.
-        batch: the upload that it belongs to.
+    The caller has checked that the user may write to the knowledge base. The last part of the name becomes the source, and
+    a blank title is taken from the file by the parser. A ZIP archive is taken in too; the worker puts the documents that it
+    holds in its place.
 
     Raises:
         AlreadyThere: the knowledge base holds the same bytes.
@@ -213,10 +204,8 @@ def documents_delete(documents: QuerySet[Document]) -> None:
 def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
     """Indexes a document once more.
 
-    Args:
-        document: the document.
-        keep_chunks: keep its chunks as they are, edits included, and only index them anew; else they are cut from the
-            stored file again. A document that was imported without a file always keeps them.
+    With `keep_chunks` its chunks stay as they are, edits included, and are only indexed again; else they are cut from the
+    stored file. A document that was imported without a file always keeps them.
 
     Raises:
         NotVisible: it is gone.
@@ -226,11 +215,7 @@ def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
 
 
 def documents_requeue(documents: Iterable[Document]) -> int:
-    """Indexes documents once more, cut from their stored files; those that are gone are left.
-
-    Returns:
-        How many.
-    """
+    """Indexes documents once more, cut from their stored files, and returns how many; those that are gone are left."""
     count = 0
     for document in documents:
         with suppress(NotVisible):
@@ -240,11 +225,7 @@ def documents_requeue(documents: Iterable[Document]) -> int:
 
 
 def documents_recut(documents: QuerySet[Document]) -> int:
-    """Puts documents into the queue, to be cut from their stored files; the unfinished and those without a file are left.
-
-    Returns:
-        How many.
-    """
+    """As `documents_requeue`, but for the unfinished and those without a file, which are left."""
     return documents_requeue(cuttable(documents).order_by("pk").iterator(chunk_size=ROWS_A_STATEMENT))
 
 
@@ -278,12 +259,6 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
     """Gives a document another file, from which its chunks are cut anew; belongs inside a transaction that holds it.
 
     What searches find of it is what they found before, until a worker has read the new file.
-
-    Args:
-        document: the document.
-        file: the new one.
-        name: of the file.
-        changes: to other fields, such as its title.
 
     Raises:
         AlreadyThere: another document of the knowledge base has these bytes.

@@ -125,7 +125,6 @@ class Recut:
     """A document's chunks as they will be.
 
     Attributes:
-        document: with its knowledge base.
         before: the chunks as they were read, by id.
         chunks: in order; those without an id are new, the others copies of rows.
         drafts: what the chunks were made of: the strategy's, but for the passages that it may not cut.
@@ -153,11 +152,6 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     chunk that holds it, or into the smaller ones that it holds; so do questions and keywords that a curator gave. Where
     new chunks would divide such a text, it stays a chunk, and they lose their part of it. What a curator merged or split
     stays as it is.
-
-    Args:
-        document: whose they are; new chunks get it as it is.
-        before: in their order.
-        drafts: in their order.
     """
     cut = [chunk.cut_text or chunk.text for chunk in before]
     old_hashes = [
@@ -235,32 +229,9 @@ def stored_path(heading_path: Iterable[str]) -> list[str]:
 
 logger = logging.getLogger(__name__)
 
-_WRITTEN = (
-    "position",
-    "text",
-    "cut_text",
-    "page",
-    "heading_path",
-    "keywords",
-    "questions",
-    "own_keywords",
-    "own_questions",
-    "enabled",
-    "content_hash",
-    "token_count",
-    "parent",
-)
-_OWN_TO_CHUNK = (
-    "pk",
-    "text",
-    "cut_text",
-    "keywords",
-    "questions",
-    "own_keywords",
-    "own_questions",
-    "own_cut",
-    "enabled",
-)
+EDITED = ("text", "cut_text", "keywords", "questions", "own_keywords", "own_questions", "enabled")
+"""What a curator changes of a chunk."""
+_WRITTEN = (*EDITED, "position", "page", "heading_path", "content_hash", "token_count", "parent")
 
 
 class ChunksChanged(Exception):
@@ -302,11 +273,6 @@ def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
 def write_recuts(plans: Sequence[Recut], prepared: Mapping[Source, Prepared], model_id: str) -> None:
     """Writes what has changed; belongs inside the caller's transaction, which holds the knowledge base.
 
-    Args:
-        plans: of documents of one knowledge base.
-        prepared: what the indexes hold of the renewed chunks.
-        model_id: of the knowledge base's embedding model.
-
     Raises:
         ChunksChanged: some chunks are no longer those that the plans were made of.
     """
@@ -339,7 +305,7 @@ def write_recuts(plans: Sequence[Recut], prepared: Mapping[Source, Prepared], mo
 
 def own_to_chunk(chunk: Chunk) -> tuple[object, ...]:
     """What cutting its document anew must not lose: where it has changed since it was read, a plan is out of date."""
-    return tuple(getattr(chunk, name) for name in _OWN_TO_CHUNK)
+    return tuple(getattr(chunk, name) for name in ("pk", "own_cut", *EDITED))
 
 
 def _row(chunk: Chunk) -> tuple[object, ...]:

@@ -86,19 +86,15 @@ def batch_describe(batch: IngestBatch, rows: Sequence[FileDetails]) -> int:
     after = updated = 0
     while documents := list(Document.objects.filter(batch=batch, pk__gt=after).order_by("pk")[:PIECE]):
         after = documents[-1].pk
-        updated += _update_documents(batch, documents)
+        named = [(document, str(document.metadata.get("path") or document.source)) for document in documents]
+        details = details_of(batch, [name for _, name in named])
+        found = [(document, details[name]) for document, name in named if name in details]
+        updated += len(found)
+        for document, row in found:
+            if _changes(document, row):
+                with suppress(NotVisible), document_held(document) as held:  # deleted since, or changed
+                    document_update(held, **_changes(held, row))
     return updated
-
-
-def _update_documents(batch: IngestBatch, documents: list[Document]) -> int:
-    named = [(document, str(document.metadata.get("path") or document.source)) for document in documents]
-    details = details_of(batch, [name for _, name in named])
-    found = [(document, details[name]) for document, name in named if name in details]
-    for document, row in found:
-        if _changes(document, row):
-            with suppress(NotVisible), document_held(document) as held:  # deleted since, or changed
-                document_update(held, **_changes(held, row))
-    return len(found)
 
 
 def _changes(document: Document, row: FileDetails) -> dict[str, Any]:

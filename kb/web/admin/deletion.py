@@ -7,12 +7,7 @@ from django.db.models import CASCADE, SET_NULL, Count, ForeignKey, Model, Q, Val
 
 
 def deleted_with(model: type[Model], chosen: list[Any]) -> dict[str, int]:
-    """How many rows a deletion takes along, by what they are called; the nearest first.
-
-    Args:
-        model: of the rows to be deleted.
-        chosen: their keys.
-    """
+    """How many rows a deletion takes along, by what they are called; the nearest first."""
     gone = _with_own_followers(model, chosen)
     conditions: dict[type[Model], Q] = {}
     for follower, path in _cascades(model, (), frozenset({model})):

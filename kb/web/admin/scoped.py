@@ -65,13 +65,7 @@ class Choice:
 
 
 def count_of(model: type[Model], path: str, **conditions: Any) -> Coalesce:
-    """How many rows of a model point to the outer row by a lookup.
-
-    Args:
-        model: whose rows are counted.
-        path: the foreign key to the outer row.
-        conditions: further filters on the counted rows.
-    """
+    """How many rows of a model point to the outer row by the foreign key `path`, under further conditions."""
     counted = (
         model._default_manager.filter(**{path: OuterRef("pk")}, **conditions)
         .order_by()
@@ -104,11 +98,7 @@ def column(
 ) -> Callable[[Column], Column]:
     """A column of a list or a read-only field, in which times and None are written as in a list.
 
-    Args:
-        description: its name.
-        ordering: the lookup that it sorts by.
-        label: makes it a badge: variants by the first part of the returned (code, message).
-        empty_value: stands for None.
+    `label` makes it a badge: variants by the first part of the returned (code, message).
     """
 
     def decorate(method: Column) -> Column:
@@ -369,13 +359,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return allowed if kept else queryset.none()
 
     def report(self, request: HttpRequest, message: Any, count: int) -> None:
-        """Says how many rows an action has changed.
-
-        Args:
-            request: of the action.
-            message: a lazy `ngettext` of `count`.
-            count: of the rows.
-        """
+        """Says how many rows an action has changed, by a lazy `ngettext` of `count`."""
         self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
 
 

@@ -185,12 +185,7 @@ _PAGES: list[tuple[str, Any, str]] = []
 
 
 def page(route: str, name: str) -> Callable[[Registered], Registered]:
-    """Registers a view, a class or a function, as a page of the admin, behind its login.
-
-    Args:
-        route: below the admin's address.
-        name: in the namespace `admin`.
-    """
+    """Registers a view, a class or a function, as a page of the admin, behind its login."""
 
     def register(view: Registered) -> Registered:
         _PAGES.append((route, view, name))
@@ -216,10 +211,8 @@ ADDED_CONTEXTS: dict[type[Model], list[Context]] = defaultdict(list)
 def add_part(model: type[Model], *, pages: Pages | None = None, context: Context | None = None) -> None:
     """Adds a feature's part to the pages of a model, whose admin is a `ScopedModelAdmin`.
 
-    Args:
-        model: whose pages they are.
-        pages: pages below the model's own, given its admin.
-        context: what the templates around the form of a row need, given the request and the row.
+    `pages` gives pages below the model's own, given its admin; `context` what the templates around the form of a row need,
+    given the request and the row.
     """
     if pages is not None:
         ADDED_PAGES[model].append(pages)

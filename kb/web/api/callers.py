@@ -71,10 +71,8 @@ class PrincipalPermission(BasePermission):
     """
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        if not request.user.is_authenticated:
-            return False
         reads = request.method in SAFE_METHODS or (request.method == "POST" and getattr(view, "post_reads", False))
-        return reads or principal_of(request).can_write
+        return bool(request.user.is_authenticated and (reads or principal_of(request).can_write))
 
 
 # -- How often -------------------------------------------------------------------------------------------------------------
@@ -90,15 +88,10 @@ class CallerThrottle(BaseThrottle):
 
 
 def spend_more(request: Request, cost: int, refusal: str) -> None:
-    """Counts a request for what it costs beyond what was counted before the view.
-
-    Args:
-        request: whose caller is known.
-        cost: as how many more requests it counts.
-        refusal: what to say where they are more than are left.
+    """Counts a request as so many more than the one that was counted before the view.
 
     Raises:
-        Throttled: they are.
+        Throttled: they are more than are left; `refusal` says so.
     """
     spent = _spend(request, cost=cost) if cost else None
     if spent and not spent.allowed:
@@ -193,9 +186,6 @@ def check_body(request: HttpRequest) -> None:
 
 def may_send(environ: dict[str, Any]) -> bool:
     """Whether the body that a request states may be taken in, asked before it has arrived.
-
-    Args:
-        environ: of WSGI.
 
     Returns:
         False also where nobody can say; the request is then answered without its body.

@@ -180,12 +180,7 @@ class ShapeSerializer(DataclassSerializer[Any]):
 
 @functools.cache
 def shape(answer: type, name: str = "") -> type[ShapeSerializer]:
-    """The serializer of an answer's dataclass.
-
-    Args:
-        answer: the dataclass.
-        name: of the schema's component; blank: that of the dataclass.
-    """
+    """The serializer of an answer's dataclass; the schema's component is named as that, or by `name`."""
     name = name or answer.__name__
     meta = type("Meta", (), {"dataclass": answer, "ref_name": name})
     return type(f"{name}Serializer", (ShapeSerializer,), {"Meta": meta})

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 from uuid import UUID
@@ -38,52 +37,30 @@ DEFAULT_PAGE_SIZE, MOST_ROWS = 50, 200
 NO_PLACE = (None, None, False)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a list is sorted by; rows that are equal in it stand in the order of their keys, in the same direction.
-
-    Attributes:
-        field: which no row lacks.
-        descending: the largest first.
-        key: what no two rows have in common.
-    """
-
-    field: str
-    descending: bool = False
-    key: str = "pk"
-
-    def __str__(self) -> str:
-        return f"-{self.field}" if self.descending else self.field
-
-    def sorted(self, rows: QuerySet[Any], *, backwards: bool) -> QuerySet[Any]:
-        sign = "-" if self.descending != backwards else ""
-        return rows.order_by(f"{sign}{self.field}", f"{sign}{self.key}")
-
-    def beyond(self, rows: QuerySet[Any], value: Any, key: Any, *, backwards: bool) -> QuerySet[Any]:
-        """The rows after one of this value and key, or before it. The first condition alone lets an index be used."""
-        side = "lt" if self.descending != backwards else "gt"
-        tie = Q(**{self.field: value, f"{self.key}__{side}": key})
-        return rows.filter(Q(**{f"{self.field}__{side}e": value}) & (Q(**{f"{self.field}__{side}": value}) | tie))
-
-
 class Cursors(BasePagination):
-    """Pages of `{"next", "previous", "results"}`; nothing is counted.
+    """Pages of `{"next", "previous", "results"}`, by the `ordering` of the view; nothing is counted.
 
-    A cursor is signed, and serves only lists of the same rows in the same order.
+    Rows that are equal in it stand in the order of their keys, in the same direction. A cursor is signed, and serves only
+    lists of the same rows in the same order.
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.request = request
-        self.order: Order = getattr(view, "order", None) or Order("pk")
+        self.ordering: str = view.ordering
+        self.field = self.ordering.removeprefix("-")
         self.salt = f"kb.web.api.lists:{queryset.model._meta.label_lower}"
         wanted = request.query_params.get(PAGE_SIZE, str(DEFAULT_PAGE_SIZE))
         if not (wanted.isascii() and wanted.isdigit() and len(wanted) < 10 and 0 < int(wanted) <= MOST_ROWS):
             raise ValidationError({PAGE_SIZE: [_("Give a number from 1 to %(most)s.") % {"most": MOST_ROWS}]})
         size = int(wanted)
         value, key, backwards = place = self._place(request.query_params.get(CURSOR))
-        rows = self.order.sorted(queryset, backwards=backwards)
+        sign, side = ("-", "lt") if self.ordering.startswith("-") != backwards else ("", "gt")
+        rows = queryset.order_by(f"{sign}{self.field}", f"{sign}pk")
         is_first = place == NO_PLACE
-        found = list((rows if is_first else self.order.beyond(rows, value, key, backwards=backwards))[: size + 1])
+        if not is_first:  # the first condition alone lets an index be used
+            tie = Q(**{self.field: value, f"pk__{side}": key})
+            rows = rows.filter(Q(**{f"{self.field}__{side}e": value}) & (Q(**{f"{self.field}__{side}": value}) | tie))
+        found = list(rows[: size + 1])
         has_more = len(found) > size
         self.page = found[:size][::-1] if backwards else found[:size]
         self.has_next, self.has_previous = (True, has_more) if backwards else (has_more, not is_first)
@@ -126,7 +103,7 @@ class Cursors(BasePagination):
                 "This cursor is of another list, or none: follow “next” and “previous” of a page, or leave it out."
             )
             raise ValidationError({CURSOR: [message]}) from error
-        if order != str(self.order):
+        if order != self.ordering:
             message = _(
                 "This cursor is of a list in the order “%(order)s”: ask for that, or begin anew without a cursor."
             )
@@ -134,11 +111,11 @@ class Cursors(BasePagination):
         return value, key, backwards
 
     def _link(self, row: Any, *, backwards: bool) -> str:
-        value, key = getattr(row, self.order.field), getattr(row, self.order.key)
+        value = getattr(row, self.field)
         place = [
-            str(self.order),
+            self.ordering,
             value if isinstance(value, int | str) else str(value),
-            key if isinstance(key, int) else str(key),
+            row.pk if isinstance(row.pk, int) else str(row.pk),
             backwards,
         ]
         cursor = signing.dumps(place, salt=self.salt, compress=True)
@@ -235,12 +212,10 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
     """The parameters of a list.
 
     Attributes:
-        orders: what it may be sorted by, each with a leading - for the largest first; the first is the default.
-        key: what tells rows apart that are equal in it.
+        orders: what it may be sorted by, each with a leading - for the largest first; the first is the default. No row lacks it.
     """
 
     orders: ClassVar[tuple[str, ...]] = ("id",)
-    key: ClassVar[str] = "pk"
 
     @classmethod
     def parameters(cls) -> list[OpenApiParameter]:
@@ -335,7 +310,7 @@ class ApiView(APIView):
 class ApiViewSet(ApiView, GenericViewSet[Any]):
     """Views of rows. A handler finds its object before it looks at the request's fields, so that 404 comes first."""
 
-    order: Order | None = None
+    ordering = "pk"
     pagination_class: type[BasePagination] | None = Cursors
 
     def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
@@ -353,7 +328,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         given = filters(self.request.query_params, queryset=rows, request=self.request)
         if not given.is_valid():
             raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
-        self.order = Order(ordering.removeprefix("-"), ordering.startswith("-"), filters.key)
+        self.ordering = ordering
         return list(self.paginate_queryset(given.qs) or [])
 
     def page(
