@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import IO, Any, get_args, get_type_hints
 
 from django.core.exceptions import ValidationError as DjangoValidationError
+from django.utils.translation import get_language
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema_field
@@ -33,7 +34,7 @@ class StrictSerializer(serializers.Serializer[Any]):
         """Those of the class where nothing can change them, since to copy them takes longer than to validate a request."""
         if self.instance is not None or self.partial or self.parent is not None or self._context:
             return super().fields
-        return _shared_fields(type(self))
+        return _shared_fields(type(self), get_language())
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
@@ -46,7 +47,8 @@ class StrictSerializer(serializers.Serializer[Any]):
 
 
 @functools.cache
-def _shared_fields(serializer_class: type[StrictSerializer]) -> BindingDict:
+def _shared_fields(serializer_class: type[StrictSerializer], _language: str | None) -> BindingDict:
+    """Of a language: the messages of limits are formatted once (`lazy_format`), in the language of that moment."""
     serializer = serializer_class()
     return super(StrictSerializer, serializer).fields
 

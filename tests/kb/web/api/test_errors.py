@@ -136,3 +136,16 @@ def test_a_method_that_an_endpoint_lacks_is_405_in_json(client, method):
 
     assert (response.status_code, response.json()["code"]) == (405, "method_not_allowed")
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
+def test_the_error_of_a_field_is_in_the_language_of_its_request_whichever_was_asked_before(client, kb):
+    url, body = f"/api/v1/knowledge-bases/{kb.pk}/entities/", {"name": "x" * 500}
+
+    english, chinese, again = (
+        client.post(url, body, format="json", headers={"accept-language": language}).json()["fields"]
+        for language in ("en", "zh-hans", "en")
+    )
+
+    assert english == again == {"name": ["Ensure this field has no more than 200 characters."]}
+    assert "200" in str(chinese)
+    assert chinese != english
