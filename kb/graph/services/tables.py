@@ -7,12 +7,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from django.db import transaction
 from django.db.models import Q
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
@@ -175,11 +174,6 @@ class PlannedRow:
 Plan = tuple[list[PlannedRow], Callable[[], None]]
 
 
-def _first_error(*checks: tuple[bool, str, Mapping[str, Any]]) -> str:
-    """The sentence of the first check that has found something; only that one is translated."""
-    return next((_(template) % values for is_wrong, template, values in checks if is_wrong), "")
-
-
 def _plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
     concepts = {normalized_key(each.name): each for each in Concept.objects.filter(knowledge_base=kb)}
     terms = {(term.concept_id, term.key) for term in ConceptTerm.objects.filter(knowledge_base=kb)}
@@ -229,22 +223,16 @@ def _concept_error(row: Row, named: set[str], wider: Mapping[str, str], *, leads
     """What is wrong with a row; `leads` where another concept is narrower than its own, without which there is no circle."""
     texts = [row["name"], *row.listed("synonyms")]
     own, parent = normalized_key(row["name"]), normalized_key(row["parent"])
-    is_long = any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts)
-    shown = {"name": row["parent"][:100]}
-    return _first_error(
-        (not all(map(normalized_key, texts)), gettext_noop("The name is missing."), {}),
-        (is_long, gettext_noop("A name has %(most)d characters at most: shorten it."), {"most": NAME_CHARACTERS}),
-        (
-            bool(parent) and parent not in named,
-            gettext_noop("The wider concept “%(name)s” is neither in the file nor in the knowledge base."),
-            shown,
-        ),
-        (
-            own in (_with_wider(parent, wider) if leads else [parent]),
-            gettext_noop("“%(name)s” is narrower than this concept: choose another one."),
-            shown,
-        ),
-    )
+    if not all(map(normalized_key, texts)):
+        return _("The name is missing.")
+    if any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts):
+        return _("A name has %(most)d characters at most: shorten it.") % {"most": NAME_CHARACTERS}
+    if parent and parent not in named:
+        message = _("The wider concept “%(name)s” is neither in the file nor in the knowledge base.")
+        return message % {"name": row["parent"][:100]}
+    if own in (_with_wider(parent, wider) if leads else [parent]):
+        return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
+    return ""
 
 
 def _with_wider(key: str, wider: Mapping[str, str]) -> dict[str, None]:
@@ -294,31 +282,20 @@ def _plan_entity(
 
 
 def _entity_error(row: Row, texts: Mapping[str, str], known: Sequence[Entity]) -> str:
-    most = {"name": NAME_CHARACTERS, "kind": KIND_CHARACTERS}
     is_long = any(len(text) > NAME_CHARACTERS for text in texts.values())
-    return _first_error(
-        (not normalized_key(row["name"]), gettext_noop("The name is missing."), {}),
-        (
-            is_long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS,
-            gettext_noop("A name has %(name)d characters at most, and a kind %(kind)d: shorten it."),
-            most,
-        ),
-        (
-            len(texts) > MAX_ALIASES + 1,
-            gettext_noop("An entity can have %(most)d other names at most: leave some out."),
-            {"most": MAX_ALIASES},
-        ),
-        (
-            any("\0" in value for value in row.values.values()),
-            gettext_noop("It holds a character that cannot be stored: delete it."),
-            {},
-        ),
-        (
-            len(known) > 1,
-            gettext_noop("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out."),
-            {"names": "”, “".join(sorted(each.name for each in known))},
-        ),
-    )
+    if not normalized_key(row["name"]):
+        return _("The name is missing.")
+    if is_long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS:
+        most = {"name": NAME_CHARACTERS, "kind": KIND_CHARACTERS}
+        return _("A name has %(name)d characters at most, and a kind %(kind)d: shorten it.") % most
+    if len(texts) > MAX_ALIASES + 1:
+        return _("An entity can have %(most)d other names at most: leave some out.") % {"most": MAX_ALIASES}
+    if any("\0" in value for value in row.values.values()):
+        return _("It holds a character that cannot be stored: delete it.")
+    if len(known) > 1:
+        message = _("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out.")
+        return message % {"names": "”, “".join(sorted(each.name for each in known))}
+    return ""
 
 
 def _apply_entities(kb: KnowledgeBase, names: Sequence[EntityName], changed: Collection[Entity]) -> None:
@@ -350,7 +327,7 @@ def _plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
         document_id = documents.get(row["document"])
         chunk_id = chunks.get((document_id, row["chunk"].lstrip("0")))
         effect, message = Effect.SAME if triple.identity in held else Effect.NEW, row["document"]
-        if error := _fact_error(row, triple, document_id, chunk_id):
+        if error := _fact_error(row, triple) or _source_error(row, document_id, chunk_id):
             effect, message = Effect.ERROR, error
         else:
             held.add(triple.identity)
@@ -380,35 +357,28 @@ def _sources(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[dict[str, int], di
     return by_name, {(document_id, str(position + 1)): pk for document_id, position, pk in chunks}
 
 
-def _fact_error(row: Row, triple: Triple, document_id: int | None, chunk_id: int | None) -> str:
+def _fact_error(row: Row, triple: Triple) -> str:
     cells = (row["subject"], row["predicate"], row["object"])
-    is_one = triple.identity[0] == triple.identity[2] and normalized_key(row["subject"]) != normalized_key(
-        row["object"]
-    )
-    return _first_error(
-        (not all(map(normalized_key, cells)), gettext_noop("Subject, predicate and object are all needed."), {}),
-        (
-            any(len(cell) > NAME_CHARACTERS for cell in cells),
-            gettext_noop("Subject, predicate and object have %(most)d characters at most: shorten them."),
-            {"most": NAME_CHARACTERS},
-        ),
-        (
-            any("\0" in cell for cell in cells),
-            gettext_noop("It holds a character that cannot be stored: delete it."),
-            {},
-        ),
-        (is_one, gettext_noop("Subject and object are two names of one entity."), {}),
-        (
-            bool(row["document"]) and document_id is None,
-            gettext_noop("The knowledge base has no document of the source or title “%(name)s”."),
-            {"name": row["document"][:100]},
-        ),
-        (
-            bool(row["chunk"]) and chunk_id is None,
-            gettext_noop("The document has no chunk %(number)s; the first one is 1."),
-            {"number": row["chunk"][:20]},
-        ),
-    )
+    keys = [normalized_key(cell) for cell in cells]
+    if not all(keys):
+        return _("Subject, predicate and object are all needed.")
+    if any(len(cell) > NAME_CHARACTERS for cell in cells):
+        message = _("Subject, predicate and object have %(most)d characters at most: shorten them.")
+        return message % {"most": NAME_CHARACTERS}
+    if any("\0" in cell for cell in cells):
+        return _("It holds a character that cannot be stored: delete it.")
+    if triple.identity[0] == triple.identity[2] and keys[0] != keys[2]:
+        return _("Subject and object are two names of one entity.")
+    return ""
+
+
+def _source_error(row: Row, document_id: int | None, chunk_id: int | None) -> str:
+    if row["document"] and document_id is None:
+        message = _("The knowledge base has no document of the source or title “%(name)s”.")
+        return message % {"name": row["document"][:100]}
+    if row["chunk"] and chunk_id is None:
+        return _("The document has no chunk %(number)s; the first one is 1.") % {"number": row["chunk"][:20]}
+    return ""
 
 
 _PLANS: Mapping[Table, Callable[[KnowledgeBase, Sequence[Row]], Plan]] = {
