@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, connection, transaction
+from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
@@ -315,13 +315,9 @@ def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
         _lock(fact, **changes)
         if not (normalized_key(fact.subject) and fact.predicate.strip() and normalized_key(fact.object)):
             raise Rejected("blank_name", _("Subject, predicate and object are all needed."))
-        try:
-            with transaction.atomic():
-                fact.save()
-        except IntegrityError as error:
-            raise Rejected(
-                "fact_known", _("The knowledge base holds this fact already: change it or go back.")
-            ) from error
+        if fact.is_stated_already():
+            raise Rejected("fact_known", _("The knowledge base holds this fact already: change it or go back."))
+        fact.save()
     return fact
 
 
