@@ -31,8 +31,8 @@ from retrieval.rerankers.cross_encoder import CrossEncoderReranker, HttpReranker
 from retrieval.rewrite import LlmRewriter
 from retrieval.tokenize import Engine, JiebaTokenizer, TokenizerOptions
 
+# How long a first search without a latency budget of its own waits for a model that is not loaded yet.
 LOAD_SECONDS = 120.0
-"""How long a first search without a latency budget of its own waits for a model that is not loaded yet."""
 
 
 def embedder(model_id: str) -> Embedder:
@@ -107,8 +107,8 @@ def _http_reranker() -> HttpReranker:
     )
 
 
+# By a knowledge base's language, where the operator has named no other.
 RECOMMENDED: Final = {"zh": "BAAI/bge-large-zh-v1.5", "en": "BAAI/bge-large-en-v1.5"}
-"""By a knowledge base's language, where the operator has named no other."""
 
 
 def recommended_embedding_model(language: str) -> str:
@@ -226,8 +226,8 @@ class Warmth:
     failed: tuple[str, ...] = ()
 
 
+# Of this process, as the models are; who loads them sets it.
 warmth = Warmth()
-"""Of this process, as the models are; who loads them sets it."""
 
 
 logger = logging.getLogger(__name__)

@@ -27,14 +27,11 @@ def acting(
         address: from where.
         request_id: to find it again in the server's log.
     """
-    with pghistory.context(how=how, via=via[:200], address=address[:45], request_id=request_id[:64], **_who(user)):
+    who = {"user": user.pk, "username": user.username} if user else {}
+    with pghistory.context(how=how, via=via[:200], address=address[:45], request_id=request_id[:64], **who):
         yield
 
 
 def caller_is(user: User, key: ApiKey | None = None) -> None:
     """Sets the audit actor; no-op outside an audit context."""
-    pghistory.context(**_who(user), api_key=key.prefix if key else "")
-
-
-def _who(user: User | None) -> dict[str, object]:
-    return {} if user is None else {"user": user.pk, "username": user.username}
+    pghistory.context(user=user.pk, username=user.username, api_key=key.prefix if key else "")

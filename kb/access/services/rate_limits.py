@@ -119,7 +119,7 @@ def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL,
 
 def failure_spend(address: str) -> Spent | None:
     """Counts a request from an address that could not say who it is from; None where such are not limited."""
-    limit = _of_server(FAILURES)
+    limit = _limit(settings.API_RATE_LIMITS[FAILURES])
     return _spend(limit, f"{FAILURES}:{address}") if limit else None
 
 
@@ -140,7 +140,7 @@ def login_spend(address: str, name: str, device: str = "") -> Spent | None:
     by_name = f"{LOGIN_NAME}:{name_digest(name)}{':' if device else ''}{device}"
     spent: Spent | None = None
     for kind, key in ((LOGIN, f"{LOGIN}:{address}"), (LOGIN_NAME, by_name)):
-        if limit := _of_server(kind):
+        if limit := _limit(settings.API_RATE_LIMITS[kind]):
             spent = _spend(limit, key)
             if not spent.allowed:
                 break
@@ -170,17 +170,13 @@ def _limits_of(user: User, key: ApiKey | None, kind: str) -> Iterator[tuple[Rate
 
     For the costlier kinds it holds where it is the stricter one.
     """
-    own, server = _limit(key.rate_limit) if key else None, _of_server(kind)
+    own, server = _limit(key.rate_limit) if key else None, _limit(settings.API_RATE_LIMITS[kind])
     if key and own and (kind == GENERAL or server is None or _rate(own) < _rate(server)):
         yield own, f"key:{key.prefix}"
         if kind == GENERAL and key.rate_limit_granted and is_laxer(key.rate_limit, than=general_rate_limit()):
             return
     if server:
         yield server, f"user:{user.pk}"
-
-
-def _of_server(kind: str) -> RateLimitItem | None:
-    return _limit(settings.API_RATE_LIMITS[kind])
 
 
 def _limit(text: str) -> RateLimitItem | None:

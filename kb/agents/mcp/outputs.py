@@ -12,7 +12,7 @@ from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotVisible, Rejected, found_in
 from kb.base.shapes import as_values
 from kb.content.models import Chunk, Document
-from kb.content.selectors import knowledge_base_overview
+from kb.content.services import knowledge_base_overview
 from kb.search.services.search import SearchRequest, respond
 from retrieval.packing import inert, shorten
 

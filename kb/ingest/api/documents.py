@@ -19,7 +19,7 @@ from kb.access.services.rate_limits import UPLOAD
 from kb.base.errors import Rejected
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.content.models import Chunk, Document
-from kb.content.selectors import document_overview
+from kb.content.services import document_overview
 from kb.ingest.api.chunks import ChunkFilters, ChunkSerializer
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS

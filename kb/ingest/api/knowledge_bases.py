@@ -10,8 +10,12 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase, Membership
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotAllowed
-from kb.content.selectors import knowledge_base_overview
-from kb.content.services import knowledge_base_create, knowledge_base_delete, knowledge_base_update
+from kb.content.services import (
+    knowledge_base_create,
+    knowledge_base_delete,
+    knowledge_base_overview,
+    knowledge_base_update,
+)
 from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
 from kb.web.api.callers import user_of
