@@ -30,7 +30,7 @@ from kb.providers.embedding_models import generator
 from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import principal
-from kb.web.admin.site import AdminPage, page
+from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import NoChannelAvailable
 from retrieval.trace import Degradation
 
@@ -83,7 +83,7 @@ class AskForm(forms.Form):
         )
 
 
-@page("ask/", name="ask")
+@admin_page("ask/", name="ask")
 class AskView(AdminPage):
     template_name = "answers/page.html"
 
@@ -108,7 +108,7 @@ class AskView(AdminPage):
         )
 
 
-@page("ask/answer/", name="ask_answer")
+@admin_page("ask/answer/", name="ask_answer")
 class AskStreamView(View):
     """Streams an answer to the page; a question that cannot be asked is an ordinary error with a sentence."""
 
@@ -130,7 +130,7 @@ class AskStreamView(View):
         return event_stream(events, _shown(caller, asked))
 
 
-@page("ask/<uuid:pk>/delete/", name="ask_delete")
+@admin_page("ask/<uuid:pk>/delete/", name="ask_delete")
 class DeleteConversationView(AdminPage):
     template_name = "answers/delete.html"
 

@@ -31,10 +31,10 @@ from kb.access.services.sharing import (
 )
 from kb.base.errors import NotVisible, Rejected, ServiceError
 from kb.web.admin.scoped import KnowledgeBasePage, principal, row_id
-from kb.web.admin.site import AdminPage, page
+from kb.web.admin.site import AdminPage, admin_page
 
 
-@page("invitations/", name="invitations")
+@admin_page("invitations/", name="invitations")
 class InvitationsView(AdminPage):
     template_name = "content/sharing/invitations.html"
 
@@ -48,7 +48,7 @@ class InvitationsView(AdminPage):
         )
 
 
-@page("invitations/<int:invitation_id>/accept/", name="invitation_accept")
+@admin_page("invitations/<int:invitation_id>/accept/", name="invitation_accept")
 @require_POST
 def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     try:
@@ -62,7 +62,7 @@ def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
 
 
-@page("invitations/<int:invitation_id>/decline/", name="invitation_decline")
+@admin_page("invitations/<int:invitation_id>/decline/", name="invitation_decline")
 @require_POST
 def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     try:

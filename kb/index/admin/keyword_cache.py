@@ -27,8 +27,7 @@ from kb.index.models import StoreState
 from kb.index.services.reindex import IndexState, add_index_state, database_bytes, indexed_knowledge_bases
 from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild, stores_state
 from kb.web.admin.scoped import KnowledgeBasePage, principal
-from kb.web.admin.site import AdminPage
-from kb.web.admin.site import page as admin_page
+from kb.web.admin.site import AdminPage, admin_page
 from retrieval.cache import PROCESS_TIER
 from retrieval.errors import RetrievalError
 

@@ -17,7 +17,7 @@ from kb.quality.compare.admin.results import chart_options
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import percentage, three_decimals
 from kb.web.admin.scoped import principal, row_id
-from kb.web.admin.site import AdminPage, page
+from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.calibration import Cut
 
@@ -30,7 +30,7 @@ COLOURS = {
 CUT_COLOURS = {"current": "#64748b", "suggestion": "var(--color-primary-500)"}
 
 
-@page("calibration/", name="calibration")
+@admin_page("calibration/", name="calibration")
 class CalibrationView(AdminPage):
     template_name = "quality/compare/calibration.html"
 

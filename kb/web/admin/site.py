@@ -184,7 +184,7 @@ def _cookie(digest: str) -> str:
 _PAGES: list[tuple[str, Any, str]] = []
 
 
-def page(route: str, name: str) -> Callable[[Registered], Registered]:
+def admin_page(route: str, name: str) -> Callable[[Registered], Registered]:
     """Registers a view, a class or a function, as a page of the admin, behind its login."""
 
     def register(view: Registered) -> Registered:

@@ -28,8 +28,7 @@ from kb.quality.runs.admin.pages import UNFINISHED, compare_url, is_unfinished, 
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import count_of, principal, row_id
-from kb.web.admin.site import AdminPage, page
-from kb.web.admin.site import page as admin_page
+from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 
@@ -175,7 +174,7 @@ RUNS_OFFERED = 200
 OFFERED = (EvalRun.Status.DONE, *UNFINISHED)
 
 
-@page("compare/runs/", name="compare_runs")
+@admin_page("compare/runs/", name="compare_runs")
 class CompareRunsView(AdminPage):
     """The page: the URL names the runs, `a` before and `b` after."""
 
@@ -252,7 +251,7 @@ def live_context(runs: Sequence[EvalRun], *, ask_workers: bool) -> dict[str, Any
     }
 
 
-@page("compare/runs/live/", name="compare_live")
+@admin_page("compare/runs/live/", name="compare_live")
 def live_view(request: HttpRequest) -> HttpResponse:
     """How far both runs are, for a page that polls; once both have ended, the page is loaded again."""
     runs = _both(request)
@@ -262,7 +261,7 @@ def live_view(request: HttpRequest) -> HttpResponse:
     return response
 
 
-@page("compare/runs/cancel/", name="compare_cancel")
+@admin_page("compare/runs/cancel/", name="compare_cancel")
 @require_POST
 def cancel_view(request: HttpRequest) -> HttpResponse:
     runs = _both(request)

@@ -33,8 +33,7 @@ from kb.search.services.search import search
 from kb.search.wiring import explicit_count
 from kb.web.admin.scoped import principal as principal_of
 from kb.web.admin.scoped import signed_in
-from kb.web.admin.site import AdminPage
-from kb.web.admin.site import page as admin_page
+from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 SHARED = "shared"

@@ -30,8 +30,8 @@ from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet
 from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog
 from kb.search.services.search_log import WITHHELD, searches_that_found
-from kb.web.admin.scoped import ConditionFilter, ReadOnlyAdmin, column, principal, row_id, visible
-from kb.web.admin.site import add_part, page
+from kb.web.admin.scoped import ConditionFilter, ReadOnlyAdmin, ScopedChangeList, column, principal, row_id, visible
+from kb.web.admin.site import add_part, admin_page
 
 SESSION_KEY = "judge_eval_set"
 TAKEN_BACK = "none"
@@ -124,7 +124,7 @@ class JudgeForm(forms.Form):
         return values
 
 
-@page("judge/", name="judge")
+@admin_page("judge/", name="judge")
 class JudgeView(View):
     """Writes a click: answers a script in JSON, and a plain form with the page that it came from."""
 
@@ -264,11 +264,7 @@ def name_knowledge_bases(rows: Iterable[Any], request: HttpRequest) -> None:
         row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
 
 
-class SearchLogChangeList(ChangeList):  # type: ignore[misc]
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        name_knowledge_bases(self.result_list, request)
-
+class SearchLogChangeList(ScopedChangeList):
     def url_for_result(self, result: Any) -> str:
         return debug_url(result.named, result.query, result.asked_for)
 
@@ -298,6 +294,10 @@ class SearchLogAdmin(ReadOnlyAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return SearchLogChangeList
+
+    def completed(self, request: HttpRequest, rows: Any) -> Any:
+        name_knowledge_bases(rows, request)
+        return rows
 
     def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
         """An entry's page is the search itself, run again."""

@@ -48,7 +48,7 @@ from kb.quality.profiles.services import (
     state_of,
 )
 from kb.web.admin.scoped import principal, row_id
-from kb.web.admin.site import AdminPage, add_part, page
+from kb.web.admin.site import AdminPage, add_part, admin_page
 
 ENVIRONMENT = "environment"
 
@@ -144,7 +144,7 @@ def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) 
     ]
 
 
-@page("retrieval-profiles/diff/", name="kb_retrievalprofile_diff")
+@admin_page("retrieval-profiles/diff/", name="kb_retrievalprofile_diff")
 class DiffView(ProfilePage):
     """?before=ID&after=ID; `environment` stands for its defaults."""
 
@@ -187,7 +187,7 @@ class DiffView(ProfilePage):
         return [*options, ("", [(each.pk, str(each)) for each in further])]
 
 
-@page("retrieval-profiles/<int:pk>/edit/", name="kb_retrievalprofile_edit")
+@admin_page("retrieval-profiles/<int:pk>/edit/", name="kb_retrievalprofile_edit")
 class EditView(ChangePage):
     template_name = "quality/profiles/form.html"
 
@@ -208,7 +208,7 @@ class EditView(ChangePage):
         )
 
 
-@page("retrieval-profiles/add/", name="kb_retrievalprofile_add")
+@admin_page("retrieval-profiles/add/", name="kb_retrievalprofile_add")
 class AddView(ProfilePage):
     """A new profile, which may begin with the settings of a version: ?from=ID, and for a knowledge base: ?kb=ID."""
 
@@ -281,7 +281,7 @@ def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeB
 BASES_LISTED = 20
 
 
-@page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
+@admin_page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
 class PublishView(ChangePage):
     """Says which knowledge bases will move and what will differ; publishes on POST."""
 
@@ -324,7 +324,7 @@ class PublishView(ChangePage):
         )
 
 
-@page("retrieval-profiles/<int:pk>/delete/", name="kb_retrievalprofile_delete")
+@admin_page("retrieval-profiles/<int:pk>/delete/", name="kb_retrievalprofile_delete")
 class DeleteView(ChangePage):
     template_name = "quality/profiles/delete.html"
 
@@ -353,7 +353,7 @@ BASES_SHOWN = 5
 STATE_LABELS = {VersionState.PUBLISHED: "success", VersionState.DRAFT: "warning", VersionState.EARLIER: ""}
 
 
-@page("retrieval-profiles/", name="kb_retrievalprofile_changelist")
+@admin_page("retrieval-profiles/", name="kb_retrievalprofile_changelist")
 class ProfileListView(ProfilePage):
     template_name = "quality/profiles/list.html"
 
@@ -369,7 +369,7 @@ class ProfileListView(ProfilePage):
         )
 
 
-@page("retrieval-profiles/<int:pk>/", name="kb_retrievalprofile_change")
+@admin_page("retrieval-profiles/<int:pk>/", name="kb_retrievalprofile_change")
 class ProfileView(VersionPage):
     """All versions of the profile whose version the URL names."""
 

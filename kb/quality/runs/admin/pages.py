@@ -1,6 +1,5 @@
 """The pages of evaluation runs: the start of one, its progress, its report, and the table of its queries."""
 
-from collections.abc import Sequence
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
@@ -144,10 +143,6 @@ def duration(seconds: float) -> str:
 
 def is_unfinished(run: EvalRun) -> bool:
     return run.status in UNFINISHED
-
-
-def unfinished_ids(runs: Sequence[EvalRun]) -> str:
-    return ",".join(str(run.pk) for run in runs if is_unfinished(run))
 
 
 def standstill(run: EvalRun, *, ask_workers: bool) -> str:

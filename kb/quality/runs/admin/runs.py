@@ -22,7 +22,6 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from django.views.generic import TemplateView
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kb.access.models import KnowledgeBase
@@ -39,6 +38,7 @@ from kb.providers.embedding_models import offered_embedding_models, require_embe
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.pages import (
     HEADLINES,
+    UNFINISHED,
     QueriesView,
     RunView,
     StartView,
@@ -48,7 +48,6 @@ from kb.quality.runs.admin.pages import (
     live_context,
     save_as_draft,
     state_cell,
-    unfinished_ids,
     with_headlines,
 )
 from kb.quality.runs.admin.queries import asked_rows
@@ -77,19 +76,9 @@ class SetFilter(ScopedRelatedFilter):
         ]
 
 
-class RunChangeList(ChangeList):  # type: ignore[misc]
-    """Reads of the reports, which are long, only the figures that it shows."""
-
-    def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[EvalRun]:
-        return cast("QuerySet[EvalRun]", super().get_queryset(*args, **kwargs).defer("report", "configuration"))
-
-    @property
-    def unfinished_ids(self) -> str:
-        return unfinished_ids(self.result_list)
-
-
 @admin.register(EvalRun)
 class EvalRunAdmin(ScopedModelAdmin):
+    unfinished = UNFINISHED
     list_display = (
         "name",
         "searched_with",
@@ -118,8 +107,9 @@ class EvalRunAdmin(ScopedModelAdmin):
             .select_related("eval_set__knowledge_base__version_row", "profile", "created_by")
         )
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
-        return RunChangeList
+    def completed(self, request: HttpRequest, rows: Any) -> Any:  # noqa: ARG002
+        """Reads of the reports, which are long, only the figures that the list shows."""
+        return rows.defer("report", "configuration")
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
@@ -152,7 +142,9 @@ class EvalRunAdmin(ScopedModelAdmin):
             for run in runs
             for cell in (state_cell(run, swap=True), *(figure_cell(run, name, swap=True) for name in HEADLINES))
         ]
-        return render(request, "quality/runs/progress.html", {"cells": cells, "unfinished_ids": unfinished_ids(runs)})
+        return render(
+            request, "quality/runs/progress.html", {"cells": cells, "unfinished_ids": self.unfinished_ids(runs)}
+        )
 
     def live_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """How far a run is, for a page that polls; once the run has ended, the page is loaded again."""

@@ -31,8 +31,7 @@ from kb.quality.why_not.services.walk import why_not_found
 from kb.search.admin.labels import notices
 from kb.search.services.search import request_as_json
 from kb.web.admin.scoped import row_id
-from kb.web.admin.site import AdminPage
-from kb.web.admin.site import page as admin_page
+from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 
