@@ -15,10 +15,5 @@ class Installation(models.Model):
 
 @lru_cache(maxsize=1)
 def installation_id() -> str:
-    """The id of this installation, read once a process."""
+    """The id of this installation, read once a process; after a restore its cache is cleared."""
     return str(Installation.objects.values_list("pk", flat=True).get())
-
-
-def forget_installation() -> None:
-    """Has it read again, after a restore."""
-    installation_id.cache_clear()

@@ -38,8 +38,9 @@ def validate_metadata(value: Any) -> None:
         raise ValidationError(_("Give a JSON object."), code="not_object")
     _check(value, depth=1)
     if len(json.dumps(value, ensure_ascii=False)) > MAX_METADATA_CHARS:
-        message = _("It is longer than %(length)s characters.") % {"length": MAX_METADATA_CHARS}
-        raise ValidationError(message, code="too_long")
+        raise ValidationError(
+            _("It is longer than %(length)s characters.") % {"length": MAX_METADATA_CHARS}, code="too_long"
+        )
 
 
 def is_storable(text: str) -> bool:
@@ -53,8 +54,9 @@ def storable(text: str) -> str:
 
 def _check(value: Any, depth: int) -> None:
     if depth > MAX_METADATA_DEPTH:
-        message = _("It is nested deeper than %(depth)s levels.") % {"depth": MAX_METADATA_DEPTH}
-        raise ValidationError(message, code="too_deep")
+        raise ValidationError(
+            _("It is nested deeper than %(depth)s levels.") % {"depth": MAX_METADATA_DEPTH}, code="too_deep"
+        )
     if isinstance(value, dict):
         _check(list(value.keys()), depth)
         _check(list(value.values()), depth)

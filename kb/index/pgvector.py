@@ -222,9 +222,8 @@ def exact_place(
         distances.format(dimension=len(vector), among=among + each) for each in ("", " AND chunk_id = %(chunk)s")
     )
     [(distance, above, total, is_indexed)] = fetch_all(RANK.format(compared=compared, own=own), values)
-    if distance is None:
-        return ExactPlace(None, None, total, is_indexed)
-    return ExactPlace(above + 1, 1.0 - distance, total, is_indexed)
+    rank, similarity = (None, None) if distance is None else (above + 1, 1.0 - distance)
+    return ExactPlace(rank, similarity, total, is_indexed)
 
 
 # -- How much an index finds -------------------------------------------------------------------------------------------
@@ -323,9 +322,12 @@ def _efforts_to_try(space: VectorSpace) -> Sequence[int]:
 
 
 def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
-    if row is None or row.method != chosen_method() or row.measured_at < timezone.now() - STALE_AFTER:
-        return True
-    return abs(space.vectors - row.vectors) > GROWN * row.vectors
+    return (
+        row is None
+        or row.method != chosen_method()
+        or row.measured_at < timezone.now() - STALE_AFTER
+        or abs(space.vectors - row.vectors) > GROWN * row.vectors
+    )
 
 
 def _timed_search(

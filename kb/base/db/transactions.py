@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from enum import IntEnum
 from functools import cache, lru_cache
+from itertools import islice
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -114,15 +115,14 @@ def columns_of(model: type[models.Model], alias: str) -> str:
 def rows_of(selected: Sequence[type[models.Model]], values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """A row of each model, in the order of their columns in a row as it was fetched, and what was selected after them."""
     rows: list[Any] = []
-    start = 0
+    left = iter(values)
     for model in selected:
         names, converted = _fields(model)
-        own = list(values[start : start + len(names)])
+        own = list(islice(left, len(names)))
         for place, convert in converted:
             own[place] = convert(own[place], None, connection)
         rows.append(model.from_db(connection.alias, names, own))
-        start += len(names)
-    return rows, list(values[start:])
+    return rows, list(left)
 
 
 @cache

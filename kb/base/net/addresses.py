@@ -115,22 +115,17 @@ def parse_url(url: str) -> httpx.URL:
         raise FetchError(FetchCode.BAD_URL, url=shown)
     if parsed.userinfo:
         raise FetchError(FetchCode.HAS_USERINFO)
-    _check_host(parsed.raw_host.decode("ascii"))
+    host = parsed.raw_host.decode("ascii")
+    if ":" not in host and _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
+        try:
+            ip_address(host)
+        except ValueError as error:
+            raise FetchError(FetchCode.NUMERIC_HOST, host=host) from error
     return parsed
 
 
 def port_of(url: httpx.URL) -> int:
     return url.port or _SCHEMES[url.scheme]
-
-
-def _check_host(host: str) -> None:
-    last = host.rstrip(".").rpartition(".")[2]
-    if ":" in host or not _NUMBER.fullmatch(last):
-        return
-    try:
-        ip_address(host)
-    except ValueError as error:
-        raise FetchError(FetchCode.NUMERIC_HOST, host=host) from error
 
 
 def resolve(host: str, port: int) -> list[str]:
@@ -139,8 +134,7 @@ def resolve(host: str, port: int) -> list[str]:
     Raises:
         OSError: it has none.
     """
-    rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(row[4][0]) for row in rows))
+    return list(dict.fromkeys(str(row[4][0]) for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
 
 
 @dataclass(frozen=True, slots=True)

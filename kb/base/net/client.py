@@ -114,8 +114,8 @@ class Inflater:
         max_bytes: of what comes out, in all.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
+    def __init__(self, max_bytes: int, host: str = "gzip") -> None:
+        self._max, self._host = max_bytes, host
         self._left = max_bytes
         self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
 
@@ -130,7 +130,7 @@ class Inflater:
             try:
                 piece = self._member.decompress(data, self._left + 1)
             except zlib.error as error:
-                raise FetchError(FetchCode.BROKEN_RESPONSE, host="gzip") from error
+                raise FetchError(FetchCode.BROKEN_RESPONSE, host=self._host) from error
             self._left -= len(piece)
             if self._left < 0:
                 raise too_large(self._max)
@@ -280,13 +280,16 @@ class WebClient:
 
     @contextmanager
     def _response(self, url: httpx.URL, ask: Ask, deadline: Deadline) -> Iterator[httpcore.Response]:
-        headers = {"User-Agent": self.user_agent, "Accept": "*/*", "Accept-Encoding": "gzip", "Connection": "close"}
-        if ask.etag:
-            headers["If-None-Match"] = ask.etag
-        if ask.last_modified:
-            headers["If-Modified-Since"] = ask.last_modified
+        headers = {
+            "User-Agent": self.user_agent,
+            "Accept": "*/*",
+            "Accept-Encoding": "gzip",
+            "Connection": "close",
+            "If-None-Match": ask.etag,
+            "If-Modified-Since": ask.last_modified,
+        }
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
-        fields = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        fields = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items() if value]
         fields.append((b"Host", url.netloc))
         backend = GuardedBackend(self.guard, deadline)
         with (
@@ -355,17 +358,12 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
     stated = _header(response, "content-length")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
         raise too_large(max_bytes)
-    inflate = Inflater(max_bytes).feed if encoding.endswith("gzip") else bytes
+    inflate = Inflater(max_bytes, host).feed if encoding.endswith("gzip") else bytes
     content = bytearray()
-    try:
-        for piece in response.iter_stream():
-            content += inflate(piece)
-            if len(content) > max_bytes:
-                raise too_large(max_bytes)
-    except FetchError as error:
-        if error.code == FetchCode.BROKEN_RESPONSE:
-            raise FetchError(FetchCode.BROKEN_RESPONSE, host=host) from error
-        raise
+    for piece in response.iter_stream():
+        content += inflate(piece)
+        if len(content) > max_bytes:
+            raise too_large(max_bytes)
     return bytes(content)
 
 

@@ -84,15 +84,17 @@ class ChromaMirror(Mirror):
         self._client.delete_collection(name)
 
     def _connect(self, token: str) -> Any:
-        settings = Settings(anonymized_telemetry=False)
         if "://" not in self._url:
-            return chromadb.PersistentClient(self._url, settings=settings)
+            return chromadb.PersistentClient(self._url, settings=Settings(anonymized_telemetry=False))
         parts = urlsplit(self._url)
-        settings.chroma_api_impl = "chromadb.api.fastapi.FastAPI"
-        settings.chroma_server_host = parts.hostname or ""
-        settings.chroma_server_http_port = parts.port or (443 if parts.scheme == "https" else 80)
-        settings.chroma_server_ssl_enabled = parts.scheme == "https"
-        settings.chroma_server_headers = {"Authorization": f"Bearer {token}"} if token else None
+        settings = Settings(
+            anonymized_telemetry=False,
+            chroma_api_impl="chromadb.api.fastapi.FastAPI",
+            chroma_server_host=parts.hostname or "",
+            chroma_server_http_port=parts.port or (443 if parts.scheme == "https" else 80),
+            chroma_server_ssl_enabled=parts.scheme == "https",
+            chroma_server_headers={"Authorization": f"Bearer {token}"} if token else None,
+        )
         return _BoundedClient(settings, self._timeout_s)
 
 

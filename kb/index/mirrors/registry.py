@@ -228,12 +228,11 @@ LOST: Final = gettext_noop(
 NOTHING: Found = np.empty(0, dtype=np.int64), np.empty(0)
 
 
-class MirroredVectorStore:
-    """Vectors that a server holds a copy of."""
+class MirroredVectorStore(PgVectorStore):
+    """Vectors that a server holds a copy of; similarities are PostgreSQL's."""
 
     def __init__(self, store: str) -> None:
         self._store = store
-        self._exact = PgVectorStore()
 
     def search(
         self,
@@ -245,7 +244,7 @@ class MirroredVectorStore:
         kind: str = "content",
         only: NDArray[np.int64] | None = None,
     ) -> Found:
-        exact = partial(self._exact.search, kb_id, model_id, vector, k, kind=kind)
+        exact = partial(super().search, kb_id, model_id, vector, k, kind=kind)
         if k < 1 or not np.any(vector) or (only is not None and only.size <= MAX_EXACT):
             return exact(only=only)
         pending = pending_chunks(kb_id, self._store, ("", model_id))
@@ -259,17 +258,6 @@ class MirroredVectorStore:
             raise outdated(self._store, LOST)
         found = exact(only=np.union1d(named, pending if only is None else np.intersect1d(pending, only)))
         return found if found[0].size >= k else exact(only=only)  # what the server named is not there any more
-
-    def similarities(
-        self,
-        kb_id: int,
-        model_id: str,
-        vector: NDArray[np.float32],
-        chunk_ids: NDArray[np.int64],
-        *,
-        kind: str = "content",
-    ) -> NDArray[np.float64]:
-        return self._exact.similarities(kb_id, model_id, vector, chunk_ids, kind=kind)
 
 
 class MirroredKeywordStore:

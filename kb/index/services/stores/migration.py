@@ -106,8 +106,8 @@ def copy_count(kb: KnowledgeBase, store: str) -> CopyCheck:
     expected = {space.name: count for space, count in _spaces(kb.pk).items()}
     target = mirror(store)
     if target.has_keywords:
-        texts = Chunk.objects.filter(knowledge_base=kb, enabled=True)
-        expected[TextCollection(kb.pk, kb.language).name] = texts.count()
+        texts = TextCollection(kb.pk, kb.language).name
+        expected[texts] = Chunk.objects.filter(knowledge_base=kb, enabled=True).count()
     return CopyCheck(expected, target.counts(kb.pk))
 
 

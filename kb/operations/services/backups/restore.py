@@ -19,7 +19,7 @@ from kb.access.models import KnowledgeBase, User
 from kb.base.db.transactions import fetch_all
 from kb.base.errors import Rejected
 from kb.base.files import replace_file
-from kb.base.models import forget_installation
+from kb.base.models import installation_id
 from kb.content.models import Document
 from kb.index.mirrors.registry import DRIVERS
 from kb.index.services.stores.applying import refill
@@ -184,7 +184,7 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
             on_line=report,
         )
         on_bytes(dump.stat().st_size)
-    forget_installation()
+    installation_id.cache_clear()
     return installation
 
 

@@ -6,7 +6,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from kb.base.errors import Rejected
-from kb.base.models import forget_installation
+from kb.base.models import installation_id
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import mirror
 from kb.index.services.stores import migration
@@ -231,7 +231,7 @@ def test_a_restored_installation_has_its_copies_filled_anew(kb, chroma):
 
     Installation.objects.all().delete()
     Installation.objects.create()
-    forget_installation()
+    installation_id.cache_clear()
     _resume_jobs()
 
     assert waiting() == [(kb.pk, "chroma")]
