@@ -62,7 +62,8 @@ REQUEST_SECONDS = Histogram("zhiku_http_request_seconds", "Requests until the la
 RATE_LIMITED = Counter(
     "zhiku_http_rate_limited", "Requests that were refused because there were too many (429)", ["route"]
 )
-DOCUMENTS = Counter("zhiku_documents", "Documents by what came of their processing", ["outcome"])
+# "ready", "failed" or, put back for another worker, "returned".
+PROCESSED = Counter("zhiku_documents", "Documents by what came of their processing", ["outcome"])
 DOCUMENT_SECONDS = Histogram(
     "zhiku_document_stage_seconds",
     "Time of documents in each stage of their processing",
@@ -110,15 +111,6 @@ def observe_search(
     for stage, milliseconds in (timings_ms or {}).items():
         histogram = SEARCH_SECONDS if stage == "total" else STAGE_SECONDS.labels(stage)
         histogram.observe(milliseconds / 1_000)
-
-
-def observe_document(outcome: str, count: int = 1) -> None:
-    """Counts documents whose processing has ended: "ready", "failed" or, put back for another worker, "returned"."""
-    DOCUMENTS.labels(outcome).inc(count)
-
-
-def observe_stage(stage: str, seconds: float) -> None:
-    DOCUMENT_SECONDS.labels(stage).observe(seconds)
 
 
 def registry() -> CollectorRegistry:

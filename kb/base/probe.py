@@ -49,7 +49,6 @@ def _path(kind: str) -> Path:
 
 
 def _silent(kind: str) -> str:
-    """What is wrong with a process that beats; empty where nothing is."""
     try:
         age = time.time() - _path(kind).stat().st_mtime
     except FileNotFoundError:
@@ -58,7 +57,6 @@ def _silent(kind: str) -> str:
 
 
 def _asked(port: int, path: str) -> str:
-    """What is wrong with a process that listens; empty where nothing is."""
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=8)
     try:
         client.request("GET", path, headers={"Host": _host(), "X-Forwarded-Proto": "https", "Accept": "*/*"})

@@ -359,7 +359,6 @@ def _texts(values: tuple[Scalar, ...]) -> list[str]:
 
 
 def _number(value: Scalar) -> str | None:
-    """The digits of a number, which may be in a text."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     return value.strip() if isinstance(value, str) and _DECIMAL.fullmatch(value) else None

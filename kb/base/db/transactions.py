@@ -108,7 +108,6 @@ def array_text(numbers: Iterable[int]) -> str:
 
 @cache
 def columns_of(model: type[models.Model], alias: str) -> str:
-    """What to select for `rows_of`, from the model's table under an alias."""
     return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
 
 

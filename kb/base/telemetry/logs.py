@@ -25,7 +25,6 @@ _fields: ContextVar[Fields] = ContextVar("zhiku_log_fields", default=MappingProx
 
 
 def fields() -> Fields:
-    """What is bound here: request_id, task, document_id and so on."""
     return _fields.get()
 
 
@@ -95,8 +94,6 @@ class Json(JsonFormatter):
 
 
 class Line(logging.Formatter):
-    """For a terminal: what is bound comes after the message."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
         pairs = " ".join(f"{name}={value}" for name, value in getattr(record, "zhiku", {}).items())

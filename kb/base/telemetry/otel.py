@@ -62,7 +62,6 @@ def start(process: str) -> None:
 
 
 def flush() -> None:
-    """Sends what waits, before a process ends."""
     for provider in _started:
         provider.force_flush(5_000)
 

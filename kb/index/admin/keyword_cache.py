@@ -80,7 +80,6 @@ class InvalidateView(AdminPage):
 
     @cached_property
     def kb(self) -> KnowledgeBase:
-        """Not visible: Http404; visible and not to be changed: PermissionDenied."""
         caller = principal(self.request)
         kb: KnowledgeBase = get_object_or_404(KnowledgeBase.objects.visible_to(caller), pk=self.kwargs["kb_id"])
         if not KnowledgeBase.objects.editable_by(caller).filter(pk=kb.pk).exists():

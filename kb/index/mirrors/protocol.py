@@ -104,12 +104,10 @@ class Mirror(ABC):
         """Returns what answers, and its version."""
 
     def collections(self, kb_id: int) -> set[str]:
-        """Returns the names of those that the knowledge base has."""
         with self._calling():
             return {name for name in self._names() if name.startswith(kb_prefix(kb_id))}
 
     def counts(self, kb_id: int) -> dict[str, int]:
-        """Returns how many vectors or texts each of its collections holds, by name."""
         return {name: self._count(name) for name in self.collections(kb_id)}
 
     @abstractmethod
@@ -145,7 +143,6 @@ class Mirror(ABC):
         """Deletes all that a collection of any sort holds of the chunks."""
 
     def drop(self, kb_id: int) -> None:
-        """Deletes all collections of the knowledge base."""
         for name in self.collections(kb_id):
             with self._calling():
                 self._drop(name)

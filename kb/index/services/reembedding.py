@@ -168,8 +168,6 @@ def search_with(kb: KnowledgeBase, model_id: str) -> None:
 
 # -- What a worker does ----------------------------------------------------------------------------------------------------
 class Reembed(Move):
-    """The move of a knowledge base to another embedding model: its vectors are made beside those in use."""
-
     target = "target_embedding_model"
     fields = ("profile", "embedding_model", "previous_embedding_model", "target_embedding_model", "dimension")
     stamp = "told_at"
@@ -271,7 +269,6 @@ def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
 
 
 def _indexed(kb: KnowledgeBase) -> bool:
-    """Makes the target's indexes; False where other processes were at theirs for long."""
     for _attempt in range(INDEX_ATTEMPTS):
         if maintain_vector_indexes(kb.pk).is_done:
             return True

@@ -302,8 +302,6 @@ def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
 
 
 class Tokenizing(Move):
-    """The move of a knowledge base to another tokenizer: its postings are made beside those in use."""
-
     target = "target_tokenizer_id"
     fields = ("target_tokenizer_id",)
     stamp = "tokenizing_at"

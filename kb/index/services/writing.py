@@ -152,7 +152,6 @@ def embed(
 
 
 def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
-    """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
     pairs = list(zip(chunks, prepared, strict=True))
     for chunk, each in pairs:
         _give_terms(chunk, each)

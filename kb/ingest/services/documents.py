@@ -25,7 +25,7 @@ from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
 from kb.base.findings import REMARKS
 from kb.base.messages import shown
-from kb.base.metrics import observe_document, observe_stage
+from kb.base.metrics import DOCUMENT_SECONDS, PROCESSED
 from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
@@ -88,12 +88,12 @@ class DocumentJob(Job[Document]):
     def enter(self, stage: str) -> None:
         """Measures the stage that ends when another one begins; blank: the document is ready."""
         if stage != self._stage:
-            observe_stage(self._stage, time.monotonic() - self._since)
+            DOCUMENT_SECONDS.labels(self._stage).observe(time.monotonic() - self._since)
             self._stage, self._since = str(stage), time.monotonic()
 
     def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
         self.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
-        observe_document("failed")
+        PROCESSED.labels("failed").inc()
         logger.warning("document %s has failed (%s): %s", self.document.pk, code, message)
 
 

@@ -26,7 +26,7 @@ from kb.base.db.transactions import after_commit
 from kb.base.errors import Superseded
 from kb.base.files import FilesUnavailable, local_file
 from kb.base.findings import Remark, RemarkCode
-from kb.base.metrics import observe_document
+from kb.base.metrics import PROCESSED
 from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
 from kb.index.keywords import Source, unread
@@ -132,7 +132,7 @@ class DocumentBatch:
     def give_back(self) -> None:
         """Puts the documents back as if they had never been taken."""
         self._update(**DOCUMENTS.freed(Status.PENDING), attempts=F("attempts") - 1)
-        observe_document("returned", len(self.jobs))
+        PROCESSED.labels("returned").inc(len(self.jobs))
 
     def _update(self, **fields: object) -> None:
         """Locks the rows in the order in which cancelling does."""
@@ -362,7 +362,7 @@ def _finish(batch: DocumentBatch, documents: Sequence[Document]) -> None:
 def _are_ready(batch: DocumentBatch, document_ids: Sequence[int]) -> None:
     if batch.is_single:
         batch.jobs[0].enter("")
-    observe_document("ready", len(document_ids))
+    PROCESSED.labels("ready").inc(len(document_ids))
     logger.info("documents %s are ready", document_ids)
 
 

@@ -116,7 +116,6 @@ def waiting() -> list[tuple[int, str]]:
 
 
 def _apply_batch(kb_id: int, store: str) -> bool:
-    """Applies the oldest changes; False where there are none that are due."""
     changes = _oldest(kb_id, store)
     if not changes:
         return False

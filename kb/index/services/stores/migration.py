@@ -102,7 +102,6 @@ def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
 
 
 def copy_count(kb: KnowledgeBase, store: str) -> CopyCheck:
-    """As `copy_check`, without a search."""
     expected = {space.name: count for space, count in _spaces(kb.pk).items()}
     target = mirror(store)
     if target.has_keywords:
@@ -218,7 +217,6 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
 
 
 def migration_cancel(kb: KnowledgeBase) -> None:
-    """Gives up the target; what it was filled with goes."""
     with STORE_MOVE.changing(kb) as locked:
         target, locked.target_store = locked.target_store, ""
         if target:
@@ -240,8 +238,6 @@ def store_rebuild(kb: KnowledgeBase) -> int:
 
 # -- What a worker or a command does -----------------------------------------------------------------------------------------
 class StoreMove(Move):
-    """The move of a knowledge base to another store: a copy is filled beside the store in use."""
-
     target = "target_store"
     fields = ("store", "target_store")
     purpose = Purpose.STORE
