@@ -176,8 +176,6 @@ def cache_counters() -> dict[str, dict[str, int]]:
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[str, list[tuple[str, str]]], Any]
-
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, *_: Any) -> None:
@@ -198,7 +196,9 @@ def serve_metrics() -> None:
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
 
 
-def _application(environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
+def _application(
+    environ: dict[str, Any], start_response: Callable[[str, list[tuple[str, str]]], Any]
+) -> Iterable[bytes]:
     token = os.environ.get("METRICS_TOKEN", "")
     scheme, _, sent = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     if token and not (scheme.lower() == "bearer" and secrets.compare_digest(sent.strip().encode(), token.encode())):

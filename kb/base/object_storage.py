@@ -44,9 +44,7 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         limits = Config(
-            connect_timeout=3,
-            read_timeout=READ_SECONDS,
-            retries={"total_max_attempts": 2, "mode": "standard"},
+            connect_timeout=3, read_timeout=READ_SECONDS, retries={"total_max_attempts": 2, "mode": "standard"}
         )
         self.client_config: Config = self.client_config.merge(limits)
 

@@ -15,7 +15,6 @@ from typing import Final
 INTERVAL_SECONDS: Final = 10.0
 # Three beats may be late before a process counts as stuck.
 LATE_SECONDS: Final = 4 * INTERVAL_SECONDS
-HEARTBEATS: Final = "HEARTBEAT_DIR"
 PATHS: Final = {"web": "/api/v1/ready/", "mcp": "/health"}
 PORTS: Final = {"web": 8000, "mcp": 8001}
 
@@ -44,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _path(kind: str) -> Path:
-    folder = os.environ.get(HEARTBEATS) or Path(tempfile.gettempdir()) / "zhiku-heartbeats"
+    folder = os.environ.get("HEARTBEAT_DIR") or Path(tempfile.gettempdir()) / "zhiku-heartbeats"
     return Path(folder) / kind
 
 

@@ -187,7 +187,7 @@ class Condition:
             return _equals(values)
         if operator is Operator.IN:
             # A list may also be one text with commas, which may be a part of its only element too.
-            parts = [part.strip() for value in values if isinstance(value, str) for part in _COMMA.split(value)]
+            parts = [part.strip() for value in values if isinstance(value, str) for part in re.split("[,，]", value)]
             return _equals((*values, *filter(None, parts)))
         return joined([_compared(field, operator, value) for value in values], Logic.OR)
 
@@ -288,9 +288,7 @@ _HAS_PART: Final[Mapping[Operator, str]] = {
     Operator.ENDS_WITH: f"right({_TEXT}, length(part)) = part",
 }
 _DECIMAL = re.compile(r"\s*[-+]?[0-9]{1,40}(\.[0-9]{1,40})?\s*")
-_SECONDS = re.compile(r"[0-9]{9,11}")
 _STROKES = str.maketrans({"年": "-", "月": "-", "/": "-", "日": ""})
-_COMMA = re.compile("[,，]")
 _MICROSECOND = timedelta(microseconds=1)  # PostgreSQL's times are no finer
 
 
@@ -333,7 +331,7 @@ def _moments(field: str, value: Scalar) -> tuple[datetime, datetime]:
     Raises:
         InvalidFilter: it is neither a time nor a number of seconds.
     """
-    if isinstance(value, str) and _SECONDS.fullmatch(value.strip()):
+    if isinstance(value, str) and re.fullmatch("[0-9]{9,11}", value.strip()):
         value = int(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_SECONDS:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=value)

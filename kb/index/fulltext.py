@@ -27,7 +27,6 @@ CANDIDATES_A_RESULT = 2
 # So many of the chunks with the rarest terms are scored; scoring more changed no result of 300 queries of cmrc2018.
 LEAST_CANDIDATES = 100
 
-TERM_BYTES = 8
 EMPTY_LEXEMES_BYTES = 8
 
 # One look-up in the index for each lexeme, and all its chunks as one value. The offset and the sum keep the
@@ -148,7 +147,7 @@ def _frequencies(rows: Sequence[tuple[int, bytes, bytes, int]], hashes: NDArray[
     """How often each chunk holds each term, shape (n_chunks, n_terms)."""
     terms = np.frombuffer(b"".join(terms for _, terms, _, _ in rows), dtype="<u8")
     counts = np.frombuffer(b"".join(counts for _, _, counts, _ in rows), dtype="<u4")
-    chunks = np.repeat(np.arange(len(rows)), [len(terms) // TERM_BYTES for _, terms, _, _ in rows])
+    chunks = np.repeat(np.arange(len(rows)), [len(terms) // 8 for _, terms, _, _ in rows])
     order = np.argsort(hashes)
     places = np.minimum(np.searchsorted(hashes[order], terms), hashes.size - 1)
     asked = hashes[order][places] == terms

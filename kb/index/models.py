@@ -30,7 +30,6 @@ class Reembedding(models.Model):
         swaps: whether searches change over as soon as every chunk has its vector, and not only on request.
         counted_from: how many chunks had their vector at `counted_at`, when this run of the work began.
         told_at: when its process last reported progress; one that has been silent for long is dead.
-        swapped_at: when searches changed over.
     """
 
     is_derived = True
@@ -65,9 +64,7 @@ class Reembedding(models.Model):
 
 
 class StoreChange(models.Model):
-    """What another store than PostgreSQL has yet to take in.
-
-    The database's triggers write it, and whoever has applied it deletes it.
+    """What another store than PostgreSQL has yet to take in: triggers write it, and whoever has applied it deletes it.
 
     A row says only that something has changed, and not how: whoever applies it reads what there is then. So a row that is
     applied twice, or together with a later one, does no harm.
@@ -106,11 +103,9 @@ class StoreState(models.Model):
         checked: what was measured before searches changed over: counts and recall.
         error: why the last try to apply changes, or to finish the copy, has failed; blank: it has not.
         failures: in a row.
-        retry_at: when to try again.
         applied_version: of the knowledge base, when nothing was left to apply.
         told_at: when its process last reported progress; one that has been silent for long is dead.
-        left: changes that are not applied, where `stores_state` has read the row.
-        oldest: when the oldest of these was made.
+        left: changes that are not applied, where `stores_state` has read the row; `oldest`: when the first was made.
     """
 
     is_derived = True
@@ -238,7 +233,7 @@ class ChunkPostings(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["chunk", "tokenizer_id"], name="postings_once_per_tokenizer"),
+            models.UniqueConstraint(fields=["chunk", "tokenizer_id"], name="postings_once_per_tokenizer")
         ]
         indexes: ClassVar = [
             models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb"),
@@ -303,9 +298,7 @@ class ChunkEmbedding(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(
-                fields=["chunk", "kind", "model", "ordinal"], name="vector_once_per_kind_and_model"
-            ),
+            models.UniqueConstraint(fields=["chunk", "kind", "model", "ordinal"], name="vector_once_per_kind_and_model")
         ]
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
         triggers: ClassVar = [*EMBEDDING_TRIGGERS]
@@ -320,11 +313,8 @@ class VectorIndex(models.Model):
     Attributes:
         effort: how much of the index a search looks at: `hnsw.ef_search`, or `ivfflat.probes`.
         is_used: False where the index finds too few and to compare all vectors does not take long: that is done then.
-        vectors: how many there were at the measurement.
-        recall: the share of the nearest 25 that the index finds at that effort.
-        sampled: so many vectors were searched for.
-        exact_ms: the median time of comparing all vectors.
-        index_ms: that of the index.
+        recall: the share of the nearest 25 that the index finds at that effort, of `sampled` vectors among all `vectors`.
+        exact_ms: the median time of comparing all vectors; `index_ms`: that of the index.
     """
 
     class Method(models.TextChoices):
@@ -348,7 +338,7 @@ class VectorIndex(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "model", "kind"], name="vector_index_measured_once"),
+            models.UniqueConstraint(fields=["knowledge_base", "model", "kind"], name="vector_index_measured_once")
         ]
 
     def __str__(self) -> str:

@@ -185,9 +185,7 @@ USER = Audited(
     secret=("password",),
 )
 PROFILE = Audited(
-    kind="retrieval_profile",
-    columns=("description", "settings", "published"),
-    name="r.name || ' v' || r.version",
+    kind="retrieval_profile", columns=("description", "settings", "published"), name="r.name || ' v' || r.version"
 )
 CONCEPT = Audited(
     kind="concept",

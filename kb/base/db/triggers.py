@@ -262,8 +262,7 @@ FACT_SOURCE_TRIGGERS = statement_triggers(
 # For what results show and filters read of a document, and not for its progress.
 DOCUMENT_TRIGGERS = _content_triggers(
     update=_CHANGED.format(
-        kb="knowledge_base_id",
-        columns="knowledge_base_id, id, title, source, source_type, metadata, tags, created_at",
+        kb="knowledge_base_id", columns="knowledge_base_id, id, title, source, source_type, metadata, tags, created_at"
     )
 )
 

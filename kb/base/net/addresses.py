@@ -4,14 +4,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import httpx
@@ -19,8 +12,6 @@ import httpx
 from kb.base.net.errors import FetchCode, FetchError
 
 Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
-Resolver = Callable[[str, int], Sequence[str]]
 
 PORTS: Final = (80, 443, 8080, 8443)
 URL_CHARACTERS: Final = 2_000
@@ -46,7 +37,7 @@ class AllowList:
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
-    networks: tuple[Network, ...] = ()
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "AllowList":
@@ -140,7 +131,7 @@ def resolve(host: str, port: int) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class Guard:
     allowed: AllowList = field(default_factory=AllowList)
-    resolver: Resolver = resolve
+    resolver: Callable[[str, int], Sequence[str]] = resolve
 
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to, resolved once; whoever connects uses these and asks nobody again.

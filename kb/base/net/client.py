@@ -20,8 +20,7 @@ from kb.base.net.errors import FetchCode, FetchError
 
 class Deadline:
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._end = time.monotonic() + seconds
+        self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def remaining(self, host: str) -> float:
         """Seconds left.
@@ -39,8 +38,7 @@ class GuardedBackend(httpcore.NetworkBackend):
     """Resolves a host once and connects to what was checked; TLS and HTTP go on with the host's name."""
 
     def __init__(self, guard: Guard, deadline: Deadline) -> None:
-        self._guard = guard
-        self._deadline = deadline
+        self._guard, self._deadline = guard, deadline
         self._backend = httpcore.SyncBackend()
 
     def connect_tcp(
@@ -70,9 +68,7 @@ class TimedStream(httpcore.NetworkStream):
     """A stream whose every read and write ends by the deadline, however slowly the other side trickles."""
 
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline, host: str) -> None:
-        self._stream = stream
-        self._deadline = deadline
-        self._host = host
+        self._stream, self._deadline, self._host = stream, deadline, host
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - as above
         return self._stream.read(max_bytes, self._deadline.remaining(self._host))
@@ -170,9 +166,7 @@ class Politeness:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._sleep = sleep
+        self._seconds, self._clock, self._sleep = seconds, clock, sleep
         self._free_at: dict[str, float] = {}
         self._lock = threading.Lock()
 

@@ -88,9 +88,7 @@ class InvalidateView(AdminPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
-            **kwargs,
-            title=_("Drop the keyword index of “%(name)s”?") % {"name": self.kb.name},
-            kb=self.kb,
+            **kwargs, title=_("Drop the keyword index of “%(name)s”?") % {"name": self.kb.name}, kb=self.kb
         )
 
     def post(self, *_args: Any, **_kwargs: Any) -> HttpResponse:

@@ -179,9 +179,6 @@ def _has_simplifier() -> bool:
         return False
 
 
-SAMPLE_CHARACTERS = 120
-
-
 class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     template_name = "index/tokenizer/page.html"
     form_class = TokenizerForm
@@ -200,7 +197,7 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def get_initial(self) -> dict[str, Any]:
         row = tokenizer_settings(self.kb)
         text = Chunk.objects.filter(knowledge_base=self.kb).order_by("pk").values_list("text", flat=True).first() or ""
-        return {**{name: getattr(row, name) for name in SETTINGS}, "text": text[:SAMPLE_CHARACTERS]}
+        return {**{name: getattr(row, name) for name in SETTINGS}, "text": text[:120]}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         form = kwargs.get("form") or self.get_form()

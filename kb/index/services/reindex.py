@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import connection
@@ -19,13 +20,7 @@ from kb.index.fulltext import without_lexemes
 from kb.index.models import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings
 from kb.index.pgvector import measure_due
 from kb.index.services.reembedding import REEMBED, drop_unused_vectors, reembedding_start
-from kb.index.services.tokenizing import (
-    TOKENIZING,
-    lacks_postings,
-    renewed_settings,
-    tokenizer_change,
-    write_tokens,
-)
+from kb.index.services.tokenizing import TOKENIZING, lacks_postings, renewed_settings, tokenizer_change, write_tokens
 from kb.index.services.writing import (
     any_chunk_without,
     chunk_batches,
@@ -107,15 +102,11 @@ def add_index_state(rows: Sequence[Any]) -> None:
     """
     building = held_locks(Purpose.BUILD_INDEX)
     tier = RedisTier(settings.BM25_REDIS_MAX_BYTES)
-    is_reachable = True
     for kb in rows:
-        kb.index_state = index_state(kb, has_chunks=kb.has_chunks, building=building)
-        kb.redis_bytes = None
-        if is_reachable:
-            try:
-                kb.redis_bytes = tier.size(kb.pk)
-            except TierUnavailable:
-                is_reachable = False  # the page says so
+        kb.index_state, kb.redis_bytes = index_state(kb, has_chunks=kb.has_chunks, building=building), None
+    with suppress(TierUnavailable):  # the page says so
+        for kb in rows:
+            kb.redis_bytes = tier.size(kb.pk)
 
 
 def database_bytes(principal: Principal) -> int:
@@ -202,9 +193,6 @@ def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
     return set.intersection(*(set(rows.filter(kind=kind).values_list("chunk_id", flat=True)) for kind in kinds))
 
 
-TABLES: Final = ("kb_document", "kb_chunk", "kb_chunkpostings", "kb_chunkembedding")
-
-
 T = TypeVar("T")
 
 
@@ -236,7 +224,7 @@ def build_indexes(
         on_step(step, len(items), len(items))
 
     with connection.cursor() as cursor:
-        for table in each(Step.STATISTICS, TABLES):
+        for table in each(Step.STATISTICS, ["kb_document", "kb_chunk", "kb_chunkpostings", "kb_chunkembedding"]):
             cursor.execute(f"ANALYZE {table}")
         for index in each(Step.FULL_TEXT, ["postings_lexemes"]):  # what is pending every search reads from end to end
             cursor.execute("SELECT gin_clean_pending_list(%s::regclass)", [index])

@@ -32,13 +32,7 @@ from kb.jobs.moves import RETIRED_FOR, Move, lock_row
 from kb.providers.embedding_models import options_of, tokenizer
 from kb.providers.models import TokenizerSettings
 from retrieval.characters import CJK, LATIN
-from retrieval.dictionary import (
-    MAX_CHARACTERS,
-    MAX_FREQUENCY,
-    MAX_LINES,
-    MAX_WORD_CHARACTERS,
-    DictionaryError,
-)
+from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryError
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
 from retrieval.rerankers.guarded import searchable_text
@@ -271,9 +265,7 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     with TOKENIZING.changing(kb) as row:
         wanted = settings.tokenizer_id
         TokenizerSettings.objects.update_or_create(
-            knowledge_base=row,
-            tokenizer_id=wanted,
-            defaults={name: getattr(settings, name) for name in SETTINGS},
+            knowledge_base=row, tokenizer_id=wanted, defaults={name: getattr(settings, name) for name in SETTINGS}
         )
         target = "" if wanted == row.tokenizer_id else wanted
         if target != row.target_tokenizer_id:
@@ -441,12 +433,9 @@ def tokenizer_state(kb: KnowledgeBase) -> TokenizerState:
     settings = tokenizer_settings(kb)
     return TokenizerState(
         id=kb.tokenizer_id,
-        engine=TokenizerSettings.Engine(settings.engine),
-        dictionary=settings.dictionary,
-        stop_words=settings.stop_words,
-        simplify=settings.simplify,
         target_id=kb.target_tokenizer_id or None,
         progress=tokenizing_progress(kb),
+        **{name: getattr(settings, name) for name in SETTINGS},
     )
 
 

@@ -309,10 +309,7 @@ def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepare
         ModelUnavailable: its model cannot be loaded or reached.
     """
     return prepare(
-        sources,
-        tokenizers=tokenizers_of(kb),
-        embedder=embedder(kb.embedding_model),
-        extraction=extraction_of(kb),
+        sources, tokenizers=tokenizers_of(kb), embedder=embedder(kb.embedding_model), extraction=extraction_of(kb)
     )
 
 

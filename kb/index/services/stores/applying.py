@@ -15,14 +15,7 @@ from django.utils import timezone
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, try_lock
 from kb.content.models import Chunk
-from kb.index.mirrors.protocol import (
-    Mirror,
-    StoredVector,
-    StoreError,
-    TextCollection,
-    VectorCollection,
-    vectors_prefix,
-)
+from kb.index.mirrors.protocol import Mirror, StoredVector, StoreError, TextCollection, VectorCollection, vectors_prefix
 from kb.index.mirrors.registry import DRIVERS, has_taken_in, mirror
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion, StoreChange, StoreState
 from kb.index.services.writing import searchable_text_of

@@ -255,10 +255,10 @@ class StoreMove(Move):
         target = kb.target_store
         if target == Store.POSTGRES:
             return self.swap(kb, target, _indexed(kb))
-        _update_status(kb, Status.FILLING)
+        _update_status(kb, target, Status.FILLING)
         if not changes_apply(kb.pk, target, batches=left):
             return False
-        _update_status(kb, Status.CHECKING)
+        _update_status(kb, target, Status.CHECKING)
         check = settled_count(kb, target)
         if check is None:
             reason = _(
@@ -279,9 +279,7 @@ class StoreMove(Move):
                 return True
             former, locked.store, locked.target_store = locked.store, target, ""
             locked.save(update_fields=["store", "target_store"])
-            StoreState.objects.filter(knowledge_base=locked, store=target).update(
-                status=Status.IN_USE, error="", checked=checked, told_at=timezone.now()
-            )
+            _update_status(locked, target, Status.IN_USE, error="", checked=checked)
             _retire(locked, former)
         return True
 
@@ -315,7 +313,7 @@ STORE_MOVE = StoreMove()
 
 def _indexed(kb: KnowledgeBase) -> dict[str, object]:
     """Makes PostgreSQL's own vector indexes, without which searches of many vectors would take long, and measures them."""
-    _update_status(kb, Status.FILLING)
+    _update_status(kb, Store.POSTGRES, Status.FILLING)
     if not maintain_vector_indexes(kb.pk).is_done:
         raise AlreadyRunning("already_running", "Another process is making vector indexes.")
     if lacking := spaces_without_index(kb.pk):
@@ -327,7 +325,7 @@ def _indexed(kb: KnowledgeBase) -> dict[str, object]:
             vectors=max(space.vectors for space in lacking),
         )
         raise _failed(kb, Store.POSTGRES, "index_not_made", reason, {})
-    _update_status(kb, Status.CHECKING)
+    _update_status(kb, Store.POSTGRES, Status.CHECKING)
     measure_due(kb.pk)
     row = VectorIndex.objects.filter(knowledge_base=kb, model=kb.embedding_model, kind="content").first()
     if row is None or not any(space.has_index for space in vector_spaces(kb.pk)):
@@ -336,9 +334,7 @@ def _indexed(kb: KnowledgeBase) -> dict[str, object]:
 
 
 def _failed(kb: KnowledgeBase, target: str, code: str, reason: str, checked: dict[str, object]) -> Rejected:
-    StoreState.objects.filter(knowledge_base=kb, store=target).update(
-        status=Status.FAILED, error=reason, checked=checked, told_at=timezone.now()
-    )
+    _update_status(kb, target, Status.FAILED, error=reason, checked=checked)
     return Rejected(code, reason)
 
 
@@ -350,8 +346,8 @@ def _retire(kb: KnowledgeBase, store: str) -> None:
         StoreChange.objects.create(knowledge_base=kb, store=store, chunk_id=None, model="")
 
 
-def _update_status(kb: KnowledgeBase, status: str) -> None:
-    StoreState.objects.filter(knowledge_base=kb, store=kb.target_store).update(status=status, told_at=timezone.now())
+def _update_status(kb: KnowledgeBase, store: str, status: str, **fields: object) -> None:
+    StoreState.objects.filter(knowledge_base=kb, store=store).update(status=status, told_at=timezone.now(), **fields)
 
 
 def _bad(check: CopyCheck) -> str:
