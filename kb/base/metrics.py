@@ -24,6 +24,8 @@ from prometheus_client.samples import Sample
 from retrieval.cache import PROCESS_TIER, TierStats
 from retrieval.trace import Degradation
 
+logger = logging.getLogger(__name__)
+
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 # A keyword search takes a millisecond, one that waits for a cold index seconds.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -109,8 +111,7 @@ def observe_search(
     for degradation in degraded:
         DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()
     for stage, milliseconds in (timings_ms or {}).items():
-        histogram = SEARCH_SECONDS if stage == "total" else STAGE_SECONDS.labels(stage)
-        histogram.observe(milliseconds / 1_000)
+        (SEARCH_SECONDS if stage == "total" else STAGE_SECONDS.labels(stage)).observe(milliseconds / 1_000)
 
 
 def registry() -> CollectorRegistry:
@@ -172,9 +173,6 @@ def cache_counters() -> dict[str, dict[str, int]]:
             tier = sample.labels.get("tier", PROCESS_TIER)
             counters.setdefault(tier, asdict(TierStats()))[field] = int(sample.value)
     return counters
-
-
-logger = logging.getLogger(__name__)
 
 
 class _Quiet(WSGIRequestHandler):

@@ -58,8 +58,8 @@ class AllowList:
     def covers(self, host: str, port: int, address: Address) -> bool:
         if any(plain(address) in network or address in network for network in self.networks):
             return True
-        named = {(host.lower(), None), (host.lower(), port)} & self.hosts
-        return bool(named) and not _is_out_of_bounds(plain(address))
+        is_named = not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
+        return is_named and not _is_out_of_bounds(plain(address))
 
 
 def plain(address: Address) -> Address:

@@ -22,9 +22,7 @@ def client_network(request: HttpRequest) -> str:
 
 def network_of(address: str) -> str:
     """The address, or for IPv6 the first one of its /64: whoever has one address there has all of them."""
-    if ":" not in address:
-        return address
-    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+    return str(ipaddress.ip_network((address, 64), strict=False).network_address) if ":" in address else address
 
 
 def is_local(request: HttpRequest) -> bool:

@@ -210,8 +210,7 @@ def has_taken_in(store: str, collection: TextCollection | VectorCollection) -> b
         rows, values = TEXTS, (collection.kb_id,)
     else:
         rows, values = VECTORS, (collection.kb_id, collection.model_id, collection.kind, collection.dimension)
-    [(is_there,)] = fetch_all(TAKEN_IN.format(rows=rows), [*values, collection.kb_id, store])
-    return bool(is_there)
+    return bool(fetch_all(TAKEN_IN.format(rows=rows), [*values, collection.kb_id, store])[0][0])
 
 
 # A search that leaves too few candidates is asked for so many times as many.

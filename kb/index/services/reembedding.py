@@ -35,7 +35,6 @@ from retrieval.protocols import Embedder
 # Sent with `knowledge_base` before vectors of a former model are deleted: a receiver that reads them raises `Rejected`.
 vectors_dropping = Signal()
 
-
 Status = Reembedding.Status
 
 INDEX_ATTEMPTS = 20

@@ -1,4 +1,4 @@
-"""Rebuilds what is derived from chunks while searches go on."""
+"""The state of keyword indexes, and rebuilding what is derived from chunks while searches go on."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +35,8 @@ from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spa
 from kb.jobs.moves import LOOK_SECONDS
 from kb.providers.embedding_models import embedder, tokenizer
 from retrieval.cache import TierUnavailable
+
+T = TypeVar("T")
 
 
 def _payload_bytes(column: str) -> Func:
@@ -191,9 +193,6 @@ def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
     kinds = [ChunkEmbedding.Kind.CONTENT] + ([ChunkEmbedding.Kind.KEYWORDS] if kb.keyword_vectors else [])
     rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id)
     return set.intersection(*(set(rows.filter(kind=kind).values_list("chunk_id", flat=True)) for kind in kinds))
-
-
-T = TypeVar("T")
 
 
 class Step(StrEnum):

@@ -244,9 +244,8 @@ def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bo
 
 def tokenizer_settings(kb: KnowledgeBase, tokenizer_id: str | None = None) -> TokenizerSettings:
     """Those of a tokenizer; None: of the one that the knowledge base has, or is moving to."""
-    if tokenizer_id is None:
-        tokenizer_id = kb.target_tokenizer_id or kb.tokenizer_id
-    wanted = {"knowledge_base": kb, "tokenizer_id": tokenizer_id}
+    present = kb.target_tokenizer_id or kb.tokenizer_id
+    wanted = {"knowledge_base": kb, "tokenizer_id": present if tokenizer_id is None else tokenizer_id}
     return TokenizerSettings.objects.filter(**wanted).first() or TokenizerSettings(**wanted)
 
 

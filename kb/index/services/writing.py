@@ -339,12 +339,11 @@ def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
 
     Chunks without postings are noted, so that the keyword channel says that it is behind.
     """
-    fields: dict[str, Any] = {"dimension": embedder(kb.embedding_model).dimension}
-    if not tokenizers_of(kb):
-        fields["lacks_postings"] = True
+    dimension = embedder(kb.embedding_model).dimension
+    lacking = {} if tokenizers_of(kb) else {"lacks_postings": True}
     with holding_model(kb):
         yield
-        KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)
+        KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=dimension, **lacking)
 
 
 def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
