@@ -31,11 +31,7 @@ M = TypeVar("M", bound=Model)
 
 
 def found_in(rows: QuerySet[M], otherwise: str | Promise) -> M:
-    """The only or first of these rows.
-
-    Raises:
-        NotVisible: there is none; `otherwise` says so.
-    """
+    """The only or first of these rows; raises NotVisible with `otherwise` where there is none."""
     found = rows.first()
     if found is None:
         raise NotVisible(otherwise)
@@ -47,11 +43,7 @@ class NotAllowed(ServiceError):
 
 
 class AlreadyThere(ServiceError):
-    """The same bytes are in the knowledge base already.
-
-    Attributes:
-        document_id: the document that holds them.
-    """
+    """The same bytes are in the knowledge base already, in the document of this id."""
 
     def __init__(self, document_id: int, message: str) -> None:
         super().__init__(message)
@@ -59,11 +51,7 @@ class AlreadyThere(ServiceError):
 
 
 class Rejected(ServiceError):
-    """The content itself cannot be taken; the values are those that the message has fields for.
-
-    Attributes:
-        code: stable, for callers that branch on it.
-    """
+    """The content itself cannot be taken; `code` is stable, and the values are those that the message has fields for."""
 
     def __init__(self, code: str, message: str, **values: Any) -> None:
         super().__init__(message % values if values else message)

@@ -63,11 +63,7 @@ def has_file(file: FieldFile) -> bool:
 
 
 def delete_folder(name: str) -> None:
-    """Deletes everything whose name begins with a folder's; nothing is there to delete: nothing happens.
-
-    Raises:
-        FilesUnavailable: the store cannot be used; what is left of the folder belongs to nothing any more.
-    """
+    """Deletes everything whose name begins with a folder's, if anything; raises FilesUnavailable as `local_file`."""
     storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):
         shutil.rmtree(storage.path(name), ignore_errors=True)
@@ -78,8 +74,7 @@ def delete_folder(name: str) -> None:
 def replace_file(name: str, content: "File[bytes]") -> None:
     """Writes a file under exactly this name, over what is there, which stays until the whole of it is written.
 
-    Raises:
-        FilesUnavailable: the store cannot be used.
+    Raises FilesUnavailable as `local_file`.
     """
     storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):

@@ -32,10 +32,7 @@ def names_loopback(host: str) -> bool:
 
 
 def refusal_to_listen(host: str, *, local: bool, debug: bool) -> str:
-    """Why a server must not listen on `host`, with the remedy; empty where it may.
-
-    `local`: the installation is for this machine only; `debug`: pages of errors show settings and source code.
-    """
+    """Why a server that is `local`, or shows pages of errors, must not listen on `host`, with the remedy; else empty."""
     if not (local or debug) or is_loopback(host):
         return ""
     if debug:

@@ -29,11 +29,7 @@ MAX_METADATA_DEPTH = 10
 
 
 def validate_metadata(value: Any) -> None:
-    """Metadata are a JSON object, bounded, of what PostgreSQL can store.
-
-    Raises:
-        ValidationError: they are not.
-    """
+    """Raises ValidationError unless metadata are a JSON object, bounded, of what PostgreSQL can store."""
     if not isinstance(value, dict):
         raise ValidationError(_("Give a JSON object."), code="not_object")
     _check(value, depth=1)
@@ -77,11 +73,7 @@ Scalar = str | int | float | bool | None
 
 
 class InvalidFilter(RetrievalError):
-    """A filter cannot be used.
-
-    Attributes:
-        field: the part of the filter, such as `metadata[0].op`.
-    """
+    """A filter cannot be used; `field` is its part, such as `metadata[0].op`."""
 
     def __init__(self, field: str, message: str, **values: object) -> None:
         super().__init__(message % {"field": field, **values})

@@ -173,11 +173,7 @@ class Condition:
         return _IN_ORDER.format(operator=ORDERINGS[self.operator]), [key, kind, key, _json(value)]
 
     def _test(self, field: str) -> Clause:
-        """What a leaf is to fulfil; of a negation, what it is not to.
-
-        Raises:
-            InvalidFilter: the value is of no type that can be compared so.
-        """
+        """What a leaf is to fulfil; of a negation, what it is not to. Raises InvalidFilter where the types do not fit."""
         operator, values = NEGATIONS.get(self.operator, self.operator), _several(self.value)
         if operator is Operator.NOT_EMPTY:
             return f"{_TEXT} <> ''", []
@@ -326,11 +322,7 @@ def _in_time(operator: Operator, begin: datetime, end: datetime) -> Clause:
 
 
 def _moments(field: str, value: Scalar) -> tuple[datetime, datetime]:
-    """The first moment of a day and of the next one, or a moment and the next; a number counts seconds since 1970.
-
-    Raises:
-        InvalidFilter: it is neither a time nor a number of seconds.
-    """
+    """The first moment of a day and of the next one, or a moment and the next; a number counts seconds since 1970."""
     if isinstance(value, str) and re.fullmatch("[0-9]{9,11}", value.strip()):
         value = int(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < MOST_SECONDS:

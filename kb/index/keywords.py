@@ -93,11 +93,7 @@ def read_terms(text: str, generator: OpenAIGenerator, *, keywords: bool, questio
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:
-    """Texts as they can be stored, each once; those that are too long are left out, and so are those beyond the most.
-
-    Raises:
-        GenerationFailed: it is no list of texts.
-    """
+    """Texts as they can be stored, each once; those that are too long are left out, and so are those beyond the most."""
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise _unusable(Message(gettext_noop("has no list of {name}"), name=name))
     items: dict[str, Any] = _SCHEMAS[name]

@@ -303,11 +303,7 @@ def measure(space: VectorSpace) -> VectorIndex | None:
 
 
 def recall_of(found: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
-    """The mean share of the nearest that were found.
-
-    What is no farther than the last of the exact answer counts, so that which of several at one distance was found does not
-    matter.
-    """
+    """The mean share of the nearest that were found; what is no farther than the last of the exact answer counts."""
     shares = [
         np.count_nonzero(mine <= theirs[-1] + 1e-6) / theirs.size for mine, theirs in zip(found, exact, strict=True)
     ]

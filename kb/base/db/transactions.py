@@ -24,10 +24,7 @@ from numpy.typing import NDArray
 def binary_cursor() -> Iterator["psycopg.Cursor[Any]"]:
     """Values are bound by the server: bytes go over as they are, instead of as text of twice their length.
 
-    Results are in binary where `execute` gets `binary=True`.
-
-    Raises:
-        django.db.DatabaseError: What psycopg's own error says.
+    Results are in binary where `execute` gets `binary=True`. What psycopg raises comes as `django.db.DatabaseError`.
     """
     connection.ensure_connection()
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:

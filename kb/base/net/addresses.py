@@ -41,11 +41,7 @@ class AllowList:
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "AllowList":
-        """Reads "intranet.example.org", "intranet.example.org:8000", "10.1.0.0/16" and "127.0.0.1".
-
-        Raises:
-            ValueError: a port is no number.
-        """
+        """Reads "intranet.example.org", "intranet.example.org:8000", "10.1.0.0/16", "127.0.0.1"; else ValueError."""
         hosts, networks = set(), []
         for entry in filter(None, (each.strip().lower() for each in entries)):
             try:
@@ -90,11 +86,7 @@ def _is_out_of_bounds(address: Address) -> bool:
 
 
 def parse_url(url: str) -> httpx.URL:
-    """A web address whose form is allowed.
-
-    Raises:
-        FetchError: it is not; where the host is, is not looked at here.
-    """
+    """A web address; raises FetchError where its form is not allowed. Where the host is, is not looked at here."""
     shown = url[:200]
     try:
         parsed = httpx.URL(url.strip())
@@ -120,11 +112,7 @@ def port_of(url: httpx.URL) -> int:
 
 
 def resolve(host: str, port: int) -> list[str]:
-    """All addresses of a host by the system's resolver.
-
-    Raises:
-        OSError: it has none.
-    """
+    """All addresses of a host by the system's resolver; raises OSError where it has none."""
     return list(dict.fromkeys(str(row[4][0]) for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
 
 

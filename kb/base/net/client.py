@@ -23,11 +23,7 @@ class Deadline:
         self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def remaining(self, host: str) -> float:
-        """Seconds left.
-
-        Raises:
-            FetchError: there are none.
-        """
+        """Seconds left; raises FetchError where there are none."""
         left = self._end - time.monotonic()
         if left <= 0:
             raise FetchError(FetchCode.TIMEOUT, host=host, seconds=max(1, round(self.seconds)))
@@ -104,11 +100,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class Inflater:
-    """Unpacks gzip, of several members too, as it comes in.
-
-    Args:
-        max_bytes: of what comes out, in all.
-    """
+    """Unpacks gzip, of several members too, as it comes in, up to so many bytes."""
 
     def __init__(self, max_bytes: int, host: str = "gzip") -> None:
         self._max, self._host = max_bytes, host
@@ -116,11 +108,7 @@ class Inflater:
         self._member = zlib.decompressobj(_GZIP_OR_ZLIB)
 
     def feed(self, data: bytes) -> bytes:
-        """The next piece unpacked.
-
-        Raises:
-            FetchError: it is more than allowed, or broken.
-        """
+        """The next piece unpacked; raises FetchError where it is more than allowed, or broken."""
         pieces = []
         while data:
             try:
@@ -145,11 +133,7 @@ def too_large(max_bytes: int) -> FetchError:
 
 
 def gunzip(data: bytes, max_bytes: int) -> bytes:
-    """The bytes of a gzip file; others as they are.
-
-    Raises:
-        FetchError: they are more than allowed, or broken.
-    """
+    """The bytes of a gzip file, others as they are; raises FetchError as `Inflater.feed`."""
     return Inflater(max_bytes).feed(data) if data.startswith(_GZIP_MAGIC) else data
 
 
@@ -253,11 +237,7 @@ class WebClient:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
     def fetch(self, url: str, ask: Ask = Ask()) -> Fetched:
-        """Reads an address, following where it leads; every hop is checked as the first.
-
-        Raises:
-            FetchError: it cannot be read, or must not be.
-        """
+        """Reads an address, following where it leads; every hop is checked as the first. Raises FetchError."""
         at = parse_url(url)
         for _ in range(MAX_REDIRECTS + 1):
             gap = ask.before_hop(at)

@@ -54,10 +54,7 @@ def bound(**values: Any) -> Iterator[None]:
 
 
 def request_id_of(headers: Mapping[str, str]) -> str:
-    """The id that a caller gave its request, where it is well formed: X-Request-ID, else the trace id of a W3C traceparent.
-
-    Else a new one; whatever else a caller sends gets into no log.
-    """
+    """The id that a caller gave its request where it is well formed (X-Request-ID, W3C traceparent), else a new one."""
     given = headers.get("X-Request-ID", "")
     if _REQUEST_ID.fullmatch(given):
         return given

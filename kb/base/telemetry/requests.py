@@ -58,10 +58,7 @@ def _log(request: HttpRequest, response: HttpResponseBase, started: float, bound
 
 
 def note(route: str, method: str, status: int, started: float, **caller: Any) -> None:
-    """Counts a request that has been answered, and writes its line, with the ids of who asked.
-
-    `started` is by the clock of `time.perf_counter`.
-    """
+    """Counts a request that has been answered, and writes its line; `started` is by the clock of `time.perf_counter`."""
     seconds = time.perf_counter() - started
     REQUESTS.labels(route, method if method in METHODS else "other", f"{status // 100}xx").inc()
     REQUEST_SECONDS.labels(route).observe(seconds)

@@ -114,10 +114,7 @@ class Mirror(ABC):
     def nearest(
         self, collection: VectorCollection, vector: NDArray[np.float32], limit: int
     ) -> NDArray[np.int64] | None:
-        """Returns the chunks of the nearest vectors, best first; one of several vectors may come several times.
-
-        None where there is no such collection.
-        """
+        """Returns the chunks of the nearest vectors, best first, some several times; None: no such collection."""
 
     @abstractmethod
     def write_vectors(
@@ -132,10 +129,7 @@ class Mirror(ABC):
     def search_texts(
         self, collection: TextCollection, text: str, limit: int, *, only: Sequence[int] | None = None
     ) -> Found | None:
-        """Returns chunks that hold any term of the text and their scores, higher is better, best first.
-
-        None where there is no such collection.
-        """
+        """Returns chunks that hold any term of the text and their scores, best first; None: no such collection."""
         raise NotImplementedError(NO_KEYWORDS)
 
     @abstractmethod

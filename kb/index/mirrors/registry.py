@@ -97,11 +97,7 @@ def mirror(store: str) -> Mirror:
 
 
 def asked(store: str, ask: Callable[[Mirror], T]) -> T:
-    """What a store answers to a search.
-
-    Raises:
-        ChannelUnavailable: its server cannot be reached or refuses, or has done so repeatedly a moment ago.
-    """
+    """What a store answers to a search; raises ChannelUnavailable where it fails, or did so repeatedly a moment ago."""
     closed = CircuitBreaker(failures_to_open=2, seconds_open=SECONDS_PAUSED)
     breaker = _of_this_process().breakers.setdefault(store, closed)
     if not breaker.allows():
@@ -309,11 +305,7 @@ def _named(
     pending: NDArray[np.int64],
     only: NDArray[np.int64] | None,
 ) -> NDArray[np.int64] | None:
-    """At least k chunks that the server finds nearest and has up to date.
-
-    Returns:
-        None where it does not find as many, and an empty array where it has no such collection.
-    """
+    """At least k chunks that the server has up to date, nearest first; None: it finds fewer; empty: no such collection."""
     limit = max(LEAST_ASKED, k)
     while True:
         limit = min(limit, mirror.most)

@@ -149,11 +149,7 @@ def profile_after(kb: KnowledgeBase, model_id: str) -> str:
 
 
 def search_with(kb: KnowledgeBase, model_id: str) -> None:
-    """Makes this object, and nothing that is stored, search the vectors of a model that is on its way or kept.
-
-    Raises:
-        Rejected: the knowledge base holds no vectors of it.
-    """
+    """Makes this object, and nothing that is stored, search a model on its way or kept; without its vectors: Rejected."""
     if model_id == kb.embedding_model:
         return
     if not model_id or model_id not in (kb.target_embedding_model, kb.previous_embedding_model):
@@ -201,11 +197,7 @@ class Reembed(Move):
                 return True
 
     def swap(self, kb: KnowledgeBase, model_id: str) -> bool:
-        """Moves searches to the target if every chunk has its vector; what searches under way still read stays.
-
-        Returns:
-            False where a chunk was written meanwhile.
-        """
+        """Moves searches to the target; False where a chunk was written meanwhile. What searches under way read stays."""
         with self.changing(kb) as row:
             if row.target_embedding_model != model_id:
                 return True

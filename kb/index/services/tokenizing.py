@@ -82,11 +82,7 @@ class DryRun:
 
 
 def active_tokenizer(kb: KnowledgeBase) -> JiebaTokenizer:
-    """The one that searches use.
-
-    Raises:
-        Rejected: its packages are missing.
-    """
+    """The one that searches use; raises Rejected where its packages are missing."""
     active = tokenizer(kb.tokenizer_id)
     if active is None:
         raise Rejected("bm25_dependencies_missing", _("The packages of this knowledge base’s tokenizer are missing."))
@@ -166,10 +162,7 @@ def _stored_chunks(kb: KnowledgeBase) -> Iterator[dict[str, Any]]:
 
 
 def _changed_texts(before: JiebaTokenizer, after: JiebaTokenizer) -> Callable[[str], bool] | None:
-    """What finds the texts that a change may touch: with a changed word, or a term that a changed stop word drops.
-
-    None where it may touch any text.
-    """
+    """What finds the texts with a changed word, or a term that a changed stop word drops; None: any text may change."""
     (old_words, old_stop_words), (new_words, new_stop_words) = _own_words(before), _own_words(after)
     is_wide = (before.options.engine, before.options.simplify) != (after.options.engine, after.options.simplify)
     shift = sum(filter(None, new_words.values())) - sum(filter(None, old_words.values()))
@@ -445,10 +438,6 @@ class Tokens:
 
 
 def tokens_of(kb: KnowledgeBase, text: str) -> Tokens:
-    """What the tokenizer in use makes of a text, in its order, with the stop words that it drops.
-
-    Raises:
-        Rejected: its packages are missing.
-    """
+    """What the tokenizer in use makes of a text, with the stop words that it drops; without its packages: Rejected."""
     active = active_tokenizer(kb)
     return Tokens(active.id, tuple(active.explain(text)))

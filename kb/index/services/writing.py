@@ -335,10 +335,7 @@ def holding_model(kb: KnowledgeBase) -> Iterator[frozenset[str]]:
 
 @contextmanager
 def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
-    """As `holding_model`, and keeps what the chunks were written with.
-
-    Chunks without postings are noted, so that the keyword channel says that it is behind.
-    """
+    """As `holding_model`, and keeps what the chunks were written with, also that they have no postings."""
     dimension = embedder(kb.embedding_model).dimension
     lacking = {} if tokenizers_of(kb) else {"lacks_postings": True}
     with holding_model(kb):

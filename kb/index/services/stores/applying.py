@@ -43,11 +43,7 @@ _Change = tuple[int, int | None, str]
 
 @contextmanager
 def alone(kb_id: int, store: str) -> Iterator[None]:
-    """Keeps every other process from applying changes meanwhile.
-
-    Raises:
-        AlreadyRunning: another process is at it.
-    """
+    """Keeps every other process from applying changes meanwhile; raises AlreadyRunning where one is at it."""
     with try_lock(Purpose.STORE, kb_id * len(DRIVERS) + list(DRIVERS).index(store)) as taken:
         if not taken:
             raise AlreadyRunning("already_running", "Another process is bringing this store up to date.")
