@@ -83,8 +83,7 @@ class ConnectionReturningExecutor(ThreadPoolExecutor):
 def fetch_all(statement: str, values: Any = None, session: Any = connection) -> list[tuple[Any, ...]]:
     with session.cursor() as cursor:
         cursor.execute(statement, values)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows
+        return list(cursor.fetchall())
 
 
 def vector_text(vector: NDArray[np.float32]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from retrieval.trace import Span
@@ -14,6 +15,13 @@ from retrieval.trace import Span
 logger = logging.getLogger(__name__)
 
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+INSTRUMENTORS: Final = (
+    "django:DjangoInstrumentor",
+    "psycopg:PsycopgInstrumentor",
+    "redis:RedisInstrumentor",
+    "celery:CeleryInstrumentor",
+    "httpx:HTTPXClientInstrumentor",
+)
 _started: list[Any] = []
 
 
@@ -37,11 +45,6 @@ def start(process: str) -> None:
     os.environ.setdefault("OTEL_PYTHON_DJANGO_EXCLUDED_URLS", "api/v1/health/,api/v1/ready/,metrics")
     from opentelemetry import trace  # noqa: PLC0415 - an extra
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
-    from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.django import DjangoInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.redis import RedisInstrumentor  # noqa: PLC0415
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
@@ -51,14 +54,8 @@ def start(process: str) -> None:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     _started.append(provider)
-    for instrumentor in (
-        DjangoInstrumentor,
-        PsycopgInstrumentor,
-        RedisInstrumentor,
-        CeleryInstrumentor,
-        HTTPXClientInstrumentor,
-    ):
-        instrumentor().instrument()
+    for path in INSTRUMENTORS:
+        resolve_name(f"opentelemetry.instrumentation.{path}")().instrument()
 
 
 def flush() -> None:
