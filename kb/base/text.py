@@ -54,8 +54,7 @@ def _check(value: Any, depth: int) -> None:
             _("It is nested deeper than %(depth)s levels.") % {"depth": MAX_METADATA_DEPTH}, code="too_deep"
         )
     if isinstance(value, dict):
-        _check(list(value.keys()), depth)
-        _check(list(value.values()), depth)
+        _check([*value, *value.values()], depth)
     elif isinstance(value, list):
         for each in value:
             _check(each, depth + 1)

@@ -106,7 +106,7 @@ class PgTextStore:
 
 
 def _candidates(k: int) -> int:
-    """More than the results wanted, since some turn out to be switched off."""
+    # More than the results wanted, since some turn out to be switched off.
     return max(LEAST_CANDIDATES, CANDIDATES_A_RESULT * k)
 
 

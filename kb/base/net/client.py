@@ -249,7 +249,11 @@ class WebClient:
                 if response.status not in REDIRECTS:
                     return self._fetched(at, response, ask)
                 location = _header(response, "location")
-            at = _next(at, location)
+            try:
+                joined = str(at.join(location))
+            except (httpx.InvalidURL, ValueError) as error:
+                raise FetchError(FetchCode.BAD_URL, url=location[:200]) from error
+            at = parse_url(joined).copy_with(fragment=None)
         raise FetchError(FetchCode.TOO_MANY_REDIRECTS, count=MAX_REDIRECTS)
 
     @contextmanager
@@ -303,14 +307,6 @@ def _mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
         raise FetchError(FetchCode.UNREACHABLE, host=host) from error
     except httpcore.ProtocolError as error:
         raise FetchError(FetchCode.BROKEN_RESPONSE, host=host) from error
-
-
-def _next(url: httpx.URL, location: str) -> httpx.URL:
-    try:
-        joined = str(url.join(location))
-    except (httpx.InvalidURL, ValueError) as error:
-        raise FetchError(FetchCode.BAD_URL, url=location[:200]) from error
-    return parse_url(joined).copy_with(fragment=None)
 
 
 def _check_status(host: str, response: httpcore.Response) -> None:

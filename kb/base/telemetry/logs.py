@@ -59,9 +59,7 @@ def request_id_of(headers: Mapping[str, str]) -> str:
     if _REQUEST_ID.fullmatch(given):
         return given
     traceparent = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-    if traceparent and traceparent[1] != "0" * 32:
-        return traceparent[1]
-    return uuid.uuid4().hex
+    return traceparent[1] if traceparent and traceparent[1] != "0" * 32 else uuid.uuid4().hex
 
 
 FORMATS: Final = ("json", "line")

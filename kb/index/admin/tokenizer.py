@@ -264,7 +264,6 @@ def tokenizer_url(kb: KnowledgeBase) -> str:
 
 
 def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
-    """How far the tokenising is, for a page that polls; it asks again while it goes on."""
     context = {
         "kb": kb,
         "progress": tokenizing_progress(kb),
@@ -287,7 +286,6 @@ def tokenizer_text(tokenizer_id: str) -> str:
 
 
 def tokenizers_text(tokenizer_ids: Collection[str]) -> dict[str, str]:
-    """As `tokenizer_text`, in one query."""
     stored = {row.tokenizer_id: row for row in TokenizerSettings.objects.filter(tokenizer_id__in=tokenizer_ids)}
     return {each: _as_text(stored.get(each) or TokenizerSettings()) if each else _("none") for each in tokenizer_ids}
 

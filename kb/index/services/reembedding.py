@@ -232,7 +232,6 @@ class Reembed(Move):
         )
 
     def note_failure(self, kb_id: int, error: Exception) -> None:
-        """Stores why a worker could not go on; what it has made is used by the next try."""
         self.unfinished().filter(pk=kb_id).update(status=Status.FAILED, error=message_of(error), told_at=timezone.now())
 
 
