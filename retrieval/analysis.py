@@ -8,7 +8,7 @@ from itertools import islice
 
 from retrieval.characters import CJK, LATIN
 from retrieval.config import RetrievalConfig
-from retrieval.errors import GenerationFailed, Message, gettext_noop, message_of
+from retrieval.errors import GenerationFailed, _, message_of
 from retrieval.keywords import query_keywords
 from retrieval.protocols import ConceptStore, Tokenizer
 from retrieval.rewrite import LlmRewriter, core_intent, split_questions
@@ -90,11 +90,7 @@ class Analyser:
                 return None
             raise GenerationFailed(
                 DegradationCode.LLM_NOT_CONFIGURED,
-                Message(
-                    gettext_noop(
-                        "no language model is configured to rewrite queries: configure one, or set rewrite to 'off'"
-                    )
-                ),
+                _("no language model is configured to rewrite queries: configure one, or set rewrite to 'off'"),
             )
         rewritten = self.rewriter.rewrite(text, history, config.max_retrieval_queries, deadline)
         return replace(rewritten, text=normalise_query(rewritten.text) or text)

@@ -64,6 +64,9 @@ class Message(str):
         return cls(stored["template"], **arguments)
 
 
+_ = Message  # by this name makemessages finds the templates
+
+
 def message_of(error: BaseException) -> str:
     """What an error says: its message, if it was raised with one, which `str` would turn into plain English."""
     first = error.args[0] if error.args else None
@@ -174,8 +177,8 @@ def import_dependency(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ImportError as error:
         raise DependencyMissing(
-            Message(
-                gettext_noop("{name} cannot be imported ({error}): run `pip install {package}`"),
+            _(
+                "{name} cannot be imported ({error}): run `pip install {package}`",
                 name=name,
                 error=message_of(error),
                 package=_DISTRIBUTIONS[name],

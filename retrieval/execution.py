@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from retrieval.errors import CircuitOpen, Message, ModelTimeout, ModelUnavailable, gettext_noop, message_of
+from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable, _, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -147,11 +147,9 @@ class ModelGuard:
         """
         if not self.breaker.allows():
             raise CircuitOpen(
-                Message(
-                    gettext_noop(
-                        "model {name!r} failed repeatedly and is not asked for {seconds:.0f} s; the last time: "
-                        "{last_fault}"
-                    ),
+                _(
+                    "model {name!r} failed repeatedly and is not asked for {seconds:.0f} s; the last time: "
+                    "{last_fault}",
                     name=self.name,
                     seconds=SECONDS_OPEN,
                     last_fault=self._last_fault,
@@ -202,9 +200,7 @@ class ModelGuard:
 
 def too_late(model: str) -> str:
     """What a search says of a model that it has waited for in vain, whoever has given up first."""
-    return Message(
-        gettext_noop("model {model!r} did not answer in time: check its load, or allow more time"), model=model
-    )
+    return _("model {model!r} did not answer in time: check its load, or allow more time", model=model)
 
 
 Land = Callable[[T], None]

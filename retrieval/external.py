@@ -17,13 +17,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import ChannelUnavailable, Message, gettext_noop, storable
+from retrieval.errors import ChannelUnavailable, _, storable
 from retrieval.execution import CircuitBreaker
 from retrieval.lexicons import LexiconWithTexts
 from retrieval.postings import hash_terms
-from retrieval.protocols import ExternalProvider, QueryVectors
-from retrieval.rerankers.guarded import searchable_text
-from retrieval.scope import Scope
+from retrieval.protocols import ExternalProvider, QueryVectors, Scope
+from retrieval.rerankers.chain import searchable_text
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ExternalHit, Origin, Passage, Ranking
 
@@ -101,20 +100,15 @@ class ExternalChannel:
         return Degradation(
             self.stage,
             DegradationCode.EXTERNAL_TIMEOUT,
-            Message(
-                gettext_noop("the source {source!r} did not answer in time: allow more time, or switch it off"),
-                source=self.source,
-            ),
+            _("the source {source!r} did not answer in time: allow more time, or switch it off", source=self.source),
         )
 
     def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         if not self._breaker.allows():
             raise ChannelUnavailable(
                 DegradationCode.EXTERNAL_UNAVAILABLE,
-                Message(
-                    gettext_noop(
-                        "the source {source!r} failed repeatedly and is not asked for a while: see its test page"
-                    ),
+                _(
+                    "the source {source!r} failed repeatedly and is not asked for a while: see its test page",
                     source=self.source,
                 ),
             )

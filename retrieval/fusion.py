@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from retrieval.config import RetrievalConfig
 from retrieval.postings import hash_terms
-from retrieval.scope import Scope
+from retrieval.protocols import Scope
 from retrieval.types import Analysis, Candidate, Lexicon, Passage, Ranking
 
 

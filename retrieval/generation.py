@@ -31,7 +31,7 @@ from retrieval.errors import (
     Message,
     ModelTimeout,
     ModelUnavailable,
-    gettext_noop,
+    _,
     message_of,
 )
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
@@ -46,24 +46,18 @@ if TYPE_CHECKING:
 def settings_problem(base_url: str, api_key: str, model: str) -> Message | None:
     """What is missing or wrong in the settings, and what to do."""
     if not base_url or not model:
-        return Message(
-            gettext_noop(
-                "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL"
-            )
+        return _(
+            "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL"
         )
     if not _is_web_address(base_url):
-        return Message(
-            gettext_noop("LLM_BASE_URL is not a web address: set it to one such as https://api.deepseek.com/v1")
-        )
+        return _("LLM_BASE_URL is not a web address: set it to one such as https://api.deepseek.com/v1")
     if not api_key and not _is_loopback(urlsplit(base_url).hostname or ""):
-        return Message(
-            gettext_noop(
-                "there is no key for the language model at {host}: set LLM_API_KEY (any word if it needs none)"
-            ),
+        return _(
+            "there is no key for the language model at {host}: set LLM_API_KEY (any word if it needs none)",
             host=host_of(base_url),
         )
     if not (api_key.isascii() and api_key.isprintable()):
-        return Message(gettext_noop("LLM_API_KEY holds characters that no key has: copy it again"))
+        return _("LLM_API_KEY holds characters that no key has: copy it again")
     return None
 
 
@@ -88,7 +82,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-REMEDY = Message(gettext_noop("check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL"))
+REMEDY = _("check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL")
 
 _SLOTS = 16
 _ATTEMPTS = 2
@@ -130,9 +124,9 @@ class OpenAIGenerator:
         self._api_key = api_key.strip()
         self._problem = settings_problem(self._base_url, self._api_key, model)
         self._name = (
-            Message(gettext_noop("language model '{model}'"), model=model)
+            _("language model '{model}'", model=model)
             if self._problem
-            else Message(gettext_noop("language model '{model}' at {host}"), model=model, host=host_of(self._base_url))
+            else _("language model '{model}' at {host}", model=model, host=host_of(self._base_url))
         )
         self._temperature = temperature
         self._patience_s = patience_s
@@ -203,9 +197,9 @@ class OpenAIGenerator:
         try:
             content = json.loads(body)["choices"][0]["message"]["content"]
         except (ValueError, RecursionError, KeyError, IndexError, TypeError) as error:
-            raise self._unusable(Message(gettext_noop("does not follow OpenAI's chat completions API"))) from error
+            raise self._unusable(_("does not follow OpenAI's chat completions API")) from error
         if not isinstance(content, str) or not content.strip():
-            raise self._unusable(Message(gettext_noop("is empty")))
+            raise self._unusable(_("is empty"))
         return content
 
     def _pieces(self, messages: Sequence[Turn], timeout_s: float) -> Iterator[str]:
@@ -226,11 +220,11 @@ class OpenAIGenerator:
                 if has_ended:
                     break
             if not has_events:
-                raise self._unusable(Message(gettext_noop("is no stream of events")))
+                raise self._unusable(_("is no stream of events"))
             if not has_ended:
-                raise self._broken(Message(gettext_noop("ended")))
+                raise self._broken(_("ended"))
         if not has_text:
-            raise self._unusable(Message(gettext_noop("is empty")))
+            raise self._unusable(_("is empty"))
 
     def _event(self, data: bytes) -> tuple[str, bool, bool]:
         """The text of an event, whether the model has said or thought something in it, and whether it is the last."""
@@ -239,9 +233,7 @@ class OpenAIGenerator:
         try:
             event = json.loads(data)
             if "error" in event:
-                raise self._broken(
-                    Message(gettext_noop("was cut short by the server ({quote})"), quote=self._quote(event["error"]))
-                )
+                raise self._broken(_("was cut short by the server ({quote})", quote=self._quote(event["error"])))
             if not event["choices"]:  # statistics
                 return "", False, False
             choice = event["choices"][0]
@@ -249,7 +241,7 @@ class OpenAIGenerator:
             text = str(delta.get("content") or "")
             return text, bool(text or delta.get("reasoning_content")), bool(choice.get("finish_reason"))
         except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise self._broken(Message(gettext_noop("went on with what is no piece of an answer"))) from error
+            raise self._broken(_("went on with what is no piece of an answer")) from error
 
     @contextmanager
     def _response(
@@ -286,15 +278,15 @@ class OpenAIGenerator:
         except openai.APIError as error:
             raise _ServerFailed(
                 DegradationCode.LLM_UNAVAILABLE,
-                Message(
-                    gettext_noop("the {name} cannot be reached ({kind}): {remedy}, and that the server runs"),
+                _(
+                    "the {name} cannot be reached ({kind}): {remedy}, and that the server runs",
                     name=self._name,
                     kind=type(error.__cause__ or error).__name__,
                     remedy=REMEDY,
                 ),
             ) from error
         except httpx2.RequestError as error:
-            raise _ServerFailed(lost, message_of(self._broken(Message(gettext_noop("broke off"))))) from error
+            raise _ServerFailed(lost, message_of(self._broken(_("broke off")))) from error
 
     def _post(self, messages: Sequence[Turn], seconds: float, options: dict[str, Any]) -> Any:
         from openai import Timeout  # noqa: PLC0415 - slow to import
@@ -332,8 +324,8 @@ class OpenAIGenerator:
         fault = GenerationFailed if error.status_code in _REFUSED_STATUSES else _ServerFailed
         return fault(
             DegradationCode.LLM_UNAVAILABLE,
-            Message(
-                gettext_noop("the {name} refused (HTTP {status_code}: {quote}): {remedy}"),
+            _(
+                "the {name} refused (HTTP {status_code}: {quote}): {remedy}",
                 name=self._name,
                 status_code=error.status_code,
                 quote=self._quote(error.body),
@@ -349,8 +341,8 @@ class OpenAIGenerator:
     def _not_asked(self) -> GenerationFailed:
         return GenerationFailed(
             DegradationCode.MODEL_CIRCUIT_OPEN,
-            Message(
-                gettext_noop("the {name} failed repeatedly and is not asked for {seconds:.0f} s: {remedy}"),
+            _(
+                "the {name} failed repeatedly and is not asked for {seconds:.0f} s: {remedy}",
                 name=self._name,
                 seconds=SECONDS_OPEN,
                 remedy=REMEDY,
@@ -358,20 +350,16 @@ class OpenAIGenerator:
         )
 
     def _late(self) -> str:
-        return Message(
-            gettext_noop(
-                "the {name} did not answer in time: check LLM_BASE_URL and the server's load, or allow more time"
-            ),
+        return _(
+            "the {name} did not answer in time: check LLM_BASE_URL and the server's load, or allow more time",
             name=self._name,
         )
 
     def _broken(self, fault: str) -> "_ServerFailed":
         return _ServerFailed(
             DegradationCode.LLM_STREAM_BROKEN,
-            Message(
-                gettext_noop(
-                    "the answer of the {name} {fault} before it was complete: ask again, and look into the server's log"
-                ),
+            _(
+                "the answer of the {name} {fault} before it was complete: ask again, and look into the server's log",
                 name=self._name,
                 fault=fault,
             ),
@@ -380,8 +368,8 @@ class OpenAIGenerator:
     def _unusable(self, fault: str) -> GenerationFailed:
         return GenerationFailed(
             DegradationCode.LLM_UNUSABLE,
-            Message(
-                gettext_noop("the answer of the {name} {fault}: check that LLM_BASE_URL serves it as a chat model"),
+            _(
+                "the answer of the {name} {fault}: check that LLM_BASE_URL serves it as a chat model",
                 name=self._name,
                 fault=fault,
             ),

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import httpx
 from tqdm import tqdm
 
-from retrieval.errors import DependencyMissing, Message, ModelUnavailable, gettext_noop, message_of
+from retrieval.errors import DependencyMissing, ModelUnavailable, _, message_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 DOWNLOAD_TIMEOUT_S = 30.0
@@ -114,9 +114,7 @@ def download(
     if found is not None:
         return found
     if find_spec("huggingface_hub") is None:
-        raise DependencyMissing(
-            Message(gettext_noop("huggingface_hub is not installed: run `pip install 'zhiku[models]'`"))
-        )
+        raise DependencyMissing(_("huggingface_hub is not installed: run `pip install 'zhiku[models]'`"))
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - optional, and slow to import
 
     hub = _endpoint(endpoint)
@@ -133,12 +131,10 @@ def download(
         _fetch(model_id, files, hub, progress or (lambda _done, _total: None), cache_dir)
     except network_errors as error:
         raise ModelUnavailable(
-            Message(
-                gettext_noop(
-                    "model '{model_id}' could not be downloaded from {hub} ({reason}): check the id and the "
-                    "network, set HF_ENDPOINT to a mirror (and HF_TOKEN for a gated model), then run the command "
-                    "again"
-                ),
+            _(
+                "model '{model_id}' could not be downloaded from {hub} ({reason}): check the id and the "
+                "network, set HF_ENDPOINT to a mirror (and HF_TOKEN for a gated model), then run the command "
+                "again",
                 model_id=model_id,
                 hub=hub,
                 reason=_one_line(error),
@@ -147,10 +143,7 @@ def download(
     found = local_path(model_id, cache_dir=cache_dir)
     if found is None:
         raise ModelUnavailable(
-            Message(
-                gettext_noop("model '{model_id}' holds no weights that sentence-transformers reads: choose another"),
-                model_id=model_id,
-            )
+            _("model '{model_id}' holds no weights that sentence-transformers reads: choose another", model_id=model_id)
         )
     return found
 
@@ -259,13 +252,10 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
     """
     flags = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     if any(os.environ.get(flag, "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
-        raise ModelUnavailable(Message(gettext_noop("HF_HUB_OFFLINE is set: unset it to reach the hub")))
+        raise ModelUnavailable(_("HF_HUB_OFFLINE is set: unset it to reach the hub"))
     if not _HUB_ID.fullmatch(model_id):
         raise ModelUnavailable(
-            Message(
-                gettext_noop("'{model_id}' is no folder here and no Hugging Face id (organisation/name)"),
-                model_id=model_id,
-            )
+            _("'{model_id}' is no folder here and no Hugging Face id (organisation/name)", model_id=model_id)
         )
     token = os.environ.get("HF_TOKEN")
     response = httpx.get(
@@ -277,8 +267,8 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
     )
     if response.status_code in {401, 403, 404}:
         raise ModelUnavailable(
-            Message(
-                gettext_noop("{hub} has no model '{model_id}', or not without a token (HTTP {status_code})"),
+            _(
+                "{hub} has no model '{model_id}', or not without a token (HTTP {status_code})",
                 hub=hub,
                 model_id=model_id,
                 status_code=response.status_code,
@@ -289,7 +279,7 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         sizes = {sibling["rfilename"]: sibling.get("size") for sibling in response.json()["siblings"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelUnavailable(
-            Message(gettext_noop("{hub} does not answer like a Hugging Face hub: check HF_ENDPOINT"), hub=hub)
+            _("{hub} does not answer like a Hugging Face hub: check HF_ENDPOINT", hub=hub)
         ) from error
     return {name: sizes[name] for name in _needed(sizes)}
 
@@ -362,11 +352,9 @@ def open_local(
     """
     if not libraries_available():
         raise ModelUnavailable(
-            Message(
-                gettext_noop(
-                    "{kind} {model_id!r} needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
-                    "or {otherwise}"
-                ),
+            _(
+                "{kind} {model_id!r} needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
+                "or {otherwise}",
                 kind=kind,
                 model_id=model_id,
                 otherwise=otherwise,
@@ -375,11 +363,8 @@ def open_local(
     path = local_path(model_id, cache_dir=cache_dir)
     if path is None:
         raise ModelUnavailable(
-            Message(
-                gettext_noop(
-                    "{kind} {model_id!r} is not on this machine: run `manage.py download_model {model_id}`, or "
-                    "{otherwise}"
-                ),
+            _(
+                "{kind} {model_id!r} is not on this machine: run `manage.py download_model {model_id}`, or {otherwise}",
                 kind=kind,
                 model_id=model_id,
                 otherwise=otherwise,
@@ -392,11 +377,9 @@ def open_local(
             return open_folder(str(path))
     except (*_LOAD_ERRORS, SafetensorError) as error:
         raise ModelUnavailable(
-            Message(
-                gettext_noop(
-                    "the files of {kind} {model_id!r} in {path} cannot be loaded ({error}): delete that folder and "
-                    "run `manage.py download_model {model_id}`, or {otherwise}"
-                ),
+            _(
+                "the files of {kind} {model_id!r} in {path} cannot be loaded ({error}): delete that folder and "
+                "run `manage.py download_model {model_id}`, or {otherwise}",
                 kind=kind,
                 model_id=model_id,
                 path=str(path),

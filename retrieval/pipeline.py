@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
-from retrieval.errors import Message, gettext_noop
+from retrieval.errors import _
 from retrieval.execution import Budget
 from retrieval.external import with_external_scores
 from retrieval.fusion import fuse, match_terms
 from retrieval.lexicons import RememberingLexicon
-from retrieval.protocols import FactStore, PassageStore
+from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
-from retrieval.scope import Scope
 from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
 from retrieval.trace import Degradation, DegradationCode, Trace
 from retrieval.types import Analysis, Candidate, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
@@ -207,11 +206,9 @@ class Pipeline:
                 Degradation(
                     "fusion",
                     DegradationCode.CHANNEL_FAILED,
-                    Message(
-                        gettext_noop(
-                            "the exact scores of candidates could not be read, so one counts 0 in a channel that did "
-                            "not find it: see the server's log"
-                        )
+                    _(
+                        "the exact scores of candidates could not be read, so one counts 0 in a channel that did "
+                        "not find it: see the server's log"
                     ),
                 )
             )
@@ -268,12 +265,10 @@ class Pipeline:
                 Degradation(
                     "gate",
                     DegradationCode.THRESHOLD_NOT_APPLIED,
-                    Message(
-                        gettext_noop(
-                            "the threshold {score_threshold} is meant for scores of the scale {intended}, and these "
-                            "are of the scale {scale}: its default, {threshold:g}, applies; mend the reranker, or "
-                            "give score_threshold 0"
-                        ),
+                    _(
+                        "the threshold {score_threshold} is meant for scores of the scale {intended}, and these "
+                        "are of the scale {scale}: its default, {threshold:g}, applies; mend the reranker, or "
+                        "give score_threshold 0",
                         score_threshold=str(config.score_threshold),
                         intended=str(scored.intended),
                         scale=str(scale),
@@ -350,9 +345,7 @@ def _await_facts(facts: "Future[tuple[Fact, ...]] | None", budget: Budget, trace
                 Degradation(
                     "facts",
                     DegradationCode.FACTS_FAILED,
-                    Message(
-                        gettext_noop("the facts of the graph could not be read, or not in time: see the server's log")
-                    ),
+                    _("the facts of the graph could not be read, or not in time: see the server's log"),
                 )
             )
             found = ()

@@ -1,12 +1,15 @@
-"""The seams of the library: one protocol for each part that can be had in more than one way."""
+"""The seams of the library, one protocol for each part that can be had in more than one way, and the knowledge bases of a search."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.config import RetrievalConfig
 from retrieval.selection import ScoreScale
+from retrieval.trace import Degradation
 from retrieval.types import Analysis, ConceptMention, ExternalHit, Fact, Passage, Ranking, RerankJob
 
 
@@ -234,3 +237,40 @@ class Reranker(Protocol):
             RerankerUnavailable: it cannot score them, or not by the deadline (of `time.monotonic`).
             RerankerNotApplicable: it is of no use for these candidates, which is no fault.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A channel that is searched only where others could not do their part.
+
+    Attributes:
+        failed: names of channels; one of them has failed.
+        short: names of channels; together they found fewer chunks than `below`.
+    """
+
+    channel: Channel
+    failed: frozenset[str] = frozenset()
+    short: frozenset[str] = frozenset()
+    below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One knowledge base of a search: its channels, and its own weights.
+
+    Attributes:
+        space: id of the embedding model; cosines of different spaces are never compared.
+        tokenizer: None when there is none to be had.
+        fallbacks: searched after the channels, in this order, where they are needed.
+        text_vectors: gives texts from elsewhere cosines in that space; None where that would take too long.
+        notes: what of the scope is left out of this search in any case.
+    """
+
+    kb_id: int
+    space: str
+    tokenizer: Tokenizer | None
+    channels: tuple[Channel, ...]
+    config: RetrievalConfig
+    fallbacks: tuple[Fallback, ...] = ()
+    text_vectors: QueryVectors | None = None
+    notes: tuple[Degradation, ...] = ()

@@ -23,7 +23,7 @@ from retrieval.errors import (
     ModelTimeout,
     ModelUnavailable,
     UnusableVectors,
-    gettext_noop,
+    _,
     message_of,
 )
 from retrieval.execution import Land, ModelGuard, SingleFlight, too_late
@@ -181,14 +181,11 @@ class QueryEmbedder:
         except Exception as error:  # the boundary between a search and a model
             logger.exception("model %r failed on passages", self.model_id)
             raise UnusableVectors(
-                Message(gettext_noop("model {model_id!r} failed on passages: see the log"), model_id=self.model_id)
+                _("model {model_id!r} failed on passages: see the log", model_id=self.model_id)
             ) from error
         if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
             raise UnusableVectors(
-                Message(
-                    gettext_noop("model {model_id!r} gave no usable vectors of passages: check its files"),
-                    model_id=self.model_id,
-                )
+                _("model {model_id!r} gave no usable vectors of passages: check its files", model_id=self.model_id)
             )
         for text, row in zip(texts, rows, strict=True):
             self._cache.keep(_key(self.model_id, scope + PASSAGE + text), _to_bytes(row))
@@ -237,8 +234,8 @@ class QueryEmbedder:
         except Exception as error:  # the boundary between a search and a model
             logger.exception("model %r failed on a query", self.model_id)
             raise UnusableVectors(
-                Message(
-                    gettext_noop("model {model_id!r} failed on this query ({kind}): see the log"),
+                _(
+                    "model {model_id!r} failed on this query ({kind}): see the log",
                     model_id=self.model_id,
                     kind=type(error).__name__,
                 )
@@ -252,20 +249,14 @@ class QueryEmbedder:
     def _check(self, vector: Vector, dimension: int) -> None:
         problem: Message | None = None
         if vector.shape != (dimension,):
-            problem = Message(
-                gettext_noop("answered with shape {shape}, not ({dimension},)"),
-                shape=str(vector.shape),
-                dimension=dimension,
-            )
+            problem = _("answered with shape {shape}, not ({dimension},)", shape=str(vector.shape), dimension=dimension)
         elif not np.isfinite(vector).all():
-            problem = Message(gettext_noop("answered with a vector that is not finite"))
+            problem = _("answered with a vector that is not finite")
         if problem:
             logger.warning("model %r %s", self.model_id, problem)
             raise UnusableVectors(
-                Message(
-                    gettext_noop(
-                        "model {name!r} {problem}: check its files or its server's settings, or choose another model"
-                    ),
+                _(
+                    "model {name!r} {problem}: check its files or its server's settings, or choose another model",
                     name=self.model_id,
                     problem=problem,
                 )

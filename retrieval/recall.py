@@ -8,12 +8,11 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval.channels import EmbeddingChannel
-from retrieval.errors import ChannelUnavailable, Message, NoChannelAvailable, ScopeOutdated, gettext_noop, message_of
+from retrieval.channels import VectorChannel
+from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated, _, message_of
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.external import ExternalChannel
-from retrieval.protocols import Channel
-from retrieval.scope import Fallback, Scope
+from retrieval.protocols import Channel, Fallback, Scope
 from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
 from retrieval.types import Analysis, Ranking
 
@@ -201,17 +200,15 @@ def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcom
 
 def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
     channel = job.channel
-    if isinstance(channel, ExternalChannel) or (has_begun and isinstance(channel, EmbeddingChannel)):
+    if isinstance(channel, ExternalChannel) or (has_begun and isinstance(channel, VectorChannel)):
         known = channel.lateness(analysis.queries[job.query])
         if known is not None:
             return known
     return Degradation(
         channel.name,
         DegradationCode.CHANNEL_TIMEOUT,
-        Message(
-            gettext_noop(
-                "the {name} channel did not answer in time: allow more time, or look at the load of its server"
-            ),
+        _(
+            "the {name} channel did not answer in time: allow more time, or look at the load of its server",
             name=channel.name,
         ),
     )
@@ -232,9 +229,6 @@ def _search(job: _Job, analysis: Analysis) -> _Outcome:
         outcome = Degradation(
             job.stage,
             DegradationCode.CHANNEL_FAILED,
-            Message(
-                gettext_noop("the {name} channel failed: see the server's log and run `manage.py doctor`"),
-                name=channel.name,
-            ),
+            _("the {name} channel failed: see the server's log and run `manage.py doctor`", name=channel.name),
         )
     return outcome, (time.perf_counter() - started) * 1_000

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from retrieval.cache import Recent
 from retrieval.characters import CJK, LATIN
-from retrieval.errors import GenerationFailed, Message, gettext_noop
+from retrieval.errors import GenerationFailed, _
 from retrieval.function_words import (
     CHINESE_COURTESIES,
     CHINESE_PARTICLES,
@@ -105,11 +105,9 @@ class LlmRewriter:
         if seconds < _LEAST_SECONDS:
             raise GenerationFailed(
                 DegradationCode.LLM_TIMEOUT,
-                Message(
-                    gettext_noop(
-                        "no time was left to have the query rewritten: allow the search more time, or switch the "
-                        "rewrite off"
-                    )
+                _(
+                    "no time was left to have the query rewritten: allow the search more time, or switch the "
+                    "rewrite off"
                 ),
             )
         rewritten = _parse(self._generator.complete(_prompt(text, shown, most), timeout_s=seconds, as_json=True), most)
@@ -138,13 +136,13 @@ def _parse(answer: str, most: int) -> Rewritten:
     try:
         found: Any = json.loads(fenced[1] if fenced else answer)
     except (ValueError, RecursionError) as error:
-        raise _unusable(Message(gettext_noop("is not JSON"))) from error
+        raise _unusable(_("is not JSON")) from error
     if not isinstance(found, dict):
-        raise _unusable(Message(gettext_noop("is not a JSON object")))
+        raise _unusable(_("is not a JSON object"))
     query = _clean(found.get("query"), "its query")
     others = found.get("sub_queries", [])
     if not isinstance(others, list):
-        raise _unusable(Message(gettext_noop("has no list of sub-queries")))
+        raise _unusable(_("has no list of sub-queries"))
     distinct = {query.casefold(): query}
     for other in others:
         cleaned = _clean(other, "a sub-query")
@@ -154,23 +152,19 @@ def _parse(answer: str, most: int) -> Rewritten:
 
 def _clean(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise _unusable(Message(gettext_noop("is of another form: {name} is no text"), name=name))
+        raise _unusable(_("is of another form: {name} is no text", name=name))
     text = " ".join("".join(letter for letter in value if letter.isprintable() or letter.isspace()).split())
     if not 0 < len(text) <= MAX_QUERY_CHARS:
-        raise _unusable(
-            Message(gettext_noop("is of no use: {name} has {count} characters"), name=name, count=len(text))
-        )
+        raise _unusable(_("is of no use: {name} has {count} characters", name=name, count=len(text)))
     return text
 
 
 def _unusable(fault: str) -> GenerationFailed:
     return GenerationFailed(
         DegradationCode.LLM_UNUSABLE,
-        Message(
-            gettext_noop(
-                "the language model's answer to the rewrite {fault}: set LLM_MODEL to a model that follows "
-                "instructions, or switch the rewrite off"
-            ),
+        _(
+            "the language model's answer to the rewrite {fault}: set LLM_MODEL to a model that follows "
+            "instructions, or switch the rewrite off",
             fault=fault,
         ),
     )

@@ -161,7 +161,7 @@ class Source:
     """What the indexes are made of.
 
     Attributes:
-        searchable: a chunk in its context, as `retrieval.rerankers.guarded` makes it.
+        searchable: a chunk in its context, as `retrieval.rerankers.chain` makes it.
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
         keywords: those that it is to have; None: they are looked for.

@@ -52,11 +52,18 @@ from retrieval.errors import ChannelUnavailable, DependencyMissing, Message, Ret
 from retrieval.execution import CircuitBreaker, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.pipeline import Pipeline
-from retrieval.protocols import Channel, ExternalProvider, QueryVectors, Reranker, Tokenizer, VectorStore
+from retrieval.protocols import (
+    Channel,
+    ExternalProvider,
+    Fallback,
+    QueryVectors,
+    Reranker,
+    Scope,
+    Tokenizer,
+    VectorStore,
+)
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
-from retrieval.rerankers.chain import RerankChain
-from retrieval.rerankers.guarded import OverlapReranker
-from retrieval.scope import Fallback, Scope
+from retrieval.rerankers.chain import OverlapReranker, RerankChain
 from retrieval.tokenize import JiebaTokenizer
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis

@@ -23,7 +23,7 @@ from tenacity import (
 
 from retrieval.characters import estimate_token_ends, estimate_tokens
 from retrieval.embedders.sentence_transformer import prompts_for, unit_vectors
-from retrieval.errors import Message, ModelUnavailable, UnusableVectors, gettext_noop, message_of
+from retrieval.errors import ModelUnavailable, UnusableVectors, _, message_of
 
 OPENAI_PREFIX = "openai:"
 
@@ -124,11 +124,9 @@ class OpenAIEmbedder:
             body = retrying(self._post, texts, patience)
         except _Transient as error:
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "the embedding server at {base_url} failed {attempts} times ({error}): check that it runs and "
-                        "that EMBEDDING_BASE_URL is right"
-                    ),
+                _(
+                    "the embedding server at {base_url} failed {attempts} times ({error}): check that it runs and "
+                    "that EMBEDDING_BASE_URL is right",
                     base_url=self._base_url,
                     attempts=patience.attempts,
                     error=message_of(error),
@@ -140,9 +138,7 @@ class OpenAIEmbedder:
         # Which of the two is wrong is not known, so the newer one counts from now on.
         if before not in (None, dimension):
             raise self._unusable(
-                Message(
-                    gettext_noop("has {dimension} dimensions after {before} before"), dimension=dimension, before=before
-                )
+                _("has {dimension} dimensions after {before} before", dimension=dimension, before=before)
             )
         return vectors
 
@@ -158,11 +154,9 @@ class OpenAIEmbedder:
             if wait_s is None or wait_s <= patience.longest_wait_s:
                 raise _Transient(f"HTTP {response.status_code}", wait_s)
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "the embedding server at {base_url} asks to wait {wait_s:.0f} s (HTTP {status_code}): try again "
-                        "then, or raise its rate limit"
-                    ),
+                _(
+                    "the embedding server at {base_url} asks to wait {wait_s:.0f} s (HTTP {status_code}): try again "
+                    "then, or raise its rate limit",
                     base_url=self._base_url,
                     wait_s=wait_s,
                     status_code=response.status_code,
@@ -170,11 +164,9 @@ class OpenAIEmbedder:
             )
         if not response.is_success:
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "the embedding server at {base_url} refused model '{model}' (HTTP {status_code}: {answer}): "
-                        "check EMBEDDING_BASE_URL, EMBEDDING_API_KEY and the model's name"
-                    ),
+                _(
+                    "the embedding server at {base_url} refused model '{model}' (HTTP {status_code}: {answer}): "
+                    "check EMBEDDING_BASE_URL, EMBEDDING_API_KEY and the model's name",
                     base_url=self._base_url,
                     model=self._model,
                     status_code=response.status_code,
@@ -184,29 +176,25 @@ class OpenAIEmbedder:
         try:
             return response.json()
         except ValueError as error:
-            raise self._unusable(Message(gettext_noop("is not JSON"))) from error
+            raise self._unusable(_("is not JSON")) from error
 
     def _parse(self, body: Any, count: int) -> NDArray[np.float32]:
         try:
             rows = {int(item.get("index", place)): item["embedding"] for place, item in enumerate(body["data"])}
             vectors = np.array([rows[index] for index in sorted(rows)], dtype=np.float32)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unusable(Message(gettext_noop("does not follow OpenAI's embeddings API"))) from error
+            raise self._unusable(_("does not follow OpenAI's embeddings API")) from error
         if sorted(rows) != list(range(count)):
-            raise self._unusable(
-                Message(gettext_noop("has {vectors} vectors for {count} texts"), vectors=len(rows), count=count)
-            )
+            raise self._unusable(_("has {vectors} vectors for {count} texts", vectors=len(rows), count=count))
         if vectors.ndim != 2 or vectors.shape[1] == 0:
-            raise self._unusable(Message(gettext_noop("holds no vectors of numbers")))
+            raise self._unusable(_("holds no vectors of numbers"))
         return vectors
 
     def _unusable(self, fault: str) -> UnusableVectors:
         return UnusableVectors(
-            Message(
-                gettext_noop(
-                    "the answer of the embedding server at {base_url} {fault}: check that EMBEDDING_BASE_URL serves "
-                    "'{model}' as an embedding model"
-                ),
+            _(
+                "the answer of the embedding server at {base_url} {fault}: check that EMBEDDING_BASE_URL serves "
+                "'{model}' as an embedding model",
                 base_url=self._base_url,
                 fault=fault,
                 model=self._model,
@@ -217,11 +205,9 @@ class OpenAIEmbedder:
     def _client(self) -> httpx.Client:
         if not self._base_url:
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "model '{model_id}' has no server: set EMBEDDING_BASE_URL (for example "
-                        "https://api.openai.com/v1), or choose another embedder"
-                    ),
+                _(
+                    "model '{model_id}' has no server: set EMBEDDING_BASE_URL (for example "
+                    "https://api.openai.com/v1), or choose another embedder",
                     model_id=self.model_id,
                 )
             )

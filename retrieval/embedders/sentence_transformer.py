@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.characters import estimate_token_ends, estimate_tokens
-from retrieval.errors import Message, ModelUnavailable, UnusableVectors, gettext_noop, message_of
+from retrieval.errors import ModelUnavailable, UnusableVectors, _, message_of
 from retrieval.model_files import open_local
 
 
@@ -53,11 +53,9 @@ def unit_vectors(vectors: NDArray[np.float32], *, model_id: str) -> NDArray[np.f
     unusable = ~np.isfinite(norms) | (norms == 0)
     if unusable.any():
         raise UnusableVectors(
-            Message(
-                gettext_noop(
-                    "model '{model_id}' returned {unusable} of {count} vectors that are zero or not finite: check its "
-                    "files or its server's precision settings, or choose another model"
-                ),
+            _(
+                "model '{model_id}' returned {unusable} of {count} vectors that are zero or not finite: check its "
+                "files or its server's precision settings, or choose another model",
                 model_id=model_id,
                 unusable=int(unusable.sum()),
                 count=len(vectors),
@@ -139,10 +137,8 @@ class SentenceTransformerEmbedder:
             )
         except RuntimeError as error:  # torch's: out of memory, a lost device
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "model '{model_id}' failed on {count} texts ({error}): lower the batch size, or use device 'cpu'"
-                    ),
+                _(
+                    "model '{model_id}' failed on {count} texts ({error}): lower the batch size, or use device 'cpu'",
                     model_id=self.model_id,
                     count=len(texts),
                     error=message_of(error),
@@ -166,8 +162,8 @@ class SentenceTransformerEmbedder:
         model = open_local(
             self.model_id,
             open_folder,
-            kind=Message(gettext_noop("model")),
-            otherwise=Message(gettext_noop("choose the hashing embedder")),
+            kind=_("model"),
+            otherwise=_("choose the hashing embedder"),
             cache_dir=self._cache_dir,
         )
         # The first encoding sets the tokenizer's padding and truncation, which must not happen in two threads at once.

@@ -15,18 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.embedders.openai_http import client_for
-from retrieval.errors import (
-    InvalidConfiguration,
-    Message,
-    ModelTimeout,
-    ModelUnavailable,
-    RerankerUnavailable,
-    gettext_noop,
-    message_of,
-)
+from retrieval.errors import InvalidConfiguration, ModelTimeout, ModelUnavailable, RerankerUnavailable, _, message_of
 from retrieval.execution import ModelGuard
 from retrieval.model_files import open_local
-from retrieval.rerankers.guarded import UnusableAnswer, ask, out_of_time, relevance, text_of
+from retrieval.rerankers.chain import UnusableAnswer, ask, out_of_time, relevance, text_of
 from retrieval.selection import ScoreScale
 from retrieval.trace import DegradationCode
 from retrieval.types import RerankJob
@@ -144,10 +136,8 @@ class CrossEncoderReranker:
             scores = model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
         except (RuntimeError, IndexError) as error:  # torch's: out of memory, a lost device, a position out of range
             raise UnusableAnswer(
-                Message(
-                    gettext_noop(
-                        "reranker {model_id!r} failed on {count} passages ({error}): use device 'cpu', or another model"
-                    ),
+                _(
+                    "reranker {model_id!r} failed on {count} passages ({error}): use device 'cpu', or another model",
                     model_id=self.model_id,
                     count=len(pairs),
                     error=message_of(error),
@@ -171,8 +161,8 @@ class CrossEncoderReranker:
         try:
             model = self._open()
         except ModelUnavailable as error:
-            reason = Message(
-                gettext_noop("{error}; it is tried again after {retry_after_s:g} s"),
+            reason = _(
+                "{error}; it is tried again after {retry_after_s:g} s",
                 error=message_of(error),
                 retry_after_s=self._retry_after_s,
             )
@@ -192,8 +182,8 @@ class CrossEncoderReranker:
         model = open_local(
             self.model_id,
             open_folder,
-            kind=Message(gettext_noop("reranker")),
-            otherwise=Message(gettext_noop("set RERANKER_MODEL= to go without")),
+            kind=_("reranker"),
+            otherwise=_("set RERANKER_MODEL= to go without"),
             cache_dir=self._cache_dir,
         )
         # The library puts an untrained head on an embedding model and says so in its log only.
@@ -201,11 +191,9 @@ class CrossEncoderReranker:
         has_head = len(model) > 1 or any(each.endswith("ForSequenceClassification") for each in architectures)
         if not (has_head and model.num_labels == 1):
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "model {model_id!r} is no cross-encoder with one label: set RERANKER_MODEL to one, such as "
-                        "{example}"
-                    ),
+                _(
+                    "model {model_id!r} is no cross-encoder with one label: set RERANKER_MODEL to one, such as "
+                    "{example}",
                     model_id=self.model_id,
                     example=DEFAULT_MODEL_ID,
                 )
@@ -238,7 +226,7 @@ FORMS = ("jina", "cohere", "tei")
 _CALLS_AT_ONCE = 16
 # A little less than the time limit of a request, which begins before the call.
 _PATIENT_SHARE = 0.9
-_REMEDY = Message(gettext_noop("check that RERANK_BASE_URL serves it as a reranker in the chosen form"))
+_REMEDY = _("check that RERANK_BASE_URL serves it as a reranker in the chosen form")
 
 
 class HttpReranker:
@@ -303,20 +291,16 @@ class HttpReranker:
             response = self._client.post(self._endpoint, json=payload, timeout=timeout_s)
         except httpx.TimeoutException as error:
             raise ModelTimeout(
-                Message(
-                    gettext_noop(
-                        "the rerank server at {endpoint} did not answer in time: check its load, or allow more time"
-                    ),
+                _(
+                    "the rerank server at {endpoint} did not answer in time: check its load, or allow more time",
                     endpoint=self._endpoint,
                 )
             ) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "the rerank server at {endpoint} cannot be reached ({kind}: {error}): check that it runs and "
-                        "that RERANK_BASE_URL is right"
-                    ),
+                _(
+                    "the rerank server at {endpoint} cannot be reached ({kind}: {error}): check that it runs and "
+                    "that RERANK_BASE_URL is right",
                     endpoint=self._endpoint,
                     kind=type(error).__name__,
                     error=message_of(error),
@@ -324,11 +308,9 @@ class HttpReranker:
             ) from error
         if not response.is_success:
             raise ModelUnavailable(
-                Message(
-                    gettext_noop(
-                        "the rerank server at {endpoint} refused (HTTP {status_code}: {answer}): check RERANK_BASE_URL, "
-                        "RERANK_API_KEY and the model's name"
-                    ),
+                _(
+                    "the rerank server at {endpoint} refused (HTTP {status_code}: {answer}): check RERANK_BASE_URL, "
+                    "RERANK_API_KEY and the model's name",
                     endpoint=self._endpoint,
                     status_code=response.status_code,
                     answer=response.text[:200],
@@ -337,7 +319,7 @@ class HttpReranker:
         try:
             return response.json()
         except ValueError as error:
-            raise self._unusable(Message(gettext_noop("is not JSON"))) from error
+            raise self._unusable(_("is not JSON")) from error
 
     def _parse(self, body: Any, count: int) -> list[float]:
         try:
@@ -345,21 +327,17 @@ class HttpReranker:
             key = "score" if self._form == "tei" else "relevance_score"
             pairs = sorted((int(row["index"]), float(row[key])) for row in rows)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unusable(Message(gettext_noop("does not follow the form {form!r}"), form=self._form)) from error
+            raise self._unusable(_("does not follow the form {form!r}", form=self._form)) from error
         if [index for index, _ in pairs] != list(range(count)):
             raise self._unusable(
-                Message(
-                    gettext_noop("has {scores} scores for {count} passages, or not one for each"),
-                    scores=len(pairs),
-                    count=count,
-                )
+                _("has {scores} scores for {count} passages, or not one for each", scores=len(pairs), count=count)
             )
         return [score for _, score in pairs]
 
     def _unusable(self, fault: str) -> UnusableAnswer:
         return UnusableAnswer(
-            Message(
-                gettext_noop("the answer of the rerank server at {endpoint} {fault}: {remedy}"),
+            _(
+                "the answer of the rerank server at {endpoint} {fault}: {remedy}",
                 endpoint=self._endpoint,
                 fault=fault,
                 remedy=_REMEDY,

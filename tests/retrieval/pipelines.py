@@ -4,8 +4,8 @@ from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.execution import InlineExecutor
 from retrieval.pipeline import Pipeline
+from retrieval.protocols import Scope
 from retrieval.rerankers.chain import RerankChain
-from retrieval.scope import Scope
 from tests.fakes import FakePassages, WordTokenizer
 
 WORDS = WordTokenizer()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.rerankers.guarded import OverlapReranker
+from retrieval.rerankers.chain import OverlapReranker
 from tests.fakes import FakeChannel, FakePassages, LetterTokenizer, TableLexicon, WordTokenizer
 from tests.retrieval.pipelines import pipeline, scope
 from tests.retrieval.pipelines import run as run_pipeline

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from retrieval.errors import NoChannelAvailable
-from retrieval.scope import Fallback
+from retrieval.protocols import Fallback
 from tests.fakes import BrokenChannel, FakeChannel
 from tests.retrieval.pipelines import chunk_ids, pipeline, run, scope
 

@@ -35,7 +35,7 @@ from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryError
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
-from retrieval.rerankers.guarded import searchable_text
+from retrieval.rerankers.chain import searchable_text
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
 
 MAX_CHUNKS_READ = 50_000

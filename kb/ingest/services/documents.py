@@ -37,7 +37,7 @@ from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTE
 from kb.jobs.leases import Job, Queue, return_if_ending
 from kb.providers.embedding_models import embedder
 from retrieval.errors import Message
-from retrieval.rerankers.guarded import searchable_text
+from retrieval.rerankers.chain import searchable_text
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from kb.quality.runs.admin.report import percentage, three_decimals
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
-from retrieval.eval.calibration import Cut
+from retrieval.eval.metrics import Cut
 
 RUNS_OFFERED = 100
 COLOURS = {

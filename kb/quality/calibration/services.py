@@ -17,7 +17,7 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
 from kb.quality.models import EvalRun, EvalRunQuery
 from retrieval.config import RetrievalConfig
-from retrieval.eval.calibration import Cut, cut_curve, figures_at, histogram, suggest_cut
+from retrieval.eval.metrics import Cut, cut_curve, figures_at, histogram, suggest_cut
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
 
 BINS = 20

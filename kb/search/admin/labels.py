@@ -13,7 +13,7 @@ from kb.content.models import Document
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.fusion import channel_weights
-from retrieval.scope import Scope
+from retrieval.protocols import Scope
 from retrieval.trace import Degradation, DegradationCode
 
 CHANNELS = ("vector", "bm25", "question", "web", "external")

@@ -31,7 +31,7 @@ from retrieval.errors import ChannelUnavailable, Message
 from retrieval.fusion import reciprocal_rank_fusion
 from retrieval.postings import count_postings, hash_terms
 from retrieval.protocols import QueryVectors, Tokenizer
-from retrieval.rerankers.guarded import searchable_text
+from retrieval.rerankers.chain import searchable_text
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.eval.calibration import cut_curve, figures_at, histogram, suggest_cut
+from retrieval.eval.metrics import cut_curve, figures_at, histogram, suggest_cut
 
 SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=30).map(np.array)
 

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
-from retrieval.rerankers.chain import RESERVED_S, CosineReranker, RerankChain
+from retrieval.rerankers.chain import RESERVED_S, CosineReranker, OverlapReranker, RerankChain
 from retrieval.rerankers.cross_encoder import HttpReranker
-from retrieval.rerankers.guarded import OverlapReranker
 from retrieval.selection import ScoreScale
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, RerankJob

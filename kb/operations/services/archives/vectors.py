@@ -26,7 +26,7 @@ from kb.operations.services.archives.format import TABLE, VECTOR_KINDS, vector_p
 from kb.operations.services.archives.reading import Archive, damaged
 from retrieval.postings import Postings
 from retrieval.protocols import Embedder, Tokenizer
-from retrieval.rerankers.guarded import searchable_text
+from retrieval.rerankers.chain import searchable_text
 
 FLOAT16: Final = "<f2"
 INT64: Final = "<i8"

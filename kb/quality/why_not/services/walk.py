@@ -34,9 +34,8 @@ from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
 from retrieval.external import ExternalChannel
-from retrieval.protocols import Channel
+from retrieval.protocols import Channel, Scope
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.scope import Scope
 from retrieval.selection import result_count, stands_for_parent
 from retrieval.types import Candidate
 

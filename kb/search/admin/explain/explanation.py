@@ -32,8 +32,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.external import ExternalChannel
 from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
-from retrieval.protocols import Tokenizer
-from retrieval.scope import Fallback, Scope
+from retrieval.protocols import Fallback, Scope, Tokenizer
 from retrieval.trace import DegradationCode, Span
 from retrieval.types import Analysis, Result
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from retrieval.rerankers.guarded import UnusableAnswer, relevance
+from retrieval.rerankers.chain import UnusableAnswer, relevance
 
 
 @settings(deadline=None)
