@@ -15,8 +15,6 @@ FALLBACK = {
 }
 NO_ANSWER = "NO_ANSWER"
 """What the model replies if the fragments do not answer; the reader gets a sentence that no model has read."""
-BOUNDARY_BYTES = 6
-"""Of the code in the tags of a prompt, which a document would have to guess."""
 _SYSTEM = {
     "en": """\
 You answer questions from fragments of a knowledge base. They stand between <fragments-{boundary}> and \
@@ -208,7 +206,7 @@ def build_prompt(
         facts: of the graph, which stand beside the fragments and cannot be cited.
         boundary: the code in the tags; None: a new one.
     """
-    code = boundary or secrets.token_hex(BOUNDARY_BYTES)
+    code = boundary or secrets.token_hex(6)
     rules = _FACTS.get(language, _FACTS["en"]).format(boundary=code) if facts else ""
     system = _SYSTEM.get(language, _SYSTEM["en"]).format(no_answer=NO_ANSWER, facts=rules, boundary=code)
     fragments = (
@@ -290,7 +288,6 @@ def _block(tag: str, lines: Iterable[str]) -> str:
 
 
 def _without_sources(answer: str) -> str:
-    """An earlier answer without its citations and without the line that names its sources."""
     body, _, last = answer.rpartition("\n")
     if last.startswith(tuple(opening for opening, _separator in _SOURCES.values())):
         answer = body.rstrip()

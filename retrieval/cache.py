@@ -325,7 +325,6 @@ class TieredCache(Generic[T]):
                 self._logs[tier.name].add(stores=1, nbytes=len(payload))
 
     def _reach(self, tier: ByteTier, call: Callable[[], R]) -> R | None:
-        """What a byte tier answers; None where it cannot be reached."""
         log = self._logs[tier.name]
         try:
             answer = call()

@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 FAILURES_TO_OPEN = 3
 SECONDS_OPEN = 30.0
-_RESERVED_SHARE = 0.4
-_MOST_RESERVED_S = 1.0
 
 
 class InlineExecutor(Executor):
@@ -49,8 +47,7 @@ class Budget:
     @classmethod
     def of(cls, seconds: float) -> Self:
         now = time.monotonic()
-        reserved = min(_RESERVED_SHARE * seconds, _MOST_RESERVED_S)
-        return cls(now, now + seconds - reserved, now + seconds)
+        return cls(now, now + seconds - min(0.4 * seconds, 1.0), now + seconds)
 
     def remaining(self) -> float:
         return max(0.0, self.end - time.monotonic())

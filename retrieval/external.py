@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from retrieval.errors import ChannelUnavailable, _, storable
 from retrieval.execution import CircuitBreaker
-from retrieval.lexicons import LexiconWithTexts
+from retrieval.lexicons import SearchLexicon
 from retrieval.postings import hash_terms
 from retrieval.protocols import ExternalProvider, QueryVectors, Scope
 from retrieval.rerankers.chain import searchable_text
@@ -208,7 +208,7 @@ def _completed(
 ) -> Ranking:
     if ranking.lexicon is not None and scope.tokenizer is not None:
         words = {each.chunk_id: scope.tokenizer(_text_of(each)) for each in texts}
-        lexicon = LexiconWithTexts(ranking.lexicon, words)
+        lexicon = SearchLexicon(ranking.lexicon, words)
         keywords = partial(_keyword_scores, lexicon, analysis, ranking.kb_id)
         return dataclasses.replace(ranking, lexicon=lexicon, score=_for_texts(ranking.score, keywords))
     vectors = scope.text_vectors if ranking.channel == "vector" else None
@@ -237,9 +237,8 @@ def _for_texts(of_chunks: Score | None, of_texts: Score | None) -> Score | None:
 
 
 def _keyword_scores(
-    lexicon: LexiconWithTexts, analysis: Analysis, kb_id: int, keys: NDArray[np.int64]
+    lexicon: SearchLexicon, analysis: Analysis, kb_id: int, keys: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """The best over the queries, as for chunks."""
     queries = (hash_terms(query.search_tokens(kb_id)) for query in analysis.queries)
     best: NDArray[np.float64] = np.max([lexicon.contributions(terms, keys).sum(axis=1) for terms in queries], axis=0)
     return best

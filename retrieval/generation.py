@@ -84,9 +84,6 @@ def _is_loopback(host: str) -> bool:
 
 REMEDY = _("check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL")
 
-_SLOTS = 16
-_ATTEMPTS = 2
-_CONNECT_TIMEOUT_S = 3.0
 PATIENCE_S = 2.5
 """A caller with less time, as a search that rewrites its query may have, does not find that the server fails."""
 _BACKOFF = wait_random(0.2, 0.6)
@@ -130,7 +127,7 @@ class OpenAIGenerator:
         )
         self._temperature = temperature
         self._patience_s = patience_s
-        self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker, patience_s=patience_s)
+        self._guard = ModelGuard(self._name, slots=16, breaker=breaker, patience_s=patience_s)
         self._sleep = sleep
 
     def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
@@ -261,7 +258,7 @@ class OpenAIGenerator:
         try:
             with ExitStack() as stack:
                 retrying = Retrying(
-                    stop=stop_after_attempt(_ATTEMPTS) | stop_before_delay(deadline - time.monotonic()),
+                    stop=stop_after_attempt(2) | stop_before_delay(deadline - time.monotonic()),
                     wait=_wait,
                     retry=retry_if_exception(_is_passing),
                     sleep=self._sleep,
@@ -296,7 +293,7 @@ class OpenAIGenerator:
         return self._client.chat.completions.with_streaming_response.create(
             model=self.model,
             messages=cast("Any", [{"role": turn.role, "content": turn.text} for turn in messages]),
-            timeout=Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT_S)),
+            timeout=Timeout(seconds, connect=min(seconds, 3.0)),
             **options,
         )
 

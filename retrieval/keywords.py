@@ -21,13 +21,12 @@ from retrieval.function_words import CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.rewrite import QUOTED
 from retrieval.tokenize import CONNECTORS, RUNS, Engine, Segmenter, load_segmenter, normalize
 
-WINDOW: Final = 5
 DAMPING: Final = 0.85
 MOST_ROUNDS: Final = 50
 SETTLED: Final = 1e-4
 
 
-def textrank(words: Sequence[str], *, window: int = WINDOW) -> Mapping[str, float]:
+def textrank(words: Sequence[str], *, window: int = 5) -> Mapping[str, float]:
     """Ranks words by the words that they stand near, as PageRank ranks pages by links.
 
     Source: Mihalcea, Tarau, "TextRank: Bringing Order into Texts", 2004, with weighted edges.
@@ -67,7 +66,6 @@ _LATIN_RUN = re.compile(rf"{_NUMBER}|{RUNS.pattern}")
 _CHINESE = re.compile(f"[{CJK}]")
 _CHINESE_RUN = re.compile(f"[{CJK}]+")
 _QUOTATION = re.compile(QUOTED)
-_TITLE_MARKS = ("《", "〈")
 # A Chinese character says about as much as so many letters.
 _LETTERS_A_CHARACTER = 3
 
@@ -136,7 +134,7 @@ def _quotations(plain: str, *, titles_only: bool = False) -> Iterator[str]:
         if (
             1 < len(inside) <= LONGEST_QUOTATION
             and any(map(str.isalnum, inside))
-            and (not titles_only or found[0].startswith(_TITLE_MARKS))
+            and (not titles_only or found[0].startswith(("《", "〈")))
         ):
             yield inside
 

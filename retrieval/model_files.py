@@ -26,7 +26,6 @@ from tqdm import tqdm
 from retrieval.errors import DependencyMissing, ModelUnavailable, _, message_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
-DOWNLOAD_TIMEOUT_S = 30.0
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that have arrived and the bytes expected in all."""
@@ -88,11 +87,9 @@ def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_
     answers: queue.SimpleQueue[Probe] = queue.SimpleQueue()
     hub = _endpoint(endpoint)
 
-    def look() -> None:
-        answers.put(_probe(model_id, hub, timeout_s, cache_dir))
-
     # A daemon: a resolver or a server that hangs must hold up neither the caller nor the end of the process.
-    threading.Thread(target=look, name="model-probe", daemon=True).start()
+    look = partial(_probe, model_id, hub, timeout_s, cache_dir)
+    threading.Thread(target=lambda: answers.put(look()), name="model-probe", daemon=True).start()
     try:
         return answers.get(timeout=timeout_s)
     except queue.Empty:
@@ -127,7 +124,7 @@ def download(
         *HfHubHTTPError.__bases__,
     )
     try:
-        files = _hub_files(model_id, hub, DOWNLOAD_TIMEOUT_S)
+        files = _hub_files(model_id, hub, timeout_s=30.0)
         _fetch(model_id, files, hub, progress or (lambda _done, _total: None), cache_dir)
     except network_errors as error:
         raise ModelUnavailable(

@@ -15,7 +15,6 @@ from typing import NoReturn
 from retrieval.errors import RetrievalError
 
 FORMAT = b"\x01"
-_COMPRESSION_LEVEL = 1
 
 
 class PayloadError(RetrievalError):
@@ -85,7 +84,7 @@ class PayloadCodec:
         pickled = pickle.dumps(state, protocol=5)
         if len(pickled) > self._max_bytes:
             raise PayloadError(f"a state of {len(pickled)} bytes is over the limit of {self._max_bytes}")
-        return FORMAT + self._signer.seal(key, zlib.compress(pickled, _COMPRESSION_LEVEL))
+        return FORMAT + self._signer.seal(key, zlib.compress(pickled, level=1))
 
     def open(self, key: str, payload: bytes) -> object:
         """The state that was signed under `key`.

@@ -13,7 +13,7 @@ from retrieval.errors import _
 from retrieval.execution import Budget
 from retrieval.external import with_external_scores
 from retrieval.fusion import fuse, match_terms
-from retrieval.lexicons import RememberingLexicon
+from retrieval.lexicons import SearchLexicon
 from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
@@ -22,8 +22,6 @@ from retrieval.trace import Degradation, DegradationCode, Trace
 from retrieval.types import Analysis, Candidate, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_LATENCY_BUDGET = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Pipeline:
         *,
         history: Sequence[Turn] = (),
         explain: bool = False,
-        latency_budget: float = DEFAULT_LATENCY_BUDGET,
+        latency_budget: float = 10.0,
     ) -> Result:
         """Searches.
 
@@ -107,7 +105,7 @@ class Pipeline:
                 known = {candidate.chunk_id for candidate in candidates}
                 trace.dropped += dropped_chunks("vector_only", unique.rankings, lambda each: each not in known)
         lexicons = {
-            ranking.kb_id: RememberingLexicon(ranking.lexicon)
+            ranking.kb_id: SearchLexicon(ranking.lexicon)
             for ranking in (fused if config.use_rerank else unique.rankings)
             if ranking.lexicon is not None
         }

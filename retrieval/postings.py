@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain
-from typing import Final, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,9 +70,6 @@ def count_postings(tokens: Sequence[str]) -> Postings:
     return Postings(terms, frequencies.astype(np.uint32), len(tokens))
 
 
-CJK_CHARACTERS: Final = 2
-LATIN_CHARACTERS: Final = 3
-
 _RUNS = re.compile(rf"([{CJK}]+)|{LATIN}+")
 
 
@@ -91,7 +88,7 @@ def ngrams(text: str) -> list[str]:
 
 def _of_run(run: re.Match[str]) -> list[str]:
     characters = run[0]
-    size = CJK_CHARACTERS if run[1] else LATIN_CHARACTERS
+    size = 2 if run[1] else 3
     if len(characters) < size:
         return [] if run[1] else [characters]
     return [characters[start : start + size] for start in range(len(characters) - size + 1)]

@@ -18,7 +18,6 @@ from retrieval.types import Analysis, Ranking
 
 logger = logging.getLogger(__name__)
 
-_OWN_THREAD = InlineExecutor()
 _OF_VECTORS = frozenset({"vector", "question"})
 # A candidate of one channel that stands just past another's last place would else lose all that its rank there is worth:
 # NDCG@10 of the fusion .699 instead of .701 on scifact, where reading all ranks gives .702.
@@ -146,7 +145,7 @@ def _jobs(scope: Scope, channel: Channel, count: int, budget: Budget, executor: 
         config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
     )
     depth = RANKS_A_CANDIDATE * _depth(scope, channel.name)
-    runs_it = _OWN_THREAD if channel.in_memory else executor
+    runs_it = InlineExecutor() if channel.in_memory else executor
     for query in range(count):
         yield _Job(scope, channel, query, deadline, depth, channel.name, runs_it, {"query": query} if query else {})
 

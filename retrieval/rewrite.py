@@ -52,7 +52,6 @@ Answer with one JSON object and nothing else: {{"query": "the rewritten question
 _ASPECTS = """\
 If the question asks about several aspects, add a short query of its own for each, at most {most}; otherwise leave \
 "sub_queries" empty."""
-_NO_ASPECTS = 'Leave "sub_queries" empty.'
 _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
 
 
@@ -116,7 +115,7 @@ class LlmRewriter:
 
 
 def _prompt(text: str, history: Sequence[Turn], most: int) -> list[Turn]:
-    aspects = _ASPECTS.format(most=most - 1) if most > 1 else _NO_ASPECTS
+    aspects = _ASPECTS.format(most=most - 1) if most > 1 else 'Leave "sub_queries" empty.'
     example = '"another aspect"' if most > 1 else ""
     conversation = [{"role": turn.role, "text": turn.text} for turn in history]
     return [

@@ -201,9 +201,8 @@ class CrossEncoderReranker:
         return model
 
 
-MAX_CROSS_ENCODERS = 2  # a large model takes more than a gigabyte
-
-_cross_encoders = lru_cache(maxsize=MAX_CROSS_ENCODERS)(CrossEncoderReranker)
+# No more, since a large model takes more than a gigabyte.
+_cross_encoders = lru_cache(maxsize=2)(CrossEncoderReranker)
 # The cache would make two where two threads ask at once.
 _lock = threading.Lock()
 
@@ -223,10 +222,8 @@ def get_cross_encoder(
 
 FORMS = ("jina", "cohere", "tei")
 
-_CALLS_AT_ONCE = 16
 # A little less than the time limit of a request, which begins before the call.
 _PATIENT_SHARE = 0.9
-_REMEDY = _("check that RERANK_BASE_URL serves it as a reranker in the chosen form")
 
 
 class HttpReranker:
@@ -262,7 +259,7 @@ class HttpReranker:
         self._timeout_s = timeout_s
         self.model_id = model or self._endpoint
         self._model = model
-        self._guard = ModelGuard(self.model_id, slots=_CALLS_AT_ONCE, patience_s=_PATIENT_SHARE * timeout_s)
+        self._guard = ModelGuard(self.model_id, slots=16, patience_s=_PATIENT_SHARE * timeout_s)
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from 0 to 1.
@@ -340,7 +337,7 @@ class HttpReranker:
                 "the answer of the rerank server at {endpoint} {fault}: {remedy}",
                 endpoint=self._endpoint,
                 fault=fault,
-                remedy=_REMEDY,
+                remedy=_("check that RERANK_BASE_URL serves it as a reranker in the chosen form"),
             )
         )
 
