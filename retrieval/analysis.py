@@ -112,10 +112,7 @@ class Analyser:
         return [self._analyse_one(text, _mentions_in(text, mentions), cut) for text in texts]
 
     def _analyse_one(
-        self,
-        text: str,
-        mentions: Sequence[ConceptMention],
-        cut: Callable[[Tokenizer, str], tuple[str, ...]],
+        self, text: str, mentions: Sequence[ConceptMention], cut: Callable[[Tokenizer, str], tuple[str, ...]]
     ) -> Analysis:
         tokens = {kb_id: cut(tokenizer, text) for kb_id, tokenizer in self.tokenizers.items()}
         variants = {}

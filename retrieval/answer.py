@@ -9,10 +9,7 @@ from retrieval.packing import Citation, Context, InertStream
 from retrieval.selection import ScoreScale
 from retrieval.types import Fact, Hit, Turn
 
-FALLBACK = {
-    "en": "Sorry, no relevant content found in the knowledge base.",
-    "zh": "抱歉，知识库中没有找到相关内容。",
-}
+FALLBACK = {"en": "Sorry, no relevant content found in the knowledge base.", "zh": "抱歉，知识库中没有找到相关内容。"}
 NO_ANSWER = "NO_ANSWER"
 """What the model replies if the fragments do not answer; the reader gets a sentence that no model has read."""
 _SYSTEM = {

@@ -76,10 +76,7 @@ LEAST_CHARACTERS = 20
 
 _SEPARATOR = "\n\n"
 _PAGE_LABELS = {"en": "{name} page {page}", "zh": "{name} 第 {page} 页"}
-_NOTHING_FOUND = {
-    "en": "No relevant content found in the knowledge base.",
-    "zh": "知识库中没有找到相关内容。",
-}
+_NOTHING_FOUND = {"en": "No relevant content found in the knowledge base.", "zh": "知识库中没有找到相关内容。"}
 _SENTENCE_END = re.compile(r"[。！？!?；;]+[”’」』）)\"']*|\.(?=\s)|\n")
 _WORD_AT_END = re.compile(r"[0-9A-Za-z][0-9A-Za-z.,%'_-]*\Z")
 _LONGEST_WORD = 100

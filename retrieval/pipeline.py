@@ -213,12 +213,7 @@ class Pipeline:
             return fuse(self.scopes, [dataclasses.replace(each, score=None) for each in rankings], passages, depth)
 
     def _rerank(
-        self,
-        job: RerankJob,
-        candidates: list[Candidate],
-        config: RetrievalConfig,
-        budget: Budget,
-        trace: Trace,
+        self, job: RerankJob, candidates: list[Candidate], config: RetrievalConfig, budget: Budget, trace: Trace
     ) -> _Scored:
         """Orders the candidates that are still alive by the chain's scores; ties keep the fused order."""
         alive = [c for c in candidates if c.cut_by is None]
@@ -235,8 +230,7 @@ class Pipeline:
         order = sorted(range(len(alive)), key=lambda place: (-scores[place], place))
         reranked = [
             alive[place]._replace(
-                ranks={**alive[place].ranks, "rerank": rank},
-                scores={**alive[place].scores, "rerank": scores[place]},
+                ranks={**alive[place].ranks, "rerank": rank}, scores={**alive[place].scores, "rerank": scores[place]}
             )
             for rank, place in enumerate(order, start=1)
         ]

@@ -97,12 +97,7 @@ class QueryEmbedder:
     """
 
     def __init__(
-        self,
-        embedder: Embedder,
-        guard: ModelGuard | None,
-        cache: ByteCache,
-        *,
-        patience_s: float = PATIENCE_SECONDS,
+        self, embedder: Embedder, guard: ModelGuard | None, cache: ByteCache, *, patience_s: float = PATIENCE_SECONDS
     ) -> None:
         self.embedder = embedder
         self._guard = guard

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from typing_extensions import Doc
 
 StageMetrics = TypedDict(
-    "StageMetrics",
-    {"recall@5": float, "recall@20": float, "hit_rate@1": float, "mrr@10": float, "ndcg@10": float},
+    "StageMetrics", {"recall@5": float, "recall@20": float, "hit_rate@1": float, "mrr@10": float, "ndcg@10": float}
 )
 """One stage's figures, each between 0 and 1."""
 
