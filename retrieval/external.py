@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Final
 
@@ -39,10 +40,11 @@ _ID_BITS: Final = 52
 _FAULTS: Final = frozenset({DegradationCode.EXTERNAL_TIMEOUT, DegradationCode.EXTERNAL_UNAVAILABLE})
 
 
+@dataclass(eq=False)
 class ExternalChannel:
     """Asks one source. It is asked once a search, for the query itself: what is sent out is no more than needed.
 
-    Args:
+    Attributes:
         stage: "web" or "external"; with the source's name it makes the channel's.
         kb_id: the knowledge base that the source belongs to.
         provider: answers.
@@ -50,33 +52,23 @@ class ExternalChannel:
         most: results at most.
         timeout_ms: after which the search goes on without it; None: as long as the latency budget lasts.
         executor: whose threads may wait for it, apart from those that wait for the database.
-        breaker: shared by all searches that ask this source; None: it is asked each time.
+        breaker: shared by all searches that ask this source; by default it is asked each time.
     """
 
     in_memory = False
 
-    def __init__(
-        self,
-        stage: str,
-        kb_id: int,
-        provider: ExternalProvider,
-        *,
-        weight: float,
-        most: int,
-        timeout_ms: int | None = None,
-        executor: Executor | None = None,
-        breaker: CircuitBreaker | None = None,
-    ) -> None:
-        self.stage = stage
-        self.name = f"{stage}:{provider.name}"
-        self.kb_id = kb_id
-        self.most = most
-        self.timeout_ms = timeout_ms
-        self.executor = executor
-        self.source = provider.name
-        self.weight = weight
-        self._provider = provider
-        self._breaker = breaker or CircuitBreaker()
+    stage: str
+    kb_id: int
+    provider: ExternalProvider
+    weight: float
+    most: int
+    timeout_ms: int | None = None
+    executor: Executor | None = None
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+
+    def __post_init__(self) -> None:
+        self.source = self.provider.name
+        self.name = f"{self.stage}:{self.source}"
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         hits = self._asked(analysis, min(k, self.most), deadline)[:k]
@@ -90,7 +82,7 @@ class ExternalChannel:
             self.kb_id,
             np.array(list(passages), dtype=np.int64),
             _scores(list(passages.values())),
-            detail={"channel": self.name, "source": self.source, "provider": self._provider.kind},
+            detail={"channel": self.name, "source": self.source, "provider": self.provider.kind},
             passages=passages,
             weight=self.weight,
         )
@@ -104,7 +96,7 @@ class ExternalChannel:
         )
 
     def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
-        if not self._breaker.allows():
+        if not self.breaker.allows():
             raise ChannelUnavailable(
                 DegradationCode.EXTERNAL_UNAVAILABLE,
                 _(
@@ -114,15 +106,15 @@ class ExternalChannel:
             )
         has_patience = deadline - time.monotonic() >= PATIENCE_S
         try:
-            hits = self._provider.search(analysis, k, deadline)
+            hits = self.provider.search(analysis, k, deadline)
         except BaseException as error:
             code = error.code if isinstance(error, ChannelUnavailable) else None
             if code in _FAULTS and (has_patience or code != DegradationCode.EXTERNAL_TIMEOUT):
-                self._breaker.failed()
+                self.breaker.failed()
             else:
-                self._breaker.undecided()
+                self.breaker.undecided()
             raise
-        self._breaker.succeeded()
+        self.breaker.succeeded()
         return hits
 
     def _passage(self, hit: ExternalHit, rank: int) -> Passage | None:
@@ -133,7 +125,7 @@ class ExternalChannel:
             return None
         url = _address(hit.url)
         origin = Origin(
-            kind=self._provider.kind,
+            kind=self.provider.kind,
             source=self.source,
             id=storable(hit.id).strip()[:MOST_ADDRESS],
             url=url,

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -374,15 +375,15 @@ class _ServerLate(_ServerFailed, ModelTimeout):
     """The server has not answered in time; out of order only if it had the time."""
 
 
+@dataclass
 class _TimedResponse:
     """A response with a deadline (of `time.monotonic`) that also holds for a server that trickles."""
 
-    def __init__(self, response: "APIResponse[ChatCompletion]", deadline: float) -> None:
-        self._response = response
-        self.deadline = deadline
+    response: "APIResponse[ChatCompletion]"
+    deadline: float
 
     def chunks(self) -> Iterator[bytes]:
-        for chunk in self._response.iter_bytes():
+        for chunk in self.response.iter_bytes():
             if time.monotonic() > self.deadline:
                 raise TimeoutError
             yield chunk

@@ -127,6 +127,7 @@ COVERAGE_SHARE = 0.2
 SATURATION_SHARE = 0.4
 
 
+@dataclass(frozen=True, eq=False)
 class OverlapReranker:
     """The link without a model: what of the query's words a chunk holds, joined with the channels' agreement, 0 to 1.
 
@@ -144,7 +145,7 @@ class OverlapReranker:
     consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come from the keyword index; without it the passage is tokenised here and all
     terms weigh the same.
 
-    Args:
+    Attributes:
         tokenizers: by knowledge base; every one that the analysis has tokens for. The candidates of others are judged by
             agreement alone.
     """
@@ -152,8 +153,7 @@ class OverlapReranker:
     name = "overlap"
     scale = ScoreScale.OVERLAP
 
-    def __init__(self, tokenizers: Mapping[int, Tokenizer]) -> None:
-        self._tokenizers = tokenizers
+    tokenizers: Mapping[int, Tokenizer]
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:  # noqa: ARG002 - needs no time to speak of
         """Returns shape (n_candidates,), from 0 to 1.
@@ -162,10 +162,10 @@ class OverlapReranker:
             RerankerNotApplicable: no candidate's knowledge base has a tokenizer.
         """
         kb_ids = {candidate.kb_id for candidate in job.candidates}
-        if kb_ids and kb_ids.isdisjoint(self._tokenizers):
+        if kb_ids and kb_ids.isdisjoint(self.tokenizers):
             raise RerankerNotApplicable("no knowledge base of the candidates has a tokenizer")
         covered = np.zeros(len(job.candidates), dtype=np.float64)
-        for kb_id in kb_ids & self._tokenizers.keys():
+        for kb_id in kb_ids & self.tokenizers.keys():
             rows = [row for row, candidate in enumerate(job.candidates) if candidate.kb_id == kb_id]
             own = [job.candidates[row] for row in rows]
             covered[rows] = self._words(kb_id, job.analysis, own, job.lexicons.get(kb_id))
@@ -191,7 +191,7 @@ class OverlapReranker:
             hashes = hash_terms(terms)
             chunk_ids = np.array([candidate.chunk_id for candidate in candidates], dtype=np.int64)
             rarity, saturation = lexicon.rarity(hashes), lexicon.saturation(hashes, chunk_ids)
-        telling = [term not in function_terms(self._tokenizers[kb_id]) for term in terms]
+        telling = [term not in function_terms(self.tokenizers[kb_id]) for term in terms]
         column = {term: place for place, term in enumerate(terms)}
         picks = [[column[term] for term in wording] for wording in wordings]
         picks = [[place for place in pick if telling[place]] or pick for pick in picks]
@@ -200,7 +200,7 @@ class OverlapReranker:
 
     def _held(self, kb_id: int, terms: Sequence[str], candidates: Sequence[Candidate]) -> NDArray[np.float64]:
         """1 where a candidate's text holds a term, shape (n_candidates, n_terms)."""
-        tokenizer = self._tokenizers[kb_id]
+        tokenizer = self.tokenizers[kb_id]
         texts = [set(tokenizer(text_of(candidate))) for candidate in candidates]
         return np.array([[term in text for term in terms] for text in texts], dtype=np.float64)
 
@@ -256,6 +256,7 @@ class RerankOutcome:
     tried: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
 class RerankChain:
     """Asks its links in order until one answers.
 
@@ -263,8 +264,7 @@ class RerankChain:
     milliseconds. `overlap` as the last link always answers, also past the deadline.
     """
 
-    def __init__(self, links: Sequence[Reranker]) -> None:
-        self.links = tuple(links)
+    links: Sequence[Reranker]
 
     def rerank(self, job: RerankJob, deadline: float) -> RerankOutcome:
         """The scores of the first link that can give them; no error of a link leaves the chain.
