@@ -106,6 +106,8 @@ class TableLexicon:
     def rarity(self, terms):
         return np.array([self._rarity[int(term)] for term in terms])
 
+    idf = most = rarity
+
     def frequencies(self, terms, chunk_ids):
         return np.array(
             [[int(int(term) in self._held[chunk_id]) for term in terms] for chunk_id in chunk_ids.tolist()],
@@ -113,7 +115,10 @@ class TableLexicon:
         ).reshape(len(chunk_ids), len(terms))
 
     def saturation(self, terms, chunk_ids):
-        return self.frequencies(terms, chunk_ids).astype(float)
+        return self.saturation_of(self.frequencies(terms, chunk_ids), None)
+
+    def saturation_of(self, frequencies, lengths):
+        return frequencies.astype(float)
 
 
 class FixedReranker:
