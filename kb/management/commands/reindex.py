@@ -51,7 +51,8 @@ class Command(KnowledgeBaseCommand):
             self._change(self.knowledge_base(options), options)
             return
         both = options["bm25"] == options["embeddings"]
-        for kb in self._knowledge_bases(options):
+        everything = KnowledgeBase.objects.select_related("owner", "profile", "version_row")
+        for kb in [self.knowledge_base(options)] if options["kb"] else list(everything):
             total = Chunk.objects.filter(knowledge_base=kb).count()
             if both or options["bm25"]:
                 with self.progress_bar(total=total, unit="chunks") as bar:
@@ -102,8 +103,3 @@ class Command(KnowledgeBaseCommand):
                 f"The vectors of {kb.previous_embedding_model!r} are kept. To go back: {again} --rollback; "
                 f"to delete them: {again} --drop-old"
             )
-
-    def _knowledge_bases(self, options: dict[str, Any]) -> list[KnowledgeBase]:
-        if options["kb"]:
-            return [self.knowledge_base(options)]
-        return list(KnowledgeBase.objects.select_related("owner", "profile", "version_row"))

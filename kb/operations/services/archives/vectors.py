@@ -165,7 +165,10 @@ def staged(archive: Archive, folder: Path, dimension: int, *, embeds: bool) -> I
         vectors: Iterator[Sequence[Iterable[Vector]]]
         if embeds:
             lines = stack.enter_context((folder / _VECTORS).open("rb"))
-            vectors = ([_vectors_read(each, dimension) for each in json.loads(line)] for line in lines)
+            vectors = (
+                [np.frombuffer(b64decode(each), FLOAT16).reshape(-1, dimension) for each in json.loads(line)]
+                for line in lines
+            )
         else:
             vectors = zip(*(_archived(archive, kind, dimension, stack) for kind in VECTOR_KINDS), strict=True)
         yield from zip(postings, vectors, strict=True)
@@ -205,10 +208,6 @@ def _embedded_lines(
     for of_kinds in wanted:
         made = {kind: b"".join(next(vectors).tobytes() for _ in of_kind) for kind, of_kind in of_kinds.items()}
         yield _json_line([_text(made[kind]) for kind in VECTOR_KINDS])
-
-
-def _vectors_read(text: str, dimension: int) -> NDArray[np.float16]:
-    return np.frombuffer(b64decode(text), FLOAT16).reshape(-1, dimension)
 
 
 def _postings_line(postings: Postings) -> bytes:
