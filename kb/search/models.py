@@ -28,6 +28,16 @@ class SearchedQuerySet(models.QuerySet[Any]):
         visible = ArraySubquery(KnowledgeBase.objects.visible_to(principal).values("pk"))
         return self.filter(knowledge_base_ids__contained_by=visible).exclude(knowledge_base_ids=[])
 
+    def editable_by(self, principal: Principal) -> Self:
+        """Those of whose knowledge bases the principal may edit every one."""
+        seen = self.visible_to(principal)
+        if not principal.can_write:
+            return seen.none()
+        if principal.user.is_superuser and principal.kb_ids is None:
+            return seen
+        editable = ArraySubquery(KnowledgeBase.objects.editable_by(principal).values("pk"))
+        return seen.filter(knowledge_base_ids__contained_by=editable)
+
 
 class ResultIds(models.Func):
     """The chunks that a trace's results are, as a JSON array in their order; the index `searchlog_by_result` holds it."""

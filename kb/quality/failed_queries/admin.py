@@ -27,7 +27,6 @@ from kb.quality.eval_sets.services.queries import DEFAULT_SET, NAME_CHARACTERS
 from kb.quality.failed_queries.services import (
     assign,
     assignable_user,
-    editable_by,
     may_name_assignees,
     set_state,
     to_eval_query,
@@ -78,12 +77,7 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
     model_admin: Any = None
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Opens the page.
-
-        Raises:
-            Http404: the failed query does not exist for this user.
-            PermissionDenied: the user may see but not edit it.
-        """
+        """Http404: the failed query does not exist for this user; PermissionDenied: the user may not edit it."""
         self.failed = self.model_admin.get_object_or_404(request, str(kwargs["object_id"]), to_change=True)
         return super().dispatch(request, *args, **kwargs)
 
@@ -213,10 +207,6 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     class Media:
         css: ClassVar[Any] = {"all": ["kb/searches.css"]}
-
-    @staticmethod
-    def granted(rows: QuerySet[Any], request: HttpRequest, grant: str) -> QuerySet[Any]:  # noqa: ARG004 - one for all
-        return editable_by(principal(request), rows)
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - searches come in by themselves
         return False

@@ -7,17 +7,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.contrib.postgres.expressions import ArraySubquery
 from django.db import connection, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Membership, Principal, User
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.text import storable
-from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, query_of, require_editable
+from kb.quality.eval_sets.services.queries import (
+    eval_set_named,
+    mark_unanswerable,
+    query_of,
+    require_editable,
+    require_editable_rows,
+)
 from kb.quality.models import EvalQuery, EvalSet, FailedQuery
-from kb.search.models import SearchLog
+from kb.search.models import SearchedQuerySet, SearchLog
 from retrieval.trace import DegradationCode
 
 # Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to fix. Any other is a
@@ -160,29 +165,16 @@ def _key(kb_ids: Iterable[int], words: str) -> str:
 
 
 # -- What curators do with it --------------------------------------------------------------------------------------------
-def editable_by(principal: Principal, rows: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:
-    """Those of some failed queries of whose knowledge bases the principal may edit every one."""
-    visible: Any = rows
-    seen: QuerySet[FailedQuery] = visible.visible_to(principal)
-    if not principal.can_write:
-        return seen.none()
-    if principal.user.is_superuser and principal.kb_ids is None:
-        return seen
-    return seen.filter(
-        knowledge_base_ids__contained_by=ArraySubquery(KnowledgeBase.objects.editable_by(principal).values("pk"))
-    )
-
-
-def set_state(principal: Principal, rows: QuerySet[FailedQuery], state: FailedQuery.State) -> int:
+def set_state(principal: Principal, rows: SearchedQuerySet, state: FailedQuery.State) -> int:
     """Puts failed queries into a state.
 
     Returns:
         How many; those that the principal may not edit are passed over.
     """
-    return editable_by(principal, rows).update(state=state)
+    return rows.editable_by(principal).update(state=state)
 
 
-def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None) -> int:
+def assign(principal: Principal, rows: SearchedQuerySet, user: User | None) -> int:
     """Gives failed queries to a user, or to nobody; an open one that is given to somebody is in progress from then on.
 
     Returns:
@@ -192,7 +184,7 @@ def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None)
         Rejected: the user may not see all of their knowledge bases.
     """
     with transaction.atomic():
-        mine = FailedQuery.objects.filter(pk__in=list(editable_by(principal, rows).values_list("pk", flat=True)))
+        mine = FailedQuery.objects.filter(pk__in=list(rows.editable_by(principal).values_list("pk", flat=True)))
         count = len(mine.select_for_update().values_list("pk"))
         if user is not None and mine.visible_to(Principal(user)).count() < count:
             raise Rejected(
@@ -257,11 +249,7 @@ def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *,
             the principal's to edit.
         Rejected: the set is of another knowledge base; or the query is marked as without an answer, but has judgments.
     """
-    rows = FailedQuery.objects.filter(pk=failed.pk)
-    if not editable_by(principal, rows).exists():
-        if rows.visible_to(principal).exists():
-            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
-        raise NotVisible(_("There is no such object."))
+    require_editable_rows(principal, FailedQuery.objects.filter(pk=failed.pk), _("There is no such object."))
     if target.knowledge_base_id not in failed.knowledge_base_ids:
         raise Rejected(
             "other_knowledge_base",

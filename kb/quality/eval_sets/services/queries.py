@@ -14,6 +14,7 @@ from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.text import storable
 from kb.quality.models import EvalQuery, EvalRun, EvalSet, Judgment
+from kb.search.models import SearchedQuerySet
 
 DEFAULT_SET = "curated"
 """The set that clicks go to where none is named: apart from imported ones, whose figures they would change."""
@@ -32,21 +33,22 @@ def require_editable(principal: Principal, eval_set: EvalSet) -> None:
         NotVisible: it does not exist for the principal.
         NotAllowed: the principal may see but not change it.
     """
-    _require_editable(
+    require_editable_rows(
         principal, EvalSet.objects.filter(pk=eval_set.pk), _("There is no such evaluation set: choose one of the list.")
     )
 
 
 def require_editable_base(principal: Principal, knowledge_base: KnowledgeBase) -> None:
     """Returns where the principal may change the knowledge base; raises as `require_editable`."""
-    _require_editable(
+    require_editable_rows(
         principal,
         KnowledgeBase.objects.filter(pk=knowledge_base.pk),
         _("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk},
     )
 
 
-def _require_editable(principal: Principal, rows: ScopedQuerySet, missing: str) -> None:
+def require_editable_rows(principal: Principal, rows: ScopedQuerySet | SearchedQuerySet, missing: str) -> None:
+    """Returns where the principal may change one of the rows; raises as `require_editable`, with `missing`."""
     if not rows.editable_by(principal).exists():
         if rows.visible_to(principal).exists():
             raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))

@@ -11,7 +11,6 @@ from kb.models import EvalQuery, EvalSet, FailedQuery, Judgment, Membership, Sea
 from kb.quality.failed_queries.services import (
     assign,
     assignable_user,
-    editable_by,
     feedback,
     note_failures,
     set_state,
@@ -249,14 +248,14 @@ def test_who_may_edit_all_of_its_knowledge_bases_may_edit_it(kb):
     editor = make_member(kb, Membership.Role.EDITOR)
     rows = FailedQuery.objects.all()
 
-    assert not editable_by(principal(editor), rows)
+    assert not rows.editable_by(principal(editor))
     Membership.objects.create(knowledge_base=other, user=editor, role=Membership.Role.VIEWER)
-    assert not editable_by(principal(editor), rows)
+    assert not rows.editable_by(principal(editor))
     Membership.objects.update(role=Membership.Role.EDITOR)
-    assert list(editable_by(principal(editor), rows)) == [failed]
-    assert not editable_by(principal(editor, can_write=False), rows)
-    assert not editable_by(principal(editor, kb_ids=frozenset({kb.pk})), rows)
-    assert list(editable_by(principal(make_user(superuser=True)), rows)) == [failed]
+    assert list(rows.editable_by(principal(editor))) == [failed]
+    assert not rows.editable_by(principal(editor, can_write=False))
+    assert not rows.editable_by(principal(editor, kb_ids=frozenset({kb.pk})))
+    assert list(rows.editable_by(principal(make_user(superuser=True)))) == [failed]
 
 
 def test_a_state_is_set_where_one_may(kb):
