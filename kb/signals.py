@@ -21,8 +21,7 @@ from kb.index.bm25 import BM25Store
 from kb.index.models import Reembedding, StoreState
 from kb.index.services.reembedding import vectors_dropping
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import ensure_built_in_profiles
-from kb.profiles.signals import version_deleting
+from kb.profiles.services import ensure_built_in_profiles, version_deleting
 from kb.quality.failed_queries.services import note_failures
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run

@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -16,9 +17,11 @@ from kb.base.db.transactions import Purpose, lock_until_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.text import storable
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.signals import version_deleting
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
+
+version_deleting = Signal()
+"""Sent with `profile`, a version that was never published: a receiver returns why it has to stay, or a blank string."""
 
 DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
