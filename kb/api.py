@@ -21,7 +21,6 @@ from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
 from kb.operations.api.audit import AuditViewSet, KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.operations.api.health import HealthView, MetricsView, NoSuchEndpointView, ReadyView
 from kb.quality.compare.api import CalibrationView, CompareRunsView, CompareView
-from kb.quality.debug.api import ChunkQueriesViewSet
 from kb.quality.eval_sets.api import (
     EvalQueryViewSet,
     EvalSetExportView,
@@ -33,7 +32,7 @@ from kb.quality.failed_queries.api import FeedbackView
 from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
 from kb.quality.runs.api import EmbeddingModelViewSet, EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
-from kb.search.api import CacheInvalidateView, ReplayView, SearchBatchView, SearchView, TraceView
+from kb.search.api import CacheInvalidateView, ChunkQueriesViewSet, ReplayView, SearchBatchView, SearchView, TraceView
 from kb.sources.external.api import ExternalSourceViewSet
 from kb.sources.web.api import WebSourceViewSet
 from kb.sources.web.services.pages import page_read

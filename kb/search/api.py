@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from kb.base.shapes import as_json, as_values
 from kb.base.text import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
-from kb.content.models import Document
+from kb.content.models import Chunk, Document
 from kb.index.conditions import STRICT_OPERATORS
 from kb.index.filters import Filters
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS, MAX_VERSION
@@ -29,6 +29,7 @@ from kb.search.services.search import (
     SearchResponse,
     respond,
 )
+from kb.search.services.search_log import searches_that_found
 from kb.web.api.callers import spend_more
 from kb.web.api.errors import ApiError, problem_of
 from kb.web.api.fields import (
@@ -44,7 +45,7 @@ from kb.web.api.fields import (
     shape,
 )
 from kb.web.api.schema import BATCH_EXAMPLES, SEARCH_EXAMPLES
-from kb.web.api.views import ApiView, one, valid
+from kb.web.api.views import ApiView, ApiViewSet, one, valid
 from retrieval.types import Turn
 
 MOST_SEARCHES = 20
@@ -351,6 +352,34 @@ class ReplayView(ApiView):
 
     def post(self, request: Request, trace_id: UUID) -> Response:  # noqa: ARG002 - the framework's interface
         return Response(as_values(replay(self.principal, trace_id)))
+
+
+class FoundBySerializer(serializers.Serializer[Any]):
+    trace_id = serializers.UUIDField(help_text="Of the search: read or replay it by this.")
+    query = serializers.CharField(help_text="Blank where this installation keeps no queries.")
+    rank = serializers.IntegerField(help_text="Among its results, from 1.")
+    score = serializers.FloatField(allow_null=True)
+    profile = serializers.CharField()
+    profile_version = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+
+
+class FoundByListSerializer(serializers.Serializer[Any]):
+    queries = FoundBySerializer(many=True, help_text="The newest first.")
+
+
+class ChunkQueriesViewSet(ApiViewSet):
+    pagination_class = None
+
+    @extend_schema(
+        operation_id="chunk_queries",
+        summary="List the newest searches that found a chunk",
+        description="Of those whose knowledge bases the caller may all see.",
+        responses=answers({200: FoundByListSerializer}, 404),
+    )
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        found = searches_that_found(self.principal, one(Chunk.objects.visible_to(self.principal), pk))
+        return Response(FoundByListSerializer({"queries": found}).data)
 
 
 MAX_KNOWLEDGE_BASES = 1_000
