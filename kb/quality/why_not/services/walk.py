@@ -164,22 +164,23 @@ class _Walk:
 
     def _postings(self) -> Step:
         figures = {"tokenizer": self._kb.tokenizer_id}
-        if self._has_postings:
-            return Step(Stage.POSTINGS, State.PASSED, figures=figures)
-        return Step(Stage.POSTINGS, self._without_one(other=self._has_vector), Reason.NO_POSTINGS, figures)
+        return self._held(
+            Stage.POSTINGS, Reason.NO_POSTINGS, figures, is_held=self._has_postings, other=self._has_vector
+        )
 
     def _embedding(self) -> Step:
         model = self._kb.embedding_model
         others = sorted(each for each in self._chunk.embedded_by if each != model)
-        figures = {"model": model, "others": others}
-        if self._has_vector:
-            return Step(Stage.EMBEDDING, State.PASSED, figures=figures)
         reason = Reason.OTHER_MODEL if others else Reason.NO_VECTOR
-        return Step(Stage.EMBEDDING, self._without_one(other=self._has_postings), reason, figures)
+        figures = {"model": model, "others": others}
+        return self._held(Stage.EMBEDDING, reason, figures, is_held=self._has_vector, other=self._has_postings)
 
-    def _without_one(self, *, other: bool) -> State:
+    def _held(self, stage: Stage, reason: Reason, figures: Mapping[str, Any], *, is_held: bool, other: bool) -> Step:
         """A chunk that lacks what one channel needs is lost there unless the other channel could have it, and has."""
-        return State.WEAKENED if other and (self._is_carried or not self._may_be_found) else State.LOST
+        if is_held:
+            return Step(stage, State.PASSED, figures=figures)
+        may_go_on = other and (self._is_carried or not self._may_be_found)
+        return Step(stage, State.WEAKENED if may_go_on else State.LOST, reason, figures)
 
     def _filters(self) -> Step:
         filters = self._request.filters
