@@ -29,7 +29,6 @@ from kb.index.pgvector import PgVectorStore
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config
 from kb.providers import embedding_models
-from kb.providers import embedding_models as providers
 from kb.providers.embedding_models import TOKENIZERS_HELD, _load_tokenizer, tokenizer
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
 from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
@@ -217,8 +216,9 @@ def warm_up() -> None:
             if cutter := tokenizer(tokenizer_id):
                 cutter("预热")
         models = KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct()
-        failed = providers.load(
-            map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({}))
+        failed = embedding_models.load(
+            map(embedding_models.query_vectors, models),
+            embedding_models.rerankers(environment_config(), OverlapReranker({})),
         )
     finally:
         embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.DONE, failed)
@@ -287,7 +287,7 @@ class Wiring:
 
     def load_models(self) -> None:
         """Loads the local models that are not loaded yet, for a caller that would rather wait than do without them."""
-        providers.load(self.vectors, self.links)
+        embedding_models.load(self.vectors, self.links)
 
 
 def build_pipeline(
@@ -315,7 +315,7 @@ def build_pipeline(
     asked = explicit_count(overrides or {})
     common = profile or common or common_profile(knowledge_bases)
     config = _configured(common, asked)
-    vectors = {kb.embedding_model: providers.query_vectors(kb.embedding_model) for kb in knowledge_bases}
+    vectors = {kb.embedding_model: embedding_models.query_vectors(kb.embedding_model) for kb in knowledge_bases}
     # Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache.
     asked_of = ",".join(str(pk) for pk in sorted(kb.pk for kb in knowledge_bases)) + "\0"
     scopes = tuple(
@@ -328,7 +328,7 @@ def build_pipeline(
         for kb in knowledge_bases
     )
     tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes if scope.tokenizer}
-    links = providers.rerankers(config, OverlapReranker(tokenizers))
+    links = embedding_models.rerankers(config, OverlapReranker(tokenizers))
     with_concepts = tuple(kb.pk for kb in knowledge_bases if holdings(kb).concepts)
     with_facts = tuple(kb.pk for kb in knowledge_bases if holdings(kb).facts)
     pipeline = Pipeline(
@@ -337,7 +337,7 @@ def build_pipeline(
             tokenizers=tokenizers,
             concepts=ConceptReader(principal) if with_concepts else None,
             concept_kb_ids=with_concepts,
-            rewriter=providers.rewriter(),
+            rewriter=embedding_models.rewriter(),
         ),
         passages=PassageReader(principal),
         chain=RerankChain(links),

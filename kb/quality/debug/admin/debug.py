@@ -170,11 +170,7 @@ class SearchDebugView(AdminPage):
 
     def _respond(self, page: SearchPage, draft: DraftForm | None, status: int = 200) -> HttpResponse:
         form, caller = page.form, principal_of(self.request)
-        context: dict[str, Any] = {
-            **page.context,
-            "draft": draft,
-            "title": _("Search debug"),
-        }
+        context: dict[str, Any] = {**page.context, "draft": draft, "title": _("Search debug")}
         status = max(status, self._search(page, context))
         if not form.is_bound or not (form.asks or form.errors):
             context["example"] = _example(caller, page.chosen or list(page.bases.values()))

@@ -169,8 +169,8 @@ def _data(request: HttpRequest) -> Any:
         return request.POST
     try:
         given = json.loads(request.body)
-    except ValueError as error:
-        raise Rejected("invalid", _("The body is no JSON: send an object.")) from error
+    except ValueError:
+        given = None
     if not isinstance(given, dict):
         raise Rejected("invalid", _("The body is no JSON: send an object."))
     return given
