@@ -140,8 +140,7 @@ def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
     relevant = _array(score for score, grade in judged if grade > 0)
     if not relevant.size:
         raise Rejected(
-            "nothing_relevant",
-            _("No result of this run is judged relevant: judge some, and run the set again."),
+            "nothing_relevant", _("No result of this run is judged relevant: judge some, and run the set again.")
         )
     irrelevant = _array(score for score, grade in judged if grade <= 0)
     unanswerable = _array(row.best_score for row in own if not row.answerable and row.best_score is not None)

@@ -68,8 +68,7 @@ class ImportForm(IntoKnowledgeBaseForm):
         help_text=gettext_lazy("Its documents are judged; they are known by their source."),
     )
     file = forms.FileField(
-        label=gettext_lazy("ZIP file"),
-        widget=UnfoldAdminFileFieldWidget({"accept": ".zip,application/zip"}),
+        label=gettext_lazy("ZIP file"), widget=UnfoldAdminFileFieldWidget({"accept": ".zip,application/zip"})
     )
     name = forms.CharField(
         label=gettext_lazy("Name of the set"),
@@ -100,11 +99,7 @@ class ImportView(IntoKnowledgeBaseView):
         given = form.cleaned_data
         try:
             done = eval_set_import_archive(
-                principal(self.request),
-                given["knowledge_base"],
-                given["file"],
-                given["name"],
-                replace=given["replace"],
+                principal(self.request), given["knowledge_base"], given["file"], given["name"], replace=given["replace"]
             )
         except Rejected as error:
             form.add_error(FIELDS.get(error.code, "file"), str(error))
@@ -181,9 +176,7 @@ class SetView(OfSetView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
-            **kwargs,
-            table=query_table(self.request, self.eval_set),
-            last_run=last_run_text(self.eval_set),
+            **kwargs, table=query_table(self.request, self.eval_set), last_run=last_run_text(self.eval_set)
         )
 
     def write(self, posted: QueryDict) -> str:
@@ -264,10 +257,7 @@ class DeleteQueriesView(OfSetView):
         chosen = row_ids(self.request.GET.getlist("query"))
         queries = list(eval_query_overview(principal(self.request), self.eval_set).filter(pk__in=chosen).order_by("pk"))
         return super().get_context_data(
-            **kwargs,
-            queries=queries,
-            judgment_count=sum(query.judgment_count for query in queries),
-            set_url=self.url,
+            **kwargs, queries=queries, judgment_count=sum(query.judgment_count for query in queries), set_url=self.url
         )
 
     def write(self, posted: QueryDict) -> str:

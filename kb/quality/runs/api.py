@@ -208,11 +208,7 @@ class EvalRunViewSet(ApiViewSet):
                 self.principal, name, fields.get("profile_version"), scope=[eval_set.knowledge_base_id]
             )
         run = start_run(
-            self.principal,
-            eval_set,
-            profile=profile,
-            overrides=fields.get("overrides", {}),
-            limit=fields.get("limit"),
+            self.principal, eval_set, profile=profile, overrides=fields.get("overrides", {}), limit=fields.get("limit")
         )
         return Response(self._described(run.pk), status=status.HTTP_201_CREATED)
 

@@ -183,11 +183,7 @@ class CompareRunsView(AdminPage):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
         runs = named_runs(caller, request)
-        context: dict[str, Any] = {
-            "title": _("Compare runs"),
-            "a": runs.get("a"),
-            "b": runs.get("b"),
-        }
+        context: dict[str, Any] = {"title": _("Compare runs"), "a": runs.get("a"), "b": runs.get("b")}
         status = 200
         if len(runs) < 2:
             context["sets"] = _offered(caller, runs.values())

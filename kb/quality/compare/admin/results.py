@@ -253,10 +253,7 @@ def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any]) -> dict[
                 "labels": {"color": AXIS, "usePointStyle": True, "boxHeight": 8},
             }
         },
-        "scales": {
-            "x": {"ticks": ticks, **x_axis},
-            "y": {**bounds, "ticks": y_ticks, "grid": {"display": True}},
-        },
+        "scales": {"x": {"ticks": ticks, **x_axis}, "y": {**bounds, "ticks": y_ticks, "grid": {"display": True}}},
     }
 
 

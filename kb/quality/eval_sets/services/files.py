@@ -155,10 +155,7 @@ def judged_set(eval_set: EvalSet) -> JudgedSet:
     rows = Judgment.objects.filter(query__eval_set=eval_set).select_related("document", "query").order_by("query", "pk")
     judgments = (
         SourceJudgment(
-            row.query.external_id,
-            source_label(row.document) if row.document else row.source,
-            row.grade,
-            row.quote,
+            row.query.external_id, source_label(row.document) if row.document else row.source, row.grade, row.quote
         )
         for row in rows.iterator(BATCH)
     )

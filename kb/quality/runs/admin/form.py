@@ -59,11 +59,7 @@ class StartForm(forms.Form):
         empty_label=gettext_lazy("Choose a set"),
         widget=select(**RELOADING),
     )
-    profile = forms.ChoiceField(
-        label=gettext_lazy("Profile"),
-        required=False,
-        widget=select(**RELOADING),
-    )
+    profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=select(**RELOADING))
     limit = forms.IntegerField(
         label=gettext_lazy("Only the first"),
         required=False,

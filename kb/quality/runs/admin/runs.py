@@ -79,21 +79,8 @@ class SetFilter(ScopedRelatedFilter):
 @admin.register(EvalRun)
 class EvalRunAdmin(ScopedModelAdmin):
     unfinished = UNFINISHED
-    list_display = (
-        "name",
-        "searched_with",
-        "queries",
-        "recall",
-        "ndcg",
-        "auroc",
-        "state",
-        "started",
-    )
-    list_filter = (
-        ("eval_set", SetFilter),
-        ("profile", ScopedRelatedFilter),
-        ("status", ChoicesDropdownFilter),
-    )
+    list_display = ("name", "searched_with", "queries", "recall", "ndcg", "auroc", "state", "started")
+    list_filter = (("eval_set", SetFilter), ("profile", ScopedRelatedFilter), ("status", ChoicesDropdownFilter))
     show_full_result_count = False
     list_before_template = "quality/runs/list_styles.html"
     list_after_template = "quality/runs/poll.html"
@@ -272,10 +259,7 @@ class ChangeForm(forms.Form):
 
 class SetForm(forms.Form):
     eval_set = forms.ModelChoiceField(
-        EvalSet.objects.none(),
-        label=gettext_lazy("Evaluation set"),
-        empty_label=None,
-        widget=UnfoldAdminSelectWidget,
+        EvalSet.objects.none(), label=gettext_lazy("Evaluation set"), empty_label=None, widget=UnfoldAdminSelectWidget
     )
 
     def __init__(self, *args: Any, kb: KnowledgeBase, **kwargs: Any) -> None:
