@@ -12,7 +12,7 @@ from django.utils import timezone
 from mcp import StdioServerParameters
 from mcp.client import Client
 
-from kb.agents.mcp.callers import KEY_VARIABLE
+from kb.agents.mcp.server import KEY_VARIABLE
 from tests.live.processes import ROOT, SECONDS, environment
 from tests.live.test_mcp_http import INITIALIZE, text_of
 

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
@@ -22,16 +23,18 @@ from django.http.request import split_domain_port, validate_host
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import failure_spend
-from kb.agents.mcp.callers import PacedProtocol, key_in, paced, warm_up_beside
-from kb.agents.mcp.server import build_server
+from kb.agents.mcp.server import build_server, key_in
+from kb.base.loopback import CLIENT_MIN_RATE, CLIENT_SECONDS
 from kb.base.metrics import serve_metrics
 from kb.base.net.client_address import caller_address, network_of
 from kb.base.telemetry import logs, otel
 from kb.base.telemetry.requests import note
+from kb.search.wiring import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +69,50 @@ def serve_http(host: str, port: int) -> None:
         proxy_headers=False,  # uvicorn would believe any process of this host; TRUSTED_PROXIES says whom to believe
         timeout_graceful_shutdown=GRACE_S,
     )
+
+
+def warm_up_beside() -> None:
+    """Loads tokenizers and models beside the first requests, once a process."""
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+
+
+class PacedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection over which for CLIENT_SECONDS no request has come and none is answered."""
+
+    _seen: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(CLIENT_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.cycle is self._seen:
+            self.transport.abort()
+            return
+        self._seen = self.cycle
+        self.loop.call_later(CLIENT_SECONDS, self._look)
+
+
+def paced(receive: Receive) -> Receive:
+    """As a client that goes away is one whose body comes too slowly."""
+    started, received, is_whole = time.monotonic(), 0, False
+
+    async def received_in_time() -> Message:
+        nonlocal received, is_whole
+        if is_whole:
+            return await receive()
+        allowed = CLIENT_SECONDS + received / CLIENT_MIN_RATE
+        message: Message = {"type": "http.disconnect"}
+        with anyio.move_on_after(started + allowed - time.monotonic()):
+            message = await receive()
+        received += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        return message
+
+    return received_in_time
 
 
 def application() -> ASGIApp:

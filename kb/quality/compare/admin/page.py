@@ -18,10 +18,18 @@ from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotVisible, Rejected, ServiceError
-from kb.quality.compare.admin.results import shown, shown_runs
-from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides, swapped
+from kb.profiles.admin.choices import ProfileChoice
+from kb.quality.compare.admin.results import SHARED, name_at, shown, shown_runs
 from kb.quality.compare.services import InvalidSide, compare_runs, compare_searches
-from kb.quality.debug.admin.form import SearchPage
+from kb.quality.debug.admin.form import (
+    FILTERS,
+    SETTINGS,
+    WEIGHTS,
+    SearchForm,
+    SearchPage,
+    inherited_settings,
+    open_search_page,
+)
 from kb.quality.models import EvalQuery, EvalRun, EvalSet
 from kb.quality.runs.admin.form import SetField
 from kb.quality.runs.admin.pages import UNFINISHED, compare_url, is_unfinished, progress_of, standstill
@@ -30,6 +38,110 @@ from kb.search.admin.labels import notices
 from kb.web.admin.scoped import count_of, principal, row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+
+SIDES = ("a", "b")
+# What an evaluation sets itself, so that all stages are measured to the same depth and before the gate.
+ONLY_OF_A_SEARCH = ("top_k", "threshold", "rerank", "neighbours")
+
+
+class SideForm(SearchForm):
+    """The form of search debug, of which two stand on one page."""
+
+    def __init__(
+        self,
+        side: str,
+        data: Mapping[str, Any] | None,
+        bases: Sequence[KnowledgeBase],
+        profiles: Sequence[ProfileChoice],
+        inherited: Mapping[str, str],
+    ) -> None:
+        self.side = side
+        super().__init__(data, bases, profiles, inherited)
+
+    def add_prefix(self, field_name: str) -> str:
+        return name_at(field_name, self.side)
+
+    @property
+    def letter(self) -> str:
+        return self.side.upper()
+
+    @property
+    def shared_fields(self) -> list[forms.BoundField]:
+        """Those that are folded away; the query and the knowledge bases are not."""
+        return [self[name] for name in (*FILTERS, "budget")]
+
+    @property
+    def are_shared_unfolded(self) -> bool:
+        return any(field.value() or field.errors for field in self.shared_fields)
+
+    @property
+    def setting_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in (*(each for each in SETTINGS if each not in WEIGHTS), *WEIGHTS)]
+
+    @property
+    def run_fields(self) -> list[forms.BoundField]:
+        """The settings that an evaluation run may have, too."""
+        return [self[name] for name in SETTINGS if name not in ONLY_OF_A_SEARCH]
+
+    @property
+    def has_faulty_settings(self) -> bool:
+        return any(self[name].errors for name in SETTINGS)
+
+    @property
+    def unsaved(self) -> list[str]:
+        return self.given_as_text(SETTINGS)
+
+    @property
+    def run_overrides(self) -> dict[str, Any]:
+        """The settings that an evaluation run takes, of a valid form."""
+        left_out = {SETTINGS[name] for name in ONLY_OF_A_SEARCH}
+        return {name: value for name, value in self.overrides.items() if name not in left_out}
+
+
+def open_sides(principal: Principal, given: QueryDict) -> tuple[SearchPage, dict[str, SideForm]]:
+    """What both sides choose from, and their forms, filled from a URL; four queries.
+
+    Raises:
+        Http404: the URL names a knowledge base that does not exist for this principal.
+    """
+    pages = {side: open_search_page(principal, _as_one_search(given, side)) for side in SIDES}
+    is_bound = any((name in SHARED or name.partition("_")[0] in SIDES) for name in given)
+    forms_of = {
+        side: SideForm(
+            side,
+            given if is_bound else None,
+            list(page.bases.values()),
+            list(page.profiles.values()),
+            inherited_settings(page.inheritable, [str(kb.pk) for kb in page.chosen], given.get(f"{side}_profile", "")),
+        )
+        for side, page in pages.items()
+    }
+    return pages[SIDES[0]], forms_of
+
+
+def _as_one_search(given: QueryDict, side: str) -> QueryDict:
+    query = QueryDict(mutable=True)
+    query.setlist("kb", given.getlist("kb"))
+    query["profile"] = given.get(f"{side}_profile", "")
+    return query
+
+
+def swapped(given: QueryDict) -> str:
+    """The same comparison with the sides exchanged, as a query string."""
+    query = QueryDict(mutable=True)
+    for name, values in given.lists():
+        side, mark, rest = name.partition("_")
+        other = {"a": "b", "b": "a"}.get(side) if mark and name not in SHARED else None
+        query.setlist(f"{other}_{rest}" if other else name, values)
+    return query.urlencode()
+
+
+def same_sides(a: SideForm, b: SideForm) -> str:
+    """A sentence where both sides ask for the same; blank where they differ."""
+    asked = [(form["profile"].value() or "", form.overrides) for form in (a, b)]
+    if asked[0] != asked[1]:
+        return ""
+    return _("Both sides are the same: choose another profile on one of them, or change a setting.")
 
 
 class PairForm(forms.Form):

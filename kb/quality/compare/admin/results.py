@@ -1,7 +1,7 @@
 """Two runs of a set, or two searches for one query, side by side, as the pages of comparisons show them."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +12,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.access.models import KnowledgeBase
-from kb.quality.compare.admin.sides import name_at, setting_changes
+from kb.profiles.admin.choices import in_order, setting_label, value_text
+from kb.profiles.services import SettingDifference
 from kb.quality.compare.services import (
     ComparedResult,
     MetricDifference,
@@ -22,7 +23,7 @@ from kb.quality.compare.services import (
     is_reranked,
     tied_queries,
 )
-from kb.quality.debug.admin.form import parameters_of
+from kb.quality.debug.admin.form import FILTERS, parameters_of
 from kb.quality.debug.admin.judge import debug_url
 from kb.quality.models import EvalRun
 from kb.quality.runs.admin.queries import here
@@ -48,6 +49,29 @@ from retrieval.protocols import Tokenizer
 from retrieval.types import Hit
 
 ROWS_A_PAGE = 20
+# Fields that both sides have in common; the others carry the side before their name: `a_fusion`.
+SHARED = ("q", "kb", "budget", *FILTERS)
+
+
+def setting_changes(differences: Iterable[SettingDifference]) -> list[dict[str, str]]:
+    """Settings that differ between two sides as text, in the order of the form.
+
+    Each value stands by itself: an arrow between them would be one more in a chain of rerankers.
+    """
+    found = {each.name: each for each in differences}
+    return [
+        {
+            "label": setting_label(name),
+            "before": value_text(name, found[name].before),
+            "after": value_text(name, found[name].after),
+        }
+        for name in in_order(found)
+    ]
+
+
+def name_at(name: str, side: str) -> str:
+    """The name that a field of one search has for a side, in the page and in its URL."""
+    return name if name in SHARED else f"{side}_{name}"
 
 
 def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from kb.content.models import Document
 from kb.profiles.admin.choices import profile_url, profile_value
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version, reference
-from kb.quality.compare.admin.sides import name_at
+from kb.quality.compare.admin.results import name_at
 from kb.quality.debug.admin.form import SETTINGS, SearchPage, open_search_page, visible_bases
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url, judging
 from kb.quality.eval_sets.services.queries import DEFAULT_SET
