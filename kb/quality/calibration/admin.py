@@ -13,9 +13,8 @@ from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url, setting_label
 from kb.profiles.models import RetrievalProfile
 from kb.quality.calibration.services import Calibration, calibrate, save_cut
-from kb.quality.compare.admin.results import chart_options
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.runs.admin.report import percentage, three_decimals
+from kb.quality.runs.admin.report import chart_options, percentage, three_decimals
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
@@ -158,7 +157,7 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
         )
     datasets += _cut_lines(calibration, highest)
     y_axis = {"min": 0, "title": {"display": True, "text": _("share of its kind, %"), "color": "#9ca3af"}}
-    return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(chart_options(X_AXIS, y_axis))}
+    return {"data": json.dumps({"datasets": datasets}), "options": chart_options(X_AXIS, y_axis)}
 
 
 def curve_chart(calibration: Calibration) -> dict[str, str]:
@@ -183,7 +182,7 @@ def curve_chart(calibration: Calibration) -> dict[str, str]:
     datasets += _cut_lines(calibration, 1.0)
     return {
         "data": json.dumps({"datasets": datasets}),
-        "options": json.dumps(chart_options(X_AXIS, {"min": 0, "max": 1, "stepSize": 0.2})),
+        "options": chart_options(X_AXIS, {"min": 0, "max": 1, "stepSize": 0.2}),
     }
 
 

@@ -1,7 +1,7 @@
 """A/B: two profiles, or unsaved settings, side by side for one query, and started together on an evaluation set."""
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
-from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
+from unfold.widgets import INPUT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
@@ -30,12 +30,12 @@ from kb.quality.debug.admin.form import (
     inherited_settings,
     open_search_page,
 )
-from kb.quality.models import EvalQuery, EvalRun, EvalSet
-from kb.quality.runs.admin.form import SetField
+from kb.quality.models import EvalRun, EvalSet
+from kb.quality.runs.admin.form import SetForm
 from kb.quality.runs.admin.pages import UNFINISHED, compare_url, is_unfinished, progress_of, standstill
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
-from kb.web.admin.scoped import count_of, principal, row_id
+from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
@@ -144,15 +144,9 @@ def same_sides(a: SideForm, b: SideForm) -> str:
     return _("Both sides are the same: choose another profile on one of them, or change a setting.")
 
 
-class PairForm(forms.Form):
+class PairForm(SetForm):
     """What both runs have in common."""
 
-    eval_set = SetField(
-        queryset=EvalSet.objects.none(),
-        label=gettext_lazy("Evaluation set"),
-        empty_label=gettext_lazy("Choose a set"),
-        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
-    )
     limit = forms.IntegerField(
         label=gettext_lazy("Only the first queries"),
         required=False,
@@ -160,21 +154,6 @@ class PairForm(forms.Form):
         max_value=10_000_000,
         widget=forms.TextInput({"class": " ".join(INPUT_CLASSES), "inputmode": "numeric", "autocomplete": "off"}),
     )
-
-    def __init__(self, *args: Any, caller: Principal, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        sets = EvalSet.objects.editable_by(caller).select_related("knowledge_base").order_by("name", "pk")
-        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
-
-    @property
-    def chosen_set(self) -> EvalSet | None:
-        sets = cast(SetField, self.fields["eval_set"]).queryset
-        return None if sets is None else sets.filter(pk=row_id(str(self["eval_set"].value() or ""))).first()
-
-    @property
-    def has_sets(self) -> bool:
-        """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
-        return len(cast(Sized, cast(SetField, self.fields["eval_set"]).choices)) > 1
 
 
 @admin_page("compare/runs/start/", name="compare_start")
@@ -185,13 +164,13 @@ class StartPairView(AdminPage):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        form = PairForm(caller=caller, initial={"eval_set": request.GET.get("eval_set", "")})
+        form = PairForm(principal=caller, initial={"eval_set": request.GET.get("eval_set", "")})
         page, sides = open_sides(caller, _with_base(request.GET, form))
         return self._show(form, page, sides)
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        form = PairForm(request.POST, caller=caller)
+        form = PairForm(request.POST, principal=caller)
         page, sides = open_sides(caller, _with_base(request.POST, form))
         if not all([form.is_valid(), *(side.is_valid() for side in sides.values())]):
             return self._show(form, page, sides, status=400)

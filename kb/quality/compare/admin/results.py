@@ -28,10 +28,10 @@ from kb.quality.debug.admin.judge import debug_url
 from kb.quality.models import EvalRun
 from kb.quality.runs.admin.queries import here
 from kb.quality.runs.admin.report import (
-    AXIS,
     LEADING,
     METRICS,
     SMALLEST_DIFFERENCE,
+    chart_options,
     lost_label,
     metric_label,
     percentage,
@@ -253,31 +253,7 @@ def _chart(comparison: RunComparison, metric: str, runs: Sequence[EvalRun]) -> d
     ]
     return {
         "data": json.dumps({"labels": [ranking_label(stage) for stage in comparison.stages], "datasets": datasets}),
-        "options": json.dumps(chart_options({"grid": {"display": False}}, {"min": 0, "max": 1, "stepSize": 0.2})),
-    }
-
-
-def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of Chart.js that charts of these pages share.
-
-    Args:
-        x_axis: options of the horizontal one.
-        y_axis: of the vertical one: `min`, `max` and `stepSize`.
-    """
-    ticks = {"color": AXIS}
-    y_ticks = {**ticks, "stepSize": y_axis["stepSize"]} if "stepSize" in y_axis else ticks
-    bounds = {name: value for name, value in y_axis.items() if name != "stepSize"}
-    return {
-        "maintainAspectRatio": False,
-        "animation": False,
-        "plugins": {
-            "legend": {
-                "display": True,
-                "position": "bottom",
-                "labels": {"color": AXIS, "usePointStyle": True, "boxHeight": 8},
-            }
-        },
-        "scales": {"x": {"ticks": ticks, **x_axis}, "y": {**bounds, "ticks": y_ticks, "grid": {"display": True}}},
+        "options": chart_options({"grid": {"display": False}}, {"min": 0, "max": 1, "stepSize": 0.2}),
     }
 
 

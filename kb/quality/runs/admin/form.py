@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from unfold.widgets import TEXTAREA_CLASSES
+from unfold.widgets import SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import Principal
 from kb.profiles.admin.choices import (
@@ -50,15 +50,30 @@ class SetField(forms.ModelChoiceField):  # type: ignore[type-arg]
         return f"{obj.name} · {obj.knowledge_base.name} · {size}"
 
 
-class StartForm(forms.Form):
-    """Where a setting is left empty, the run inherits it from the profile."""
-
+class SetForm(forms.Form):
     eval_set = SetField(
-        queryset=EvalSet.objects.none(),
+        EvalSet.objects.none(),
         label=gettext_lazy("Evaluation set"),
         empty_label=gettext_lazy("Choose a set"),
-        widget=select(**RELOADING),
+        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
     )
+
+    def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
+        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
+        chosen = row_id(str(self["eval_set"].value() or ""))
+        self.chosen_set = None if chosen is None else sets.filter(pk=chosen).first()
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
+        return len(cast(Any, self.fields["eval_set"]).choices) > 1
+
+
+class StartForm(SetForm):
+    """Where a setting is left empty, the run inherits it from the profile."""
+
     profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=select(**RELOADING))
     limit = forms.IntegerField(
         label=gettext_lazy("Only the first"),
@@ -77,12 +92,9 @@ class StartForm(forms.Form):
     )
 
     def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, principal=principal, **kwargs)
+        self.fields["eval_set"].widget.attrs.update(RELOADING)
         self.overrides: dict[str, Any] = {}
-        sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
-        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
-        chosen = row_id(str(self["eval_set"].value() or ""))
-        self.chosen_set = None if chosen is None else sets.filter(pk=chosen).first()
         self.profiles = {str(row.pk): row for row in _offered(principal, self.chosen_set)}
         own = _("The knowledge base’s own")
         if self.chosen_set is not None:
@@ -106,11 +118,6 @@ class StartForm(forms.Form):
         """The profile that the run would have; None before a set is chosen."""
         named = self.profiles.get(str(self["profile"].value() or ""))
         return named or (self.chosen_set.knowledge_base.profile if self.chosen_set else None)
-
-    @property
-    def has_sets(self) -> bool:
-        """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
-        return len(cast(Any, self.fields["eval_set"]).choices) > 1
 
     @property
     def is_unfolded(self) -> bool:

@@ -265,7 +265,7 @@ class RunView(OneRunView):
             "report": report,
             "rows": stage_rows(stages),
             "verdicts": verdicts(stages, moved),
-            "remarks": remarks(report),
+            "remarks": list(remarks(report)),
             "chart": chart_of(stages),
             "gate": gate_figures(report.get("gate")),
             "latency": latency_figures(report.get("latency_ms") or {}),

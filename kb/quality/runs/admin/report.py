@@ -191,32 +191,27 @@ def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
         for stage in STAGES
         if stages.get(stage)
     ]
+    y_axis = {"min": begins_at, "max": 1, "stepSize": 0.1 if begins_at else 0.2}
+    return {
+        "data": json.dumps({"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}),
+        "options": chart_options({"grid": {"display": False}}, y_axis, boxWidth=10, boxHeight=10),
+        "begins_at": begins_at,
+    }
+
+
+def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any], **legend: Any) -> str:
+    """Options that charts of these pages share, as JSON for Chart.js; `y_axis` takes `stepSize` besides its own."""
     ticks = {"color": AXIS}
+    y_ticks = {**ticks, "stepSize": y_axis["stepSize"]} if "stepSize" in y_axis else ticks
+    bounds = {name: value for name, value in y_axis.items() if name != "stepSize"}
+    labels = {"color": AXIS, **(legend or {"usePointStyle": True, "boxHeight": 8})}
     options = {
         "maintainAspectRatio": False,
         "animation": False,
-        "plugins": {
-            "legend": {
-                "display": True,
-                "position": "bottom",
-                "labels": {"color": AXIS, "boxWidth": 10, "boxHeight": 10},
-            }
-        },
-        "scales": {
-            "x": {"ticks": ticks, "grid": {"display": False}},
-            "y": {
-                "min": begins_at,
-                "max": 1,
-                "ticks": {**ticks, "stepSize": 0.1 if begins_at else 0.2},
-                "grid": {"display": True},
-            },
-        },
+        "plugins": {"legend": {"display": True, "position": "bottom", "labels": labels}},
+        "scales": {"x": {"ticks": ticks, **x_axis}, "y": {**bounds, "ticks": y_ticks, "grid": {"display": True}}},
     }
-    return {
-        "data": json.dumps({"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}),
-        "options": json.dumps(options),
-        "begins_at": begins_at,
-    }
+    return json.dumps(options)
 
 
 def gate_figures(gate: Mapping[str, Any] | None) -> list[tuple[str, str, str, str]]:
@@ -268,26 +263,20 @@ def run_notices(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     return notices([Degradation.from_dict(each) for each in report.get("degraded") or ()], (), {})
 
 
-def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
-    found = []
+def remarks(report: Mapping[str, Any]) -> Iterator[str]:
     if report.get("final_stage") == "fused":
-        found.append(_("No reranker has answered, so the results stood in the order of the fusion."))
+        yield _("No reranker has answered, so the results stood in the order of the fusion.")
     elif report.get("rerankers") == []:
-        found.append(
-            _("The reranker was off: its figures are those of the results, which stood in the order of the vectors.")
-        )
+        yield _("The reranker was off: its figures are those of the results, which stood in the order of the vectors.")
     if count := report.get("unanchored_count"):
-        found.append(
-            ngettext(
-                "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
-                "again, or judge the passage that has taken its place.",
-                "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
-                "again, or judge the passages that have taken their place.",
-                count,
-            )
-            % {"count": count}
+        message = ngettext(
+            "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
+            "again, or judge the passage that has taken its place.",
+            "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
+            "again, or judge the passages that have taken their place.",
+            count,
         )
-    return tuple(found)
+        yield message % {"count": count}
 
 
 def settings_of(run: EvalRun) -> list[dict[str, Any]]:
