@@ -115,8 +115,9 @@ def paired_p_values(before: NDArray[np.float64], after: NDArray[np.float64]) -> 
 
 def _randomised(differences: NDArray[np.float64]) -> NDArray[np.float64]:
     observed = differences.sum(axis=0)
-    # Sums that are equal but for the order of their addends count as equal.
-    at_least, at_most = observed - ROUNDING * abs(observed), observed + ROUNDING * abs(observed)
+    # Sums that are equal but for the order of their addends count as equal, also where the addends cancel out.
+    rounding = ROUNDING * abs(differences).sum(axis=0)
+    at_least, at_most = observed - rounding, observed + rounding
     above, below, tried = np.zeros(observed.size), np.zeros(observed.size), 0
     for signs in _exchanges(len(differences)):
         exchanged = signs @ differences
