@@ -11,8 +11,10 @@ from celery.beat import PersistentScheduler
 from config import embedded
 from kb.base import draining, probe
 from kb.base.metrics import serve_metrics
-from kb.base.telemetry import otel
-from kb.base.telemetry import requests as _requests  # noqa: F401 - connects its signals
+from kb.base.telemetry import (
+    otel,
+    requests as _requests,  # noqa: F401 - connects its signals
+)
 
 logger = logging.getLogger(__name__)
 

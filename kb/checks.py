@@ -11,8 +11,7 @@ from django.conf import settings
 from django.core.checks import ERROR, CheckMessage, Error, Tags, Warning, register, run_checks  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 
-from kb.access.services.rate_limits import VARIABLES as RATE_LIMIT_VARIABLES
-from kb.access.services.rate_limits import rate_limit_check
+from kb.access.services.rate_limits import VARIABLES as RATE_LIMIT_VARIABLES, rate_limit_check
 from kb.base.errors import Rejected
 from kb.base.loopback import names_loopback
 from kb.base.telemetry.logs import FORMATS

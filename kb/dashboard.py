@@ -6,8 +6,7 @@ from typing import Any
 from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.content.admin import invitation_notice

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
-from retrieval.errors import InvalidConfiguration
-from retrieval.errors import gettext_noop as _
+from retrieval.errors import InvalidConfiguration, gettext_noop as _
 
 Fusion = Literal["rrf", "weighted"]
 Rewrite = Literal["off", "conversation", "always"]

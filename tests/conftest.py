@@ -118,8 +118,7 @@ def _fresh_process_state(monkeypatch):
     """
     from django.utils import translation
 
-    from kb.base import cache as query_caches
-    from kb.base import models
+    from kb.base import cache as query_caches, models
     from kb.index import bm25
     from kb.search import wiring as conf
 

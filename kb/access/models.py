@@ -13,8 +13,7 @@ from django.db import connection, models
 from django.db.models import Exists, F, Model, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import gettext_lazy as _, pgettext_lazy
 from rest_framework_api_key.crypto import KeyGenerator
 from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
 

@@ -14,8 +14,7 @@ from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.functional import cached_property
-from django.utils.translation import get_language, gettext_lazy, override
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _, gettext_lazy, override
 from django.views.generic import View
 from unfold.widgets import CHECKBOX_CLASSES
 

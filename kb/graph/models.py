@@ -6,8 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models.functions import Left
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import gettext_lazy as _, pgettext_lazy
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM

@@ -9,8 +9,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.base.db.transactions import Purpose, lock_until_commit

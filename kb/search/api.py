@@ -4,8 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponse
-from django.utils.translation import gettext
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import serializers
 from rest_framework.renderers import JSONRenderer

@@ -6,8 +6,7 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import gettext_lazy as _, pgettext_lazy
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote as percent_encoded
-from urllib.parse import unquote
+from urllib.parse import quote as percent_encoded, unquote
 
 import ir_measures
 

@@ -17,8 +17,7 @@ import psutil
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.serving import READY, connection, environment, free_port, start
-from tests.serving import SECONDS as SECONDS_TO_START
+from tests.serving import READY, SECONDS as SECONDS_TO_START, connection, environment, free_port, start
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")

@@ -3,8 +3,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.analysis import (
     MOST_NAMES_A_CONCEPT,

@@ -2,8 +2,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from retrieval.answer import (
     FALLBACK,

@@ -4,8 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from rank_bm25 import BM25Okapi
 
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_idf, okapi_parameters, require_dependencies

@@ -1,8 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.cache import ENTRY_OVERHEAD_BYTES, ByteCache, Recent
 from tests.retrieval.byte_tiers import Clock, DictTier

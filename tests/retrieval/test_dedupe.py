@@ -2,8 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.dedupe import deduplicate, fingerprint, merge_queries
 from retrieval.trace import Degradation, DegradationCode

@@ -1,8 +1,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.dictionary import (
     MAX_CHARACTERS,

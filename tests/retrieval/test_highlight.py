@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.highlight import ELLIPSIS, Segment, excerpt, highlight
 from retrieval.tokenize import JiebaTokenizer, TokenizerOptions

@@ -4,8 +4,7 @@ import itertools
 
 import lxml.html
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from markdown_it import MarkdownIt
 
 from retrieval.packing import InertStream, inert

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.keywords import MOST_KEYWORDS, extract_keywords, query_keywords
 from retrieval.tokenize import JiebaTokenizer

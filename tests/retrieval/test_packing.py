@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.packing import ELLIPSIS, Fragment, format_for_context, format_for_tool_output, pack, shorten
 from retrieval.types import Hit, Passage

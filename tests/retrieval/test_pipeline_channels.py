@@ -10,8 +10,7 @@ from retrieval.errors import ChannelUnavailable
 from retrieval.execution import Budget
 from retrieval.trace import DegradationCode
 from tests.fakes import FakeChannel
-from tests.retrieval.pipelines import pipeline, scope
-from tests.retrieval.pipelines import run as run_pipeline
+from tests.retrieval.pipelines import pipeline, run as run_pipeline, scope
 
 PATIENCE = 30
 

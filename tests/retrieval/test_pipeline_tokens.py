@@ -4,8 +4,7 @@ import pytest
 
 from retrieval.rerankers.chain import OverlapReranker
 from tests.fakes import FakeChannel, FakePassages, LetterTokenizer, TableLexicon, WordTokenizer
-from tests.retrieval.pipelines import pipeline, scope
-from tests.retrieval.pipelines import run as run_pipeline
+from tests.retrieval.pipelines import pipeline, run as run_pipeline, scope
 
 WORDS, LETTERS = WordTokenizer(), LetterTokenizer()
 

@@ -1,8 +1,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.errors import import_dependency
 from retrieval.tokenize import Engine, load_segmenter

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.config import RetrievalConfig
 from retrieval.selection import result_count, select, stands_for_parent

@@ -7,8 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.errors import DependencyMissing, import_dependency
 from retrieval.tokenize import ENGLISH_STOP_WORDS, JiebaTokenizer, normalize

@@ -3,8 +3,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.dictionary import parse_dictionary, parse_stop_words
 from retrieval.tokenize import Engine, JiebaTokenizer, Token, TokenizerOptions, TokenKind

@@ -11,8 +11,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Count, QuerySet
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext as _, gettext_noop
 from typing_extensions import Doc
 
 from kb.access.models import Principal, User

@@ -13,8 +13,7 @@ from django.shortcuts import render
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_http_methods
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import (

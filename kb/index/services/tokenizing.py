@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from django.db import transaction
 from django.db.models import FilteredRelation, Max, Q, QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase

@@ -17,8 +17,7 @@ from django.urls import URLPattern, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 from django.views.generic import TemplateView
 from unfold.widgets import UnfoldAdminTextareaWidget
 

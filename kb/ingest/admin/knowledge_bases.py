@@ -13,8 +13,7 @@ from django.shortcuts import render
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import get_language, gettext_lazy
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _, gettext_lazy
 from django.views.generic import FormView
 from unfold.decorators import action
 from unfold.widgets import (

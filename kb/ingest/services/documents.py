@@ -16,8 +16,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import FileResponse
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase, User
 from kb.base.db.transactions import after_commit, lock_knowledge_bases

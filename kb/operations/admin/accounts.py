@@ -12,8 +12,7 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 from rest_framework_api_key.models import APIKey as LibraryApiKey
 from unfold.admin import ModelAdmin

@@ -14,8 +14,7 @@ from django import forms
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import Principal

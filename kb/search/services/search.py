@@ -13,8 +13,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 from django.conf import settings
-from django.utils.translation import get_language, gettext_noop
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _, gettext_noop
 from msgspec import UNSET, UnsetType
 from typing_extensions import Doc
 

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.client import Ask, Deadline, WebClient
-from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
-from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.errors import MESSAGES as FETCH_MESSAGES, FetchCode, FetchError
 from kb.ingest.chunkers.strategies import ChunkSettings, split_text
-from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
-from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.sources.connectors.kinds import read_feed, scope_of
 from kb.sources.connectors.listing import READABLE, Candidate, content_of_page

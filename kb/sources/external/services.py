@@ -14,8 +14,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils.functional import Promise
-from django.utils.translation import get_language, override
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext as _, override
 
 from kb.access.models import User
 from kb.base.errors import Rejected

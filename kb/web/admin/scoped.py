@@ -25,8 +25,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise, cached_property
 from django.utils.http import urlencode
-from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy as _, ngettext
 from django.views.decorators.http import require_http_methods
 from django.views.generic import FormView
 from unfold.admin import ModelAdmin

@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import IO, Any, get_args, get_type_hints
 
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.utils.translation import get_language
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import get_language, gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema_field
 from msgspec import UnsetType

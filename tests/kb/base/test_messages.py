@@ -31,15 +31,13 @@ from kb.models import (
     GraphExtraction,
     Judgment,
     KnowledgeBase,
+    Message as Turn,
     Principal,
     Reembedding,
     SearchLog,
     StoreState,
     WebPage,
     WebSource,
-)
-from kb.models import (
-    Message as Turn,
 )
 from kb.quality.runs.admin.report import run_notices
 from kb.quality.runs.api import EvalRunDetailSerializer

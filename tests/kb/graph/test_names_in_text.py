@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base.text import PREFIX_CHARACTERS, normalized_key
 from kb.graph.readers import SearchedText, longest

@@ -3,8 +3,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base.text import InvalidFilter
 from kb.index.conditions import STRICT_OPERATORS, Condition, Operator

@@ -4,8 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from kb.base.text import InvalidFilter
 from kb.index.conditions import LENIENT_OPERATORS, Logic

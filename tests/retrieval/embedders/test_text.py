@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.characters import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
 

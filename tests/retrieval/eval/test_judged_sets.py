@@ -2,8 +2,7 @@ import json
 from typing import get_args
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.eval.judged_sets import (
     JudgedQuery,

@@ -2,8 +2,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
 from retrieval.rerankers.chain import RESERVED_S, CosineReranker, OverlapReranker, RerankChain

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from django.db.models import Count, Exists, Min, OuterRef, QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, fetch_all

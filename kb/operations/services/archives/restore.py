@@ -15,8 +15,7 @@ from typing import IO, Any
 from django.conf import settings
 from django.core.files import File
 from django.db import DataError, IntegrityError, connection, transaction
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.db.transactions import fetch_all

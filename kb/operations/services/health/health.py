@@ -37,8 +37,7 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
-from kb.providers import embedding_models
-from kb.providers import embedding_models as providers
+from kb.providers import embedding_models, embedding_models as providers
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
 from retrieval.bm25 import require_dependencies

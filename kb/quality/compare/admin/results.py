@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 from django.core.paginator import Paginator
 from django.http import QueryDict
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase
 from kb.profiles.admin.choices import in_order, setting_label, value_text

@@ -10,8 +10,7 @@ from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from django.views.generic import TemplateView
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
@@ -31,8 +30,7 @@ from kb.search.admin.labels import listed, notices
 from kb.search.models import SearchLog
 from kb.search.services.search import search
 from kb.search.wiring import explicit_count
-from kb.web.admin.scoped import principal as principal_of
-from kb.web.admin.scoped import signed_in
+from kb.web.admin.scoped import principal as principal_of, signed_in
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 

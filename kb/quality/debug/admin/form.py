@@ -9,8 +9,7 @@ from django import forms
 from django.conf import settings
 from django.db.models import Exists, OuterRef
 from django.http import Http404, QueryDict
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal

@@ -7,8 +7,7 @@ from typing import Any, Final, get_args
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase

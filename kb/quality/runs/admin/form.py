@@ -8,8 +8,7 @@ from typing import Any, cast
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Q
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from unfold.widgets import SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import Principal

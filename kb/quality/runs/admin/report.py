@@ -9,8 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from django.db.models import QuerySet
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from kb.profiles.admin.choices import setting_label, value_text
 from kb.quality.models import EvalRun, EvalRunQuery

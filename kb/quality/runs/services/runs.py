@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone, translation
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext as _, gettext_noop
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal

@@ -6,8 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.index.admin.tokenizer import tokenizer_url

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 from django.urls import reverse
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.content.models import Chunk

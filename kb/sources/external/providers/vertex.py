@@ -15,8 +15,7 @@ from itertools import islice
 from typing import Any, Final
 
 from django.conf import settings
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
 from kb.sources.external.providers.fields import Field, unanswered

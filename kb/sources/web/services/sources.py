@@ -17,11 +17,9 @@ from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.base.net.addresses import parse_url
-from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
-from kb.base.net.errors import FetchError
+from kb.base.net.errors import MESSAGES as FETCH_MESSAGES, FetchError
 from kb.content.models import Document
-from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
-from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import TASK_AWAITED, Queue
 from kb.sources.connectors.listing import compiled

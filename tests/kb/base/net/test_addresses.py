@@ -1,8 +1,7 @@
 from ipaddress import ip_address
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base.net.addresses import AllowList, Guard, is_public, parse_url
 from kb.base.net.errors import FetchCode, FetchError

@@ -1,8 +1,7 @@
 import ssl
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base.net.addresses import AllowList, Guard
 from kb.base.net.client import MAX_REDIRECTS, MIB, Ask, Deadline, Inflater, Politeness, gunzip

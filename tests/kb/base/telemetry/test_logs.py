@@ -7,8 +7,7 @@ import pytest
 from celery import current_app
 
 from kb.base.db.transactions import ConnectionReturningExecutor
-from kb.base.telemetry import logs as context
-from kb.base.telemetry import requests as tasks
+from kb.base.telemetry import logs as context, requests as tasks
 from kb.base.telemetry.logs import ContextFilter, Json, Line, chosen_form, logging_config
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

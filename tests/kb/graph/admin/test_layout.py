@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.graph.admin.picture import MOST_DRAWN, NAME_SIZE, NARROW, WIDE, draw, shortened, text_width
 

@@ -1,5 +1,4 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.chunkers.strategies import ChunkSettings, located, split_text
 from kb.ingest.parser.parsed import Section

@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts, visible

@@ -1,5 +1,4 @@
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.chunkers.matching import Pin, joined, pin_texts, shared_length, squeezed, stream
 from kb.ingest.chunkers.strategies import ChunkDraft

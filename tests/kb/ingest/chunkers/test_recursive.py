@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, approximate_tokens, split
 from kb.ingest.parser.parsed import ParsedDocument, Section

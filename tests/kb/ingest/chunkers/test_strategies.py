@@ -1,8 +1,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.ingest.chunkers.matching import hash_content
 from kb.ingest.chunkers.strategies import ChunkSettings, approximate_token_ends, approximate_tokens

@@ -1,7 +1,6 @@
 import re
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.ingest.chunkers import strategies as tokens
 from kb.ingest.parser.parsed import Section

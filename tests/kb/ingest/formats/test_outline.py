@@ -1,5 +1,4 @@
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.ingest.formats.outline import Line, Outline, flow, join_lines, paragraphs
 from kb.ingest.parser.parsed import Section

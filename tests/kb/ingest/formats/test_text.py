@@ -1,6 +1,5 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.ingest.formats.text import decode, is_binary
 from kb.ingest.parser.parse import parse

@@ -5,8 +5,7 @@ import string
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from kb.base import findings
 from kb.base.findings import REMARKS, RemarkCode

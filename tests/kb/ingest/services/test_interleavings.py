@@ -12,9 +12,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import BM25Store
 from kb.index.services import reindex, tokenizing
-from kb.ingest.services import batches as batch_files
-from kb.ingest.services import chunks, documents, indexing
-from kb.ingest.services import rechunk as writing
+from kb.ingest.services import batches as batch_files, chunks, documents, indexing, rechunk as writing
 from kb.ingest.services.batches import batch_add, batch_cancel, batch_create
 from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.ingest.services.documents import (

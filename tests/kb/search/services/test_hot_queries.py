@@ -1,7 +1,6 @@
 import pytest
 from django.utils import translation
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base.errors import NotAllowed, NotVisible
 from kb.models import Document, KnowledgeBase, KnowledgeBaseVersion, Membership, Principal

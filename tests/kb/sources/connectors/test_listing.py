@@ -1,8 +1,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors.listing import Scope, file_name, normal, site_of

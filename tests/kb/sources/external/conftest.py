@@ -7,8 +7,7 @@ import pytest
 def _fresh_sources():
     """What one test has read or given up must not serve or be missing in another."""
     from kb.search import wiring
-    from kb.sources.connectors import live
-    from kb.sources.connectors import live as live_search
+    from kb.sources.connectors import live, live as live_search
     from kb.sources.external.providers import vertex
 
     live.CACHE.clear()
