@@ -126,7 +126,7 @@ class LivingScheduler(bootsteps.StartStopStep):
     def _look(self, worker: Any) -> None:
         if worker.beat.is_alive():
             return
-        logger.error("The scheduler has ended, and is begun anew.")
+        logger.error("The scheduler has ended, and is restarted.")
         step = next(step for step in worker.steps if step.obj is worker.beat)
         step.obj = step.create(worker)
         step.obj.start()

@@ -267,7 +267,7 @@ FILE_UPLOAD_HANDLERS = [
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
 MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
-# After which a document whose worker is gone is taken up by another; one that lives renews it three times within.
+# After which a document whose worker is gone is retried by another; one that lives renews it three times within.
 INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=60)
 
 # -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ LLM_API_KEY = env.str("LLM_API_KEY", default="")
 LLM_SECONDS = env.float("LLM_SECONDS", default=60.0)
 LLM_REWRITE_SECONDS = env.float("LLM_REWRITE_SECONDS", default=5.0)
 GRAPH_LLM_CONCURRENCY = env.int("GRAPH_LLM_CONCURRENCY", default=4)  # passages that are read for the graph at a time
-GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one document; those beyond are told of
+GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one document; those beyond are reported
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
 RETRIEVAL = {

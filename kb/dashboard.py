@@ -166,8 +166,8 @@ def _stages(statistics: SearchStatistics) -> Chart:
         verdict % figures,
         labels=[stage_label(each.stage) for each in shown],
         series=[
-            Series(_("half take at most"), [round(each.p50, 2) for each in shown], "primary-500"),
-            Series(_("95 of 100 take at most"), [round(each.p95, 2) for each in shown], "orange-400"),
+            Series(_("p50"), [round(each.p50, 2) for each in shown], "primary-500"),
+            Series(_("p95"), [round(each.p95, 2) for each in shown], "orange-400"),
         ],
         is_horizontal=True,
         unit="millisecond",

@@ -231,7 +231,7 @@ def _probe(model_id: str, hub: str, timeout_s: float, cache_dir: Path | None) ->
     try:
         files = _hub_files(model_id, hub, timeout_s)
     except (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL) as error:
-        return Probe("none", None, f"not on this machine, and not to be had from {hub}: {_one_line(error)}")
+        return Probe("none", None, f"not on this machine, and not available from {hub}: {_one_line(error)}")
     if not any(_is_weights(name) for name in files):
         return Probe(
             "none", None, f"{hub} has it without weights that sentence-transformers reads: choose another model"

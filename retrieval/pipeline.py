@@ -259,7 +259,7 @@ class Pipeline:
                     DegradationCode.THRESHOLD_NOT_APPLIED,
                     _(
                         "the threshold {score_threshold} is meant for scores of the scale {intended}, and these "
-                        "are of the scale {scale}: its default, {threshold:g}, applies; mend the reranker, or "
+                        "are of the scale {scale}: its default, {threshold:g}, applies; fix the reranker, or "
                         "give score_threshold 0",
                         score_threshold=str(config.score_threshold),
                         intended=str(scored.intended),

@@ -1,4 +1,4 @@
-"""The seams of the library, one protocol for each part that can be had in more than one way, and the knowledge bases of a search."""
+"""The seams of the library, one protocol for each part that has more than one implementation, and the knowledge bases of a search."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -260,7 +260,7 @@ class Scope:
 
     Attributes:
         space: id of the embedding model; cosines of different spaces are never compared.
-        tokenizer: None when there is none to be had.
+        tokenizer: None where none is available.
         fallbacks: searched after the channels, in this order, where they are needed.
         text_vectors: gives texts from elsewhere cosines in that space; None where that would take too long.
         notes: what of the scope is left out of this search in any case.

@@ -98,7 +98,7 @@ def _configured() -> bool:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keeps other processes and other threads out: each call opens the file anew, and flock binds to the opening."""
+    """Keeps other processes and other threads out: each call opens the file again, and flock binds to the opening."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (directory / "embedded.lock").open("w") as file:

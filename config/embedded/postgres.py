@@ -55,7 +55,7 @@ class Postgres:
     def start(self) -> bool:
         """Returns whether the server had to be started.
 
-        A server that runs is waited for; one that is certainly dead is cleaned up after and started anew.
+        A server that runs is waited for; one that is certainly dead is cleaned up after and restarted.
         """
         launches, started, failure = 0, False, ""
         deadline = time.monotonic() + START_SECONDS

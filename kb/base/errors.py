@@ -24,7 +24,7 @@ class ServiceError(Exception):
 
 
 class NotVisible(ServiceError):
-    """The object does not exist, or the caller may not see it: the two are not told apart."""
+    """The object does not exist, or the caller may not see it: the two are not distinguished."""
 
 
 M = TypeVar("M", bound=Model)

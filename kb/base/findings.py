@@ -82,7 +82,7 @@ REMARKS: Final[Mapping[str, str]] = {
     ),
     RemarkCode.MODEL_DID_NOT_READ: gettext_noop(
         "The language model did not read {count} of its chunks: these have extracted keywords and no questions of its own. "
-        "Mend the cause and process the document again: {reason}"
+        "Fix the cause and process the document again: {reason}"
     ),
     RemarkCode.PAGES_RECOGNISED: gettext_noop(
         "These pages were read by text recognition (OCR), which makes mistakes: {pages}. Compare them with the original."

@@ -52,7 +52,7 @@ HOT_QUERIES = Counter(
     ["tier", "event"],
 )
 QUERY_VECTORS = Counter("zhiku_query_vectors", "Look-ups and stores of the vectors of queries", ["tier", "event"])
-SEARCHES = Counter("zhiku_searches", "Searches by what came of them", ["outcome"])
+SEARCHES = Counter("zhiku_searches", "Searches by outcome", ["outcome"])
 DEGRADATIONS = Counter("zhiku_degradations", "What searches could not do as asked", ["stage", "code"])
 SEARCH_SECONDS = Histogram("zhiku_search_seconds", "Whole searches that were answered", buckets=SECONDS)
 STAGE_SECONDS = Histogram(
@@ -65,7 +65,7 @@ RATE_LIMITED = Counter(
     "zhiku_http_rate_limited", "Requests that were refused because there were too many (429)", ["route"]
 )
 # "ready", "failed" or, put back for another worker, "returned".
-PROCESSED = Counter("zhiku_documents", "Documents by what came of their processing", ["outcome"])
+PROCESSED = Counter("zhiku_documents", "Documents by the outcome of their processing", ["outcome"])
 DOCUMENT_SECONDS = Histogram(
     "zhiku_document_stage_seconds",
     "Time of documents in each stage of their processing",

@@ -20,7 +20,7 @@ _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
 
 
 class IngestBatch(models.Model):
-    """Documents that came in together: their progress is told, and they are paused and cancelled, as one.
+    """Documents that came in together: their progress is reported, and they are paused and cancelled, as one.
 
     Attributes:
         name: what the curator knows it by: a folder, an archive, "12 files".
@@ -132,7 +132,7 @@ class Document(models.Model):
     stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
     progress = models.PositiveSmallIntegerField(_("progress"), default=0)
     attempts = models.PositiveSmallIntegerField(default=0)
-    # Since it was added, or was to be processed once more; an attempt that failed does not begin it anew.
+    # Since it was added, or was to be processed once more; an attempt that failed does not reset it.
     waiting_since = models.DateTimeField(default=timezone.now, db_default=Now(), editable=False)
     keep_chunks = models.BooleanField(default=False, editable=False)
     chunking = models.CharField(max_length=32, blank=True, db_default="", editable=False)
@@ -208,7 +208,7 @@ class Chunk(models.Model):
         cut_text: as it was cut from the document, where a curator has changed it since; blank: as `text`.
         own_keywords: whether a curator has given the keywords, so that none are extracted.
         own_questions: likewise.
-        own_cut: whether a curator has said where it begins and ends, by merging or splitting: no strategy cuts it anew.
+        own_cut: whether a curator has said where it begins and ends, by merging or splitting: no strategy re-chunks it.
     """
 
     knowledge_base = models.ForeignKey(

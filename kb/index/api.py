@@ -65,7 +65,7 @@ class TextSerializer(StrictSerializer):
 @extend_schema_view(
     retrieve=extend_schema(
         summary="Read the tokenizer of a knowledge base",
-        description="While it moves to other settings, these are told, with the progress.",
+        description="While it moves to other settings, these are reported, with the progress.",
         responses=answers({200: shape(TokenizerState, "Tokenizer")}, 404),
     ),
     update=extend_schema(

@@ -1,4 +1,4 @@
-"""The processes of `manage.py serve`: begun together, begun anew where one ends, and ended together."""
+"""The processes of `manage.py serve`: started together, restarted where one ends, and stopped together."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ class Children:
                 raise CommandError(f"The {name} ended with code {child.returncode}; its last messages are above.")
 
     def revive(self) -> None:
-        """Begins those anew that have ended.
+        """Restarts those that have ended.
 
         Raises:
             CommandError: one has ended too often.
@@ -70,7 +70,7 @@ class Children:
                 ends.popleft()
             if len(ends) > MOST_ENDS:
                 self.require_alive()
-            self._say(f"The {name} ended with code {child.returncode}, and is begun anew.")
+            self._say(f"The {name} ended with code {child.returncode}, and is restarted.")
             self._end_what_it_left(child)
             self._begin(name)
 

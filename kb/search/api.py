@@ -391,7 +391,7 @@ class InvalidateSerializer(StrictSerializer):
         max_length=MAX_KNOWLEDGE_BASES,
         help_text="Left out: all that the caller may change.",
     )
-    bm25 = StrictBooleanField(default=False, help_text="The keyword indexes too: the next search builds them anew.")
+    bm25 = StrictBooleanField(default=False, help_text="The keyword indexes too: the next search builds them again.")
 
 
 class InvalidatedSerializer(serializers.Serializer[Any]):

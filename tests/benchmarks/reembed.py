@@ -269,7 +269,7 @@ def main() -> None:
             queries = [json.loads(line)["text"] for line in lines]
             for query in queries[:20]:
                 client.search(kb_id, query)
-            note("searching, and embedding anew ...")
+            note("searching, and embedding again ...")
             path, moments, started = f"knowledge-bases/{kb_id}/embedding-model/", {}, time.monotonic()
             with Load(client, kb_id, queries, rate) as load:
                 client.need("POST", path, {"model": MODEL})

@@ -120,7 +120,7 @@ def judge_three(curator, kb_id):
 
 
 def evaluate(curator, served):
-    """From the list of sets to a run's figures, which come without the page being loaded anew by hand."""
+    """From the list of sets to a run's figures, which come without the page being loaded again by hand."""
     page = curator.page
     follow(page, "a[href='/admin/kb/evalset/']", "**/kb/evalset/")
     with page.expect_navigation(url=re.compile(r"/kb/evalset/\d+/change/")):

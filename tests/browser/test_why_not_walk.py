@@ -270,7 +270,7 @@ class Cure:
 
 CURES = (
     Cure(switched_off, "enable", "The chunk is switched on."),
-    Cure(without_postings, "index_chunk", "The chunk was indexed anew."),
+    Cure(without_postings, "index_chunk", "The chunk was indexed again."),
     Cure(too_far_down_on_its_own, "add_question", "The question was added."),
     Cure(beyond_the_reranked, "draft:rerank_candidates", "The change was saved as a draft"),
     Cure(below_the_threshold, "draft:score_threshold", "The change was saved as a draft"),

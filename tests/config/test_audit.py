@@ -28,7 +28,7 @@ def test_the_exit_code_says_what_is_known(tmp_path, packages, code):
 
 
 def test_what_is_vulnerable_is_named_with_its_remedy(tmp_path):
-    assert "wrong 1: CVE-1, mended in 2" in read(tmp_path, json.dumps({"dependencies": [WRONG]})).stdout
+    assert "wrong 1: CVE-1, fixed in 2" in read(tmp_path, json.dumps({"dependencies": [WRONG]})).stdout
 
 
 @pytest.mark.parametrize("content", ["", "Traceback", "[]"])

@@ -123,7 +123,7 @@ def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port):
         output, code = end(process)
     assert code == 0, output
     for name in names.values():
-        assert output.count(f"The {name} ended with code -9, and is begun anew.") == 1, output
+        assert output.count(f"The {name} ended with code -9, and is restarted.") == 1, output
 
 
 @pytest.mark.usefixtures("started_before")
@@ -149,7 +149,7 @@ def await_another(process, word, former):
             if found != former and found.status() != psutil.STATUS_ZOMBIE:
                 return found
         time.sleep(0.1)
-    pytest.fail(f"{word} was not begun anew")
+    pytest.fail(f"{word} was not begun again")
 
 
 def await_status(port, path):

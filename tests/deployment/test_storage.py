@@ -158,7 +158,7 @@ def test_a_file_is_replaced_under_its_name(storage):
 def test_a_file_stays_until_the_one_in_its_place_is_whole(storage):
     replace_file("documents/1/a.txt", ContentFile(b"old", name="a.txt"))
     with pytest.raises(CutOff):
-        replace_file("documents/1/a.txt", File(Torn(b"anew"), name="a.txt"))
+        replace_file("documents/1/a.txt", File(Torn(b"again"), name="a.txt"))
     with default_storage.open("documents/1/a.txt") as file:
         assert file.read() == b"old"
     assert default_storage.listdir("documents/1")[1] == ["a.txt"]

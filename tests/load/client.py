@@ -75,7 +75,7 @@ def require_loopback(host: str) -> None:
 
 
 class Connection:
-    """One client's connection, which is kept open and made anew where it broke."""
+    """One client's connection, which is kept open and made again where it broke."""
 
     def __init__(self, target: Target) -> None:
         self._target = target

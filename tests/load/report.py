@@ -16,7 +16,7 @@ class Figures:
     Attributes:
         rate: answers a second.
         p50_ms: median time of an answer.
-        p95_ms: what 95 of 100 take at most.
+        p95_ms: what p95.
         p99_ms: likewise, 99 of 100.
         statuses: answers by HTTP status; 0: none came.
         degraded: how often each code was told.

@@ -295,7 +295,7 @@ def test_probe_reports_a_hub_that_cannot_be_reached(tmp_path, endpoint):
     found = probe("org/model", endpoint=endpoint, cache_dir=tmp_path)
 
     assert found.found == "none"
-    assert f"not to be had from {endpoint}: " in found.reason
+    assert f"not available from {endpoint}: " in found.reason
 
 
 def test_probe_returns_although_the_hub_never_answers(tmp_path, hub):

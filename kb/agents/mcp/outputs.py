@@ -50,7 +50,7 @@ class KnowledgeBasesOutput(BaseModel):
 class DegradationOutput(BaseModel):
     stage: str
     code: str
-    detail: str = Field(description="What is missing from the results, and how an operator mends it.")
+    detail: str = Field(description="What is missing from the results, and how an operator fixes it.")
 
 
 class PassageOutput(BaseModel):

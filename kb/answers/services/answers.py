@@ -189,11 +189,11 @@ class AnswerEvent:
 
 
 _NOT_CONFIGURED = {
-    "en": "No language model is configured, so there is no answer in words. These passages were found:",
+    "en": "No language model is configured, so there is no written answer. These passages were found:",
     "zh": "没有配置语言模型，因此没有生成回答。以下是找到的段落：",
 }
 _WITHOUT_MODEL = {
-    "en": "The language model could not be reached, so there is no answer in words. These passages were found:",
+    "en": "The language model could not be reached, so there is no written answer. These passages were found:",
     "zh": "无法连接语言模型，因此没有生成回答。以下是找到的段落：",
 }
 

@@ -7,7 +7,7 @@ take in is noted likewise.
 
 import pgtrigger
 
-# A statement that changes more chunks than this ends the log: reading them all would cost as much as building anew.
+# A statement that changes more chunks than this ends the log: reading them all would cost as much as building again.
 MAX_LOGGED_ROWS = 10_000
 
 _HIDE_VECTORS = """
@@ -95,7 +95,7 @@ _CHANGED_CHUNKS = """
     UNION
     SELECT knowledge_base_id, id, '' FROM
         (SELECT {columns} FROM old_rows EXCEPT SELECT {columns} FROM new_rows) o"""
-# A title stands in the text that is indexed of a chunk: where it changes, the postings are made anew.
+# A title stands in the text that is indexed of a chunk: where it changes, the postings are made again.
 _POSTINGS = """
     SELECT DISTINCT r.knowledge_base_id, r.chunk_id, '' AS model FROM new_rows r
     JOIN kb_knowledgebase b ON b.id = r.knowledge_base_id AND b.tokenizer_id = r.tokenizer_id"""

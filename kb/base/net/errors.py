@@ -66,7 +66,7 @@ MESSAGES: Final[dict[FetchCode, str]] = {
         "{host} does not answer. Open the address in a browser; if it works there, this server may lack access to the web."
     ),
     FetchCode.TLS_FAILED: gettext_noop(
-        "The certificate of {host} is not valid for it. Ask who runs the site to mend it, or use its http:// address."
+        "The certificate of {host} is not valid for it. Ask who runs the site to fix it, or use its http:// address."
     ),
     FetchCode.TIMEOUT: gettext_noop("{host} took longer than {seconds} seconds. Try again later."),
     FetchCode.TOO_LARGE: gettext_noop(
@@ -108,7 +108,7 @@ MESSAGES: Final[dict[FetchCode, str]] = {
         "The address holds no RSS or Atom feed. Look for the feed’s address on the site, or read it as a page."
     ),
     FetchCode.SLOW_FEED: gettext_noop(
-        "The feed takes more time or memory to read than a feed may. Ask who runs the site to mend it, or read its pages."
+        "The feed takes more time or memory to read than a feed may. Ask who runs the site to fix it, or read its pages."
     ),
     FetchCode.EMPTY_LISTING: gettext_noop(
         "Not one address is left to read, so nothing was changed. Check the address and what it shall be like."

@@ -109,7 +109,7 @@ def _notes(extraction: GraphExtraction) -> list[str]:
             % {"number": extraction.attempts, "time": date_format(localtime(extraction.due_at), "TIME_FORMAT")}
         )
     if extraction.status == Status.FAILED:
-        notes.append(_("It is not tried again by itself: mend what is wrong, then choose “Read again”."))
+        notes.append(_("It is not tried again by itself: fix what is wrong, then choose “Read again”."))
     counts = [
         (
             extraction.unusable_count,

@@ -94,7 +94,7 @@ class InvalidateView(AdminPage):
         BM25Store().invalidate(self.kb.pk)
         messages.success(
             self.request,
-            _("The keyword index of “%(name)s” was dropped; the next search builds it anew.") % {"name": self.kb.name},
+            _("The keyword index of “%(name)s” was dropped; the next search builds it again.") % {"name": self.kb.name},
         )
         return redirect("admin:keyword_cache")
 
@@ -122,7 +122,7 @@ def _tier_cards(stored_bytes: int) -> list[dict[str, Any]]:
             "tier": PROCESS_TIER,
             "name": _("Process memory"),
             "what": _("Indexes ready to be searched; each process holds its own."),
-            "counts": labels | {"builds": _("built anew"), "updates": _("changes read over a base")},
+            "counts": labels | {"builds": _("built again"), "updates": _("changes read over a base")},
             "bytes": _("memory"),
             "sizes": {_("limit of each process"): settings.BM25_MEMORY_BYTES},
         },
@@ -137,7 +137,7 @@ def _tier_cards(stored_bytes: int) -> list[dict[str, Any]]:
         {
             "tier": "database",
             "name": _("PostgreSQL"),
-            "what": _("One sealed payload for each knowledge base, which outlives restarts."),
+            "what": _("One signed payload for each knowledge base, which outlives restarts."),
             "counts": labels,
             "bytes": _("read and written"),
             "sizes": {_("stored for what you may see"): stored_bytes},
@@ -174,7 +174,7 @@ class StoresView(KnowledgeBasePage, TemplateView):
                 case "rebuild":
                     store_rebuild(self.kb)
                     messages.success(
-                        request, _("A worker fills the copy anew; PostgreSQL answers until it is complete.")
+                        request, _("A worker fills the copy again; PostgreSQL answers until it is complete.")
                     )
                 case _:
                     migration_start(self.kb, request.POST.get("store", ""))  # the page itself says how far it is

@@ -112,7 +112,7 @@ class TokenizerForm(forms.Form):
         meanings = {
             Engine.JIEBA: _("The usual one, in Python."),
             Engine.RJIEBA: _(
-                "In Rust and several times faster. It cuts some words differently, so every chunk is tokenised anew."
+                "In Rust and several times faster. It cuts some words differently, so every chunk is tokenised again."
             ),
         }
         return [

@@ -218,7 +218,7 @@ BEHIND: Final = gettext_noop(
 )
 LOST: Final = gettext_noop(
     "{store} has lost its copy of this knowledge base, so PostgreSQL answered, which may take longer: a worker fills it "
-    "anew within the hour, or `manage.py migrate_store --kb NAME --rebuild` does at once."
+    "again within the hour, or `manage.py migrate_store --kb NAME --rebuild` does at once."
 )
 NOTHING: Found = np.empty(0, dtype=np.int64), np.empty(0)
 

@@ -406,7 +406,7 @@ def problem_text(error: DictionaryError) -> str:
 class TokenizerState:
     """The response of GET /api/v1/knowledge-bases/{id}/tokenizer/, which `manage.py tokenizer --json` prints too.
 
-    While a knowledge base moves to other settings these are told, and `id` is still that of those in use.
+    While a knowledge base moves to other settings these are reported, and `id` is still that of those in use.
     """
 
     id: Annotated[str, Doc("Of the tokenizer that searches use.")]

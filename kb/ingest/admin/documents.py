@@ -53,7 +53,7 @@ from kb.web.admin.scoped import (
     signed_in,
 )
 
-CUT_AGAIN = ngettext_lazy("%(count)d document is cut anew.", "%(count)d documents are cut anew.", "count")
+CUT_AGAIN = ngettext_lazy("%(count)d document is re-chunked.", "%(count)d documents are re-chunked.", "count")
 
 
 class FilesInput(forms.ClearableFileInput):
@@ -306,7 +306,7 @@ class DocumentAdmin(ScopedModelAdmin):
         message = ngettext_lazy("%(count)d document is tried again.", "%(count)d documents are tried again.", "count")
         self.report(request, message, documents_requeue(list(editable.filter(status=Document.Status.FAILED))))
 
-    @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
+    @admin.action(description=gettext_lazy("Re-chunk from the stored files"), permissions=["change"])
     def rechunk(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
         self.report(request, CUT_AGAIN, documents_recut(self.only_granted(request, queryset, "editable_by")))
 

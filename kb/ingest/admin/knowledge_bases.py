@@ -142,7 +142,7 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         knowledge_base_update(self.kb, by=principal(self.request), **form.chunking)
         messages.success(
             self.request,
-            _("The settings were saved. Documents that are there keep their chunks until they are cut anew."),
+            _("The settings were saved. Documents that are there keep their chunks until they are re-chunked."),
         )
         return HttpResponseRedirect(chunk_preview_url(self.kb))
 
@@ -407,7 +407,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         context = {
             **self.admin_site.each_context(request),
             "kb": kb,
-            "title": _("Cut the documents of “%(name)s” anew") % {"name": kb.name},
+            "title": _("Re-chunk the documents of “%(name)s”") % {"name": kb.name},
             "documents": cuttable(documents).count(),
             "outdated": outdated.count(),
             "edited": chunks.exclude(cut_text="").count(),

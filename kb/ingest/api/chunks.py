@@ -170,7 +170,7 @@ class DuplicatesSerializer(serializers.Serializer[Any]):
     split=extend_schema(
         operation_id="chunk_split",
         summary="Make several chunks of one",
-        description="The first has its id. Cutting the document anew leaves the parts as they are.",
+        description="The first has its id. Re-chunking the document leaves the parts as they are.",
         request=ChunkSplitSerializer,
         examples=CHUNK_EXAMPLES["split"],
         responses=answers({200: ChunkSerializer(many=True)}, 400, 403, 404, 409, 413, 415),
@@ -241,7 +241,7 @@ class ChunkViewSet(ApiViewSet):
         operation_id="chunks_merge",
         summary="Make one chunk of several that follow one another",
         description="It has the id and the place of the first. What two neighbours have in common is in it once. Cutting the "
-        "document anew leaves it as it is.",
+        "document again leaves it as it is.",
         request=ChunkMergeSerializer,
         examples=CHUNK_EXAMPLES["merge"],
         responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 413, 415),

@@ -155,7 +155,8 @@ class DocumentTextSerializer(DocumentDetailsSerializer):
 
 class DocumentChangeSerializer(DocumentDetailsSerializer):
     title = StrictCharField(
-        max_length=500, help_text="It is part of what is searched: a new one is found once the chunks are indexed anew."
+        max_length=500,
+        help_text="It is part of what is searched: a new one is found once the chunks are indexed again.",
     )
 
 
@@ -324,7 +325,7 @@ class DocumentViewSet(DescribesDocuments):
         operation_id="documents_file_update",
         summary="Give a document another file",
         description="It keeps its id, title, metadata and tags, and its chunks are cut from the new file; searches find what "
-        "the former one held until a worker has read it. The same bytes again index it anew.",
+        "the former one held until a worker has read it. The same bytes again index it again.",
         parameters=[IF_MATCH, RETURNED],
         request={"multipart/form-data": DocumentFileSerializer},
         responses=answers({200: DocumentSerializer}, 400, 403, 404, 409, 411, 412, 413, 415),

@@ -48,7 +48,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     ErrorCode.DAMAGED_FILE: gettext_noop(
         "The {format} file is damaged or incomplete. Open it in the program that made it, save it again and upload that."
     ),
-    ErrorCode.EMPTY_ARCHIVE: gettext_noop("The ZIP archive holds no files. Pack the documents anew and upload that."),
+    ErrorCode.EMPTY_ARCHIVE: gettext_noop("The ZIP archive holds no files. Pack the documents again and upload that."),
     ErrorCode.EMPTY_FILE: gettext_noop("The file holds no text. Upload a file that has content."),
     ErrorCode.LEGACY_OFFICE: gettext_noop(
         "The file is in the {detected} format of Office before 2007. "
@@ -106,7 +106,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     ),
     ErrorCode.UNSAFE_ARCHIVE: gettext_noop(
         "“{name}” in the ZIP archive lies outside it, or is a link and not a file. "
-        "Pack the documents themselves anew and upload that."
+        "Pack the documents themselves again and upload that."
     ),
     ErrorCode.UNSAFE_XML: gettext_noop(
         "The {format} document declares XML entities, which no such program writes and which can harm the server. "

@@ -31,7 +31,7 @@ _BOOTSTRAP: Final = (
 )
 # What a child may know of its parent's environment: where shared libraries lie, and no secret.
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# It may start no thread, so libraries are told not to try.
+# It may start no thread, so libraries are configured not to try.
 _ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1",
@@ -45,7 +45,7 @@ _OPEN_FILES = 64
 _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segment", b"out of memory", b"bad_alloc")
 
 
-# What a child can be told to do: functions of an open file and arguments, that return what JSON can hold.
+# What a child can do: functions of an open file and arguments, that return what JSON can hold.
 JOBS: Final = {
     "parse": "kb.ingest.parser.sandbox:parse_job",
     "unpack": "kb.ingest.parser.archives:unpack_job",

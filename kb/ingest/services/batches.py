@@ -1,4 +1,4 @@
-"""Uploads: documents that came in together, told of and steered as one."""
+"""Uploads: documents that came in together, reported and controlled as one."""
 
 import shutil
 import tempfile
@@ -47,7 +47,7 @@ class BatchProgress:
     done: Annotated[int, Doc("Ready, failed or cancelled.")]
     percent: int
     rate: Annotated[float, Doc("Documents a second, of late.")]
-    seconds_left: Annotated[int | None, Doc("Null where that cannot be told.")]
+    seconds_left: Annotated[int | None, Doc("Null where that is unknown.")]
 
     @property
     def unfinished(self) -> int:
@@ -102,7 +102,7 @@ def is_moving(batch: IngestBatch, progress: BatchProgress) -> bool:
 
 
 def batch_pause(batch: IngestBatch) -> None:
-    """Workers finish the documents at hand and take up no further one."""
+    """Workers finish the documents at hand and start no further one."""
     IngestBatch.objects.filter(pk=batch.pk).update(paused=True)
     batch.paused = True
 

@@ -87,7 +87,7 @@ def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[st
     changed = _changed(kb, chunking)
     if not has_file(document.file):
         message = _(
-            "“%(title)s” was imported without a file, so it cannot be cut anew: choose another, or paste its text."
+            "“%(title)s” was imported without a file, so it cannot be re-chunked: choose another, or paste its text."
         )
         raise Rejected("no_file", message % {"title": document})
     with local_file(document.file) as path:

@@ -212,7 +212,7 @@ def chunk_update(
 
 
 def chunk_reindex(chunk: Chunk) -> None:
-    """Makes anew what the indexes hold of a chunk, which stays as it is.
+    """Makes again what the indexes hold of a chunk, which stays as it is.
 
     Raises:
         Rejected, Superseded, NotVisible: as `chunk_update`.
@@ -247,7 +247,7 @@ def neighbours_of(chunk: Chunk, *, count: int = 1) -> tuple[list[Chunk], list[Ch
 
 
 def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
-    """Writes neighbours anew; the first keeps its row, and the facts that were taken from the others.
+    """Writes neighbours again; the first keeps its row, and the facts that were taken from the others.
 
     Args:
         document: theirs, with its knowledge base.
@@ -292,7 +292,7 @@ def chunks_merge(*, document: Document, chunk_ids: Collection[int]) -> Chunk:
     """Makes one chunk of neighbours; what the end of one and the beginning of the next have in common is in it once.
 
     It has the place, page and headings of the first, whose row stays; questions and a curator's keywords of all; and it
-    is enabled where one of them was. Cutting the document anew leaves it as it is.
+    is enabled where one of them was. Re-chunking the document leaves it as it is.
 
     Raises:
         NotVisible: one of them is not in the document.
@@ -344,7 +344,7 @@ def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = 
     """Makes several chunks of one; together they have its text.
 
     Each question goes to the part that it has most in common with, and a curator's keywords to the parts that hold
-    them. Cutting the document anew leaves the parts as they are.
+    them. Re-chunking the document leaves the parts as they are.
 
     Args:
         chunk: with its document and knowledge base.

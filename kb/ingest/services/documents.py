@@ -172,7 +172,7 @@ def document_add_text(
 
 
 def document_update(document: Document, **changes: Any) -> None:
-    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks anew.
+    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks again.
 
     A document that has failed or was cancelled stays so; it gets its new title when it is processed once more. Belongs inside a
     transaction that holds the document.
@@ -255,7 +255,7 @@ def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
 
 
 def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
-    """Gives a document another file, from which its chunks are cut anew; belongs inside a transaction that holds it.
+    """Gives a document another file, from which its chunks are re-chunked; belongs inside a transaction that holds it.
 
     What searches find of it is what they found before, until a worker has read the new file.
 

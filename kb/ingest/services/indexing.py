@@ -68,7 +68,7 @@ WORKER_LOST = gettext_noop(
     "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."
 )
 INTERNAL_ERROR = gettext_noop(
-    "Something unexpected went wrong; nothing of the document was indexed. The worker's log says what: mend it, then retry."
+    "Something unexpected went wrong; nothing of the document was indexed. The worker's log says what: fix it, then retry."
 )
 
 _FINISH: Final = """

@@ -304,7 +304,7 @@ def write_recuts(plans: Sequence[Recut], prepared: Mapping[Source, Prepared], mo
 
 
 def own_to_chunk(chunk: Chunk) -> tuple[object, ...]:
-    """What cutting its document anew must not lose: where it has changed since it was read, a plan is out of date."""
+    """What re-chunking its document must not lose: where it has changed since it was read, a plan is out of date."""
     return tuple(getattr(chunk, name) for name in ("pk", "own_cut", *EDITED))
 
 

@@ -144,5 +144,5 @@ def _metadata(line: int, cell: str) -> dict[str, Any]:
 
 
 def _refused(line: int, why: str) -> Rejected:
-    message = _("Line %(line)s of the table cannot be taken: %(why)s. Mend it and upload the table again.")
+    message = _("Line %(line)s of the table cannot be taken: %(why)s. Fix it and upload the table again.")
     return Rejected("table_invalid", message % {"line": line, "why": why})

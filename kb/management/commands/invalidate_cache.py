@@ -9,7 +9,7 @@ from kb.search.services.invalidation import responses_invalidate
 class Command(KnowledgeBaseCommand):
     help = (
         "Makes the cached responses of searches in one or all knowledge bases unreachable, and drops their BM25 indexes "
-        "from every cache: the next search builds them anew."
+        "from every cache: the next search builds them again."
     )
 
     arguments = (
@@ -29,7 +29,7 @@ class Command(KnowledgeBaseCommand):
             then = "."
             if not options["hot_queries"]:
                 store.invalidate(kb.pk)
-                then = ", and the next search builds the index anew."
+                then = ", and the next search builds the index again."
             self.stdout.write(f"{kb.name}: no earlier response is served again{then}")
         if not found:
             self.stdout.write("There is no knowledge base, so there is nothing to drop.")

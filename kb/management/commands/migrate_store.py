@@ -30,7 +30,7 @@ class Command(KnowledgeBaseCommand):
         one_of(
             argument("--to", choices=Store.values, metavar="STORE", help=f"one of {', '.join(Store.values)}"),
             argument("--verify", action="store_true", help="count and measure the copy in use, and change nothing"),
-            argument("--rebuild", action="store_true", help="fill the copy in use anew"),
+            argument("--rebuild", action="store_true", help="fill the copy in use again"),
             argument("--cancel", action="store_true", help="give up a move that is under way"),
             required=True,
         ),

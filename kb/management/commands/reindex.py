@@ -15,7 +15,7 @@ CHANGES = ("swap", "rollback", "drop_old")
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Builds postings and vectors of chunks anew, or cuts documents into chunks anew; searches go on meanwhile."
+    help = "Builds postings and vectors of chunks again, or re-chunks documents; searches go on meanwhile."
 
     arguments = (
         *kb_arguments(required=False),
@@ -24,7 +24,7 @@ class Command(KnowledgeBaseCommand):
         argument(
             "--chunks",
             action="store_true",
-            help="cut the documents anew: queues them for the worker, and does nothing else",
+            help="re-chunk the documents: queues them for the worker, and does nothing else",
         ),
         argument("--model", default="", metavar="ID", help="move the knowledge base to this embedding model"),
         argument("--resume", action="store_true", help="keep what an interrupted run has made"),
@@ -74,11 +74,11 @@ class Command(KnowledgeBaseCommand):
     def _rechunk(self, options: dict[str, Any]) -> None:
         if not options["kb"] or options["bm25"] or options["embeddings"]:
             raise CommandError(
-                "--chunks cuts the documents of one knowledge base anew: add --kb NAME, and no other kind"
+                "--chunks re-chunks the documents of one knowledge base: add --kb NAME, and no other kind"
             )
         kb = self.knowledge_base(options)
         count = documents_recut(Document.objects.filter(knowledge_base=kb))
-        self.stdout.write(f"{kb.name}: {count} documents wait for a worker to be cut anew")
+        self.stdout.write(f"{kb.name}: {count} documents wait for a worker to be re-chunked")
 
     def _change(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
         """Swaps, goes back or drops; what was written since the vectors were built is embedded first, in this process."""

@@ -69,7 +69,7 @@ def remedy_text(remedy: Remedy) -> str:
     settings = ", ".join(f"{name} = {value}" for name, value in remedy.settings.items())
     return {
         RemedyCode.ENABLE: "switch the chunk on",
-        RemedyCode.INDEX_CHUNK: "index the chunk anew: save it on its page of the admin",
+        RemedyCode.INDEX_CHUNK: "index the chunk again: save it on its page of the admin",
         RemedyCode.RETRY_DOCUMENT: "process its document again",
         RemedyCode.ADD_WORD: f"add to the dictionary: {', '.join(remedy.suggestions)}",
         RemedyCode.ADD_QUESTION: f"add to the chunk's questions: {', '.join(remedy.suggestions)}",

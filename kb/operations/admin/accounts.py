@@ -73,7 +73,7 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
         return bool(request.user.is_active and request.user.is_superuser)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
-        """Who may see no account is told the same of one that is and one that is not there."""
+        """Who may see no account gets the same answer for one that is and one that is not there."""
         if not self.has_module_permission(request):
             raise PermissionDenied
         found: HttpResponse = super()._get_obj_does_not_exist_redirect(request, opts, object_id)

@@ -79,7 +79,7 @@ READERS: tuple[tuple[Callable[[], float], str, str], ...] = (
         "zhiku_bm25_redis_memory_bytes",
         "Memory of the Redis server that holds the shared tier, with all else that it holds",
     ),
-    (lambda: _waiting().count(), "zhiku_documents_waiting", "Documents that no worker has taken up yet"),
+    (lambda: _waiting().count(), "zhiku_documents_waiting", "Documents that wait for a worker"),
     (_longest_wait, "zhiku_documents_oldest_waiting_seconds", "How long the one that waits longest has waited"),
     (_queue_length, "zhiku_queue_length", "Tasks in the broker that no worker has fetched yet"),
 )

@@ -323,7 +323,9 @@ def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> list[dict
         if document is None:
             trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
         elif chunk is None:
-            trouble = _("The document no longer has this passage: judge anew in Search debug, and take this one back.")
+            trouble = _(
+                "The document no longer has this passage: judge it again in Search debug, and take this one back."
+            )
         number = _("chunk %(number)d") % {"number": chunk.position + 1} if chunk and judgment.quote else ""
         rows.append({"judgment": judgment, "document": document, "chunk": chunk, "number": number, "trouble": trouble})
     return rows

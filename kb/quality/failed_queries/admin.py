@@ -1,4 +1,4 @@
-"""The curators' inbox: queries that failed, who mends them, and how far that is."""
+"""The curators' inbox: queries that failed, who fixes them, and how far that is."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

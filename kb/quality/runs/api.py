@@ -237,7 +237,7 @@ class EvalRunViewSet(ApiViewSet):
 class EmbeddingModelChangeSerializer(StrictSerializer):
     model = StrictCharField(max_length=255, help_text="Id of the embedding model to move to; its dimension may differ.")
     swap = StrictBooleanField(
-        default=False, help_text="Change searches over as soon as every chunk is embedded, and not only when told to."
+        default=False, help_text="Change searches over as soon as every chunk is embedded, and not only on request."
     )
 
 

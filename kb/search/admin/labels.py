@@ -97,7 +97,7 @@ def notices(
 
 
 def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
-    """A sentence, with what stands between backticks told apart."""
+    """A sentence, with what stands between backticks marked."""
     return tuple((message, bool(index % 2)) for index, message in enumerate(capfirst(detail).split("`")) if message)
 
 
@@ -128,7 +128,7 @@ def degradation_heading(code: str) -> str:
         DegradationCode.MODEL_UNAVAILABLE: _("Searched without vectors: the embedding model cannot be loaded"),
         DegradationCode.RERANKER_FAILED: _("A reranker failed: the next one in the chain was asked"),
         DegradationCode.RERANKER_TIMEOUT: _("A reranker was too slow: the next one in the chain was asked"),
-        DegradationCode.RERANKER_UNAVAILABLE: _("A reranker cannot be had: the next one in the chain was asked"),
+        DegradationCode.RERANKER_UNAVAILABLE: _("A reranker is unavailable: the next one in the chain was asked"),
         DegradationCode.SHARED_CACHE_UNAVAILABLE: _("Searched without the shared cache"),
         DegradationCode.STORE_BEHIND: _("Searched in PostgreSQL: the store has many changes to take in"),
         DegradationCode.STORE_UNAVAILABLE: _("Searched in PostgreSQL: the store is out of reach or failed"),

@@ -35,7 +35,7 @@ def caches_invalidate(principal: Principal, kb_ids: Sequence[int] | None = None,
     Args:
         principal: who may edit them all.
         kb_ids: which; None: all that the principal may edit.
-        bm25: the next search builds the keyword index anew.
+        bm25: the next search builds the keyword index again.
 
     Returns:
         Their ids, ascending.

@@ -342,7 +342,7 @@ def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation],
     Args:
         key: of the search.
         response: what is served again.
-        degraded: what the search told of.
+        degraded: what the search reported.
         most_s: for at most so many seconds.
 
     Returns:
@@ -406,7 +406,7 @@ def shared_cache_notes() -> tuple[Degradation, ...]:
     if not shared_redis().is_away:
         return ()
     message = Message(
-        gettext_noop("Redis is out of reach, so every process keeps caches of its own: start it, or mend REDIS_URL.")
+        gettext_noop("Redis is out of reach, so every process keeps caches of its own: start it, or fix REDIS_URL.")
     )
     return (Degradation("cache", DegradationCode.SHARED_CACHE_UNAVAILABLE, message),)
 

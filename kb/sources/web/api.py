@@ -206,7 +206,7 @@ class WebPageFilters(ListFilters):
         responses=answers({200: WebSourceSerializer}, 400, 403, 404, 413, 415),
     ),
     destroy=extend_schema(
-        summary="Delete a web source; its documents are kept unless told otherwise",
+        summary="Delete a web source; its documents are kept unless asked otherwise",
         parameters=[WebSourceDeleteSerializer],
         responses=answers({204: None}, 400, 403, 404),
     ),

@@ -1,5 +1,5 @@
 "use strict";
-// The buttons post a form: without this script the page loads anew after each click.
+// The buttons post a form: without this script the page loads again after each click.
 (() => {
     const form = document.querySelector("[data-jd-form]");
     if (!form) return;

@@ -105,7 +105,7 @@ class Cursors(BasePagination):
             raise ValidationError({CURSOR: [message]}) from error
         if order != self.ordering:
             message = _(
-                "This cursor is of a list in the order “%(order)s”: ask for that, or begin anew without a cursor."
+                "This cursor is of a list in the order “%(order)s”: ask for that, or start again without a cursor."
             )
             raise ValidationError({CURSOR: [message % {"order": order}]})
         return value, key, backwards

@@ -163,7 +163,7 @@ PAGES = {
     "embedding model": ("kb_knowledgebase_reembedding", "kb"),
     "store": ("kb_knowledgebase_stores", "kb"),
     "chunk preview": ("kb_knowledgebase_chunk_preview", "kb"),
-    "cut anew": ("kb_knowledgebase_recut", "kb"),
+    "cut again": ("kb_knowledgebase_recut", "kb"),
     "export": ("kb_knowledgebase_export", "kb"),
     "import archive": ("kb_knowledgebase_import", None),
     "uploads": ("kb_ingestbatch_changelist", None),

@@ -1,4 +1,4 @@
-"""A copy that its server has lost: searches say so, and the next change fills it anew."""
+"""A copy that its server has lost: searches say so, and the next change fills it again."""
 
 import numpy as np
 import pytest

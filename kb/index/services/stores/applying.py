@@ -119,7 +119,7 @@ def _apply_batch(kb_id: int, store: str) -> bool:
             _write(target, kb, changes)
         except _CopyLost:
             # What has changed alone would make a copy that looks complete until it is counted
-            logger.warning("%s has lost its copy of knowledge base %s: filling it anew", store, kb.pk)
+            logger.warning("%s has lost its copy of knowledge base %s: filling it again", store, kb.pk)
             with transaction.atomic():
                 locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk).first()
                 if locked is not None and store in (locked.store, locked.target_store):

@@ -368,6 +368,7 @@ def _not_configured(store: str) -> str:
             "store": store[:40],
             "known": ", ".join(Store.values),
         }
-    return _(
-        "%(store)s is not set up here: set %(variable)s, start the web and worker processes anew, and try again."
-    ) % {"store": Store(store).label, "variable": driver.address}
+    return _("%(store)s is not set up here: set %(variable)s, restart the web and worker processes, and try again.") % {
+        "store": Store(store).label,
+        "variable": driver.address,
+    }

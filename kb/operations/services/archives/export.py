@@ -116,13 +116,13 @@ def export_kb(
         kb: the knowledge base.
         target: a file that can be sought in, or where to make one.
         vectors: write its vectors too, so that they need not be made again.
-        on_progress: told how many further rows, originals and vectors are written; `archive_rows` says of how many.
+        on_progress: called with how many further rows, originals and vectors are written; `archive_rows` says of how many.
 
     Raises:
         Rejected: it holds more than an archive may.
     """
     with _snapshot(), zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        # Read anew: what the caller has may be older than the snapshot.
+        # Read again: what the caller has may be older than the snapshot.
         kb = KnowledgeBase.objects.select_related("profile").get(pk=kb.pk)
         first = _vectors_of(kb).values_list("vector", flat=True).first()
         kb.dimension = kb.dimension or (None if first is None else len(first))

@@ -41,13 +41,13 @@ _FILE = re.compile(rf"{FILES}[0-9]+(\.[A-Za-z0-9]*)?")
 
 
 def damaged(reason: str) -> Rejected:
-    """What a caller is told of an archive that does not hold what it should; the reason is for who made it."""
+    """What a caller reads about an archive that does not hold what it should; the reason is for who made it."""
     message = _("The archive is damaged or was changed (%(reason)s): export the knowledge base again and import that.")
     return Rejected("bad_archive", message % {"reason": reason})
 
 
 def too_large(bytes_allowed: int) -> Rejected:
-    """What a caller is told of an archive that is larger than the installation allows."""
+    """What a caller reads about an archive that is larger than the installation allows."""
     message = _("The archive has more than %(megabytes)d MB: set MAX_ARCHIVE_MB higher on the server, and restart it.")
     return Rejected("too_large", message % {"megabytes": bytes_allowed // 1024**2})
 
@@ -105,7 +105,7 @@ class Archive:
 
     @contextmanager
     def entry(self, name: str, *, size: int, sha256: str) -> Iterator[IO[bytes]]:
-        """As `part`, for an entry whose size and hash are told elsewhere."""
+        """As `part`, for an entry whose size and hash are stated elsewhere."""
         if name not in self._entries:
             raise damaged(_("“%(name)s” is missing") % {"name": name})
         try:

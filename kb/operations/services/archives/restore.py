@@ -169,7 +169,7 @@ def restore_kb(
         name: blank: that in the archive.
         embedding_model: blank: that in the archive, whose vectors are then taken where it has any.
         bounds: None: none.
-        on_progress: told how much is done, and of how much.
+        on_progress: called with how much is done, and of how much.
 
     Raises:
         Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot run here; nothing
@@ -235,7 +235,7 @@ class _Restoring:
                 self._advance(1)
             kb = self._write(kb_id, owner, folder)
         except BaseException:
-            with suppress(FilesUnavailable):  # what went wrong first is what the caller is told
+            with suppress(FilesUnavailable):  # what went wrong first is what the caller reads
                 delete_folder(documents_folder(kb_id))
             raise
         return Restored(kb, self._rows, tuple(self._all_notes(kb)))

@@ -1,4 +1,4 @@
-"""Lines of an archive as rows of the database: every field is checked as a form would, and what follows from it made anew.
+"""Lines of an archive as rows of the database: every field is checked as a form would, and what follows from it made again.
 
 A knowledge base's retrieval profiles in an installation where their names may be taken.
 """

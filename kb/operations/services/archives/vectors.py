@@ -136,7 +136,7 @@ def stage(
         model: whose space the vectors are in.
         embeds: whether vectors are to be made.
         keyword_vectors: whether the knowledge base has vectors of keywords.
-        on_chunks: told how many further chunks are done.
+        on_chunks: called with how many further chunks are done.
 
     Raises:
         ModelUnavailable: the model cannot be loaded or reached.

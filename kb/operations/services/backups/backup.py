@@ -114,7 +114,7 @@ def reading(path: Path, *, is_trusted: bool, on_bytes: OnBytes = lambda _: None)
     Args:
         path: the file.
         is_trusted: take it although another secret key signed it.
-        on_bytes: told how many further bytes have been verified.
+        on_bytes: called with how many further bytes have been verified.
 
     Raises:
         Rejected: it is not whole, or not what it says, or not signed with this key.
@@ -239,7 +239,7 @@ def run(
         arguments: none of them a secret.
         at_least: the major version that it must have.
         options: settings of PostgreSQL for its session.
-        on_line: told each line that it prints, at once.
+        on_line: called with each line that it prints, at once.
 
     Returns:
         What it printed.
@@ -311,7 +311,7 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> dict[str, int
 
     Args:
         target: where to make the file; what is there is replaced once the backup is whole.
-        on_bytes: told how many further bytes are written.
+        on_bytes: called with how many further bytes are written.
 
     Returns:
         Counts of knowledge_bases, documents, chunks, files and missing_files, which are uploads that were deleted meanwhile or

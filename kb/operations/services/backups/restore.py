@@ -67,7 +67,7 @@ def restore(
         path: the backup.
         is_forced: replace what the database holds, and disconnect nobody: whoever is connected would go on with the old.
         is_trusted: take it although another secret key signed it.
-        on_bytes: told how many further bytes are verified, and once more when they are restored.
+        on_bytes: called with how many further bytes are verified, and once more when they are restored.
         on_step: told the table whose rows come next or the index that is built next, and how many of both there are.
 
     Returns:
@@ -189,7 +189,7 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
 
 
 def _is_wanted(line: str) -> bool:
-    """The extension stays in the database, since only a superuser could make it anew."""
+    """The extension stays in the database, since only a superuser could make it again."""
     return not (_EXTENSION.match(line) or _VECTOR_INDEX.match(line)) and " SCHEMA - public " not in line
 
 

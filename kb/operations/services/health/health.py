@@ -182,7 +182,7 @@ def other_stores() -> Finding:
     detail = ", ".join(answers)
     failed = StoreState.objects.filter(status=StoreState.Status.FAILED).select_related("knowledge_base")
     if names := [f"{state.knowledge_base} ({one_line(state.error)})" for state in failed]:
-        remedy = "`manage.py migrate_store --kb NAME --to STORE` fills the copy anew"
+        remedy = "`manage.py migrate_store --kb NAME --to STORE` fills the copy again"
         return degraded(f"{detail}; not moved: {listed(names)}", remedy)
     lag = StoreChange.objects.aggregate(left=Count("pk"), oldest=Min("created_at"))
     detail = f"{detail}; {copied.count()} knowledge bases use them; {lag['left']:,} changes wait"
@@ -227,7 +227,7 @@ def redis_broker() -> Finding:
             return ok("answers")
     except BROKER_DOWN as error:
         remedy = (
-            "start Redis, or correct REDIS_URL; documents wait until then, and are taken up within three minutes after"
+            "start Redis, or correct REDIS_URL; documents wait until then, and are processed within three minutes after"
         )
         return broken(f"cannot be reached: {one_line(error)}", remedy)
 

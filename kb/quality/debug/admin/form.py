@@ -231,7 +231,7 @@ class SearchForm(forms.Form):
         )
 
     def reject(self, error: InvalidConfiguration) -> None:
-        """Shows an error of the resolved settings next to the field that can mend it."""
+        """Shows an error of the resolved settings next to the field that can fix it."""
         fields = {setting: name for name, setting in SETTINGS.items()}
         self.add_error(fields.get(error.field), configuration_error(error))
 

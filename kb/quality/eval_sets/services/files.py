@@ -243,7 +243,7 @@ def import_passages(
     Args:
         knowledge_base: where to.
         directory: holds corpus.jsonl.
-        on_progress: told how many further passages are done.
+        on_progress: called with how many further passages are done.
 
     Returns:
         How many passages were added, and how many were there unchanged.

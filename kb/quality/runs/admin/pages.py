@@ -43,7 +43,7 @@ from kb.quality.runs.services.runs import SILENT_LONG, start_run
 from kb.web.admin.scoped import ModelPage, principal
 from retrieval.errors import InvalidConfiguration
 
-# Where a report has the figures by which runs are told apart.
+# Where a report has the figures by which runs are distinguished.
 HEADLINES = {
     "recall_figure": ("stages", "reranked", "recall@5"),
     "ndcg_figure": ("stages", "reranked", "ndcg@10"),

@@ -80,7 +80,7 @@ def percentage(value: float | None) -> str:
 
 
 def change_between(before: float | None, after: float | None) -> Change | None:
-    """A gain or a loss in words and with its sign; None where one of the figures is missing."""
+    """A gain or a loss as text and with its sign; None where one of the figures is missing."""
     if before is None or after is None:
         return None
     difference = after - before

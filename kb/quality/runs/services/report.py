@@ -43,7 +43,7 @@ def evaluate(
         profile: None: the knowledge base's own.
         overrides: unsaved settings over the profile.
         limit: only the first so many queries, with an answer and without.
-        on_progress: told how many further queries are done, at times 0; what it raises ends the evaluation.
+        on_progress: called with how many further queries are done, at times 0; what it raises ends the evaluation.
 
     Returns:
         The JSON that `manage.py evaluate --json` prints; figures are 0 to 1, latencies milliseconds.

@@ -378,7 +378,7 @@ class Measurement:
         """Searches for every query; what was measured until an error stays in `rows`.
 
         Args:
-            tick: told how many further queries are done, and, with 0, every moment that none is; what it raises ends
+            tick: called with how many further queries are done, and, with 0, every moment that none is; what it raises ends
                 the run.
 
         Raises:

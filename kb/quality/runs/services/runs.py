@@ -39,7 +39,7 @@ WORKER_LOST = gettext_noop(
     "The process that carried this run out has stopped, perhaps for want of memory; nothing of it was kept. Start the run again."
 )
 INTERNAL_ERROR = gettext_noop(
-    "Something unexpected went wrong, and nothing of the run was kept. The worker’s log says what: mend it, then start the run again."
+    "Something unexpected went wrong, and nothing of the run was kept. The worker’s log says what: fix it, then start the run again."
 )
 MOVED = gettext_noop(
     "The knowledge base moved to another tokenizer while it was evaluated, and nothing of the run was kept. Start the run again."

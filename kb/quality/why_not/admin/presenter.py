@@ -313,11 +313,11 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
     return {
         RemedyCode.ENABLE: {"label": _("Switch the chunk on"), "hint": _("Searches find it again at once.")},
         RemedyCode.INDEX_CHUNK: {
-            "label": _("Index this chunk anew"),
+            "label": _("Index this chunk again"),
             "hint": _("Makes its terms and its vectors again, by the tokenizer and the model in use."),
         },
         RemedyCode.RETRY_DOCUMENT: {
-            "label": _("Index the document’s chunks anew"),
+            "label": _("Index the document’s chunks again"),
             "hint": _(
                 "A worker makes terms and vectors of all its chunks, as they are: run this again when it is done."
             ),
@@ -326,7 +326,7 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
             "label": _("Add to the dictionary"),
             "hint": _(
                 "Query and chunk are both written with it, and cut into other words. In the dictionary it stays whole in both; a "
-                "worker tokenises all chunks anew, and searches use it when that is done."
+                "worker tokenises all chunks again, and searches use it when that is done."
             ),
             "input_label": _("Word"),
         },
@@ -379,7 +379,7 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
 def done_text(remedy: Remedy, text: str) -> str:
     return {
         RemedyCode.ENABLE: _("The chunk is switched on."),
-        RemedyCode.INDEX_CHUNK: _("The chunk was indexed anew."),
+        RemedyCode.INDEX_CHUNK: _("The chunk was indexed again."),
         RemedyCode.RETRY_DOCUMENT: _("The document waits for a worker: run this again when it is done."),
         RemedyCode.ADD_WORD: _(
             "“%(word)s” was added to the dictionary. A worker tokenises the chunks: run this again when it is done."

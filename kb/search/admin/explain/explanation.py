@@ -239,7 +239,7 @@ def _reason(reason: str) -> str:
     brief: Mapping[str, str] = {
         DegradationCode.RERANKER_FAILED: _("it failed"),
         DegradationCode.RERANKER_TIMEOUT: _("it was too slow"),
-        DegradationCode.RERANKER_UNAVAILABLE: _("it cannot be had"),
+        DegradationCode.RERANKER_UNAVAILABLE: _("it is unavailable"),
         DegradationCode.MODEL_CIRCUIT_OPEN: _("it failed repeatedly and is left alone for a while"),
     }
     return brief.get(reason) or degradation_heading(reason)

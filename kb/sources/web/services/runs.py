@@ -67,11 +67,11 @@ SILENT: Final = frozenset(
     }
 )
 WORKER_LOST = gettext_noop(
-    "The worker stopped three times while it read this source. Its log says why: mend it, or leave the address out where it "
+    "The worker stopped three times while it read this source. Its log says why: fix it, or leave the address out where it "
     "stopped, then run the source again."
 )
 INTERNAL_ERROR = gettext_noop(
-    "Something unexpected went wrong; what was read until then stays. The worker’s log says what: mend it, then run the "
+    "Something unexpected went wrong; what was read until then stays. The worker’s log says what: fix it, then run the "
     "source again."
 )
 

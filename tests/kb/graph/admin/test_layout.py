@@ -70,5 +70,5 @@ def test_a_text_that_fits_stays_whole():
 
 
 def test_a_label_of_any_length_is_shortened():
-    """In steps of one character, each measured anew, this one would take days."""
+    """In steps of one character, each measured again, this one would take days."""
     assert text_width(shortened("关系 " * 500_000, 120.0, NAME_SIZE), NAME_SIZE) <= 120.0

@@ -76,7 +76,7 @@ def test_each_tier_shows_its_counts(client, kb, monkeypatch):
         "misses": "1",
         "stores": "2",
         "errors": "0",
-        "built anew": "1",
+        "built again": "1",
         "changes read over a base": "4",
         "memory": "2.0 KB",
         "limit of each process": "512.0 MB",
@@ -106,7 +106,7 @@ def test_a_search_moves_the_counts(client, curator):
     make_document(kb, "违约金")
 
     def built():
-        figure = CachePage(client.get(reverse(PAGE))).figures("process")["built anew"]
+        figure = CachePage(client.get(reverse(PAGE))).figures("process")["built again"]
         return int(figure.replace(",", ""))
 
     before = built()
@@ -229,7 +229,7 @@ def test_an_editor_drops_an_index_from_every_tier(client, curator):
 
     response = client.post(drop_url(kb), follow=True)
 
-    assert "the next search builds it anew" in response.content.decode()
+    assert "the next search builds it again" in response.content.decode()
     assert version_of(kb) > before
     assert not BM25Index.objects.exists()
     row = CachePage(response).rows()[kb.pk]

@@ -297,7 +297,7 @@ def test_a_working_tokenizer_is_no_trouble(client, kb):
 def test_saving_asks_first_where_there_are_chunks(client, kb, document):
     page = TokenizerPage(post(client, kb, "save", dictionary="违约金额"))
 
-    assert "2 chunks will be tokenised anew." in page.text("confirm")
+    assert "2 chunks will be tokenised again." in page.text("confirm")
     assert page.tree.xpath("//textarea[@name='dictionary']")[0].text.strip() == "违约金额"
     assert read(kb).target_tokenizer_id == ""
 

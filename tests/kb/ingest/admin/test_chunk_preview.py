@@ -147,7 +147,7 @@ def test_documents_of_a_selection_are_cut_anew(client, kb, document):
     imported = make_document(kb, "没有文件")
     chosen = {"action": "rechunk", "_selected_action": [document.pk, imported.pk]}
     response = client.post(reverse("admin:kb_document_changelist"), chosen, follow=True)
-    assert "1 document is cut anew." in response.content.decode()
+    assert "1 document is re-chunked." in response.content.decode()
     assert dict(Document.objects.values_list("pk", "status")) == {document.pk: "pending", imported.pk: "ready"}
 
 

@@ -55,7 +55,7 @@ def document(kb):
 
 
 def again(document, text=None, **settings):
-    """Cuts a document anew, under other settings or with another text in its file."""
+    """Cuts a document again, under other settings or with another text in its file."""
     document = Document.objects.get(pk=document.pk)
     KnowledgeBase.objects.filter(pk=document.knowledge_base_id).update(**settings)
     if text is not None:

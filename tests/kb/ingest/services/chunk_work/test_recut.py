@@ -1,4 +1,4 @@
-"""What a curator did to chunks is there after their document was cut anew."""
+"""What a curator did to chunks is there after their document was cut again."""
 
 import pytest
 from django.core.files.base import ContentFile

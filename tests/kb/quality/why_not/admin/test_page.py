@@ -262,7 +262,7 @@ def test_a_word_is_added_after_a_question_back_and_the_page_says_that_a_worker_i
     before = ask(cut_apart, q="带薪年假", threshold=1)
 
     asked = press(before, "add_word", text="带薪年假")
-    assert "1 chunk will be tokenised anew" in asked.text("confirm")
+    assert "1 chunk will be tokenised again" in asked.text("confirm")
     assert not KnowledgeBase.objects.get(pk=cut_apart.knowledge_base_id).target_tokenizer_id
     during = press(asked, "add_word", text="带薪年假", confirmed=1)
     assert "0 of 1 so far" in during.text("progress")
@@ -286,7 +286,7 @@ def test_a_failed_document_is_put_back_after_a_question_back(ask, press, kb):
     before = ask(chunk)
 
     asked = press(before, "retry_document")
-    assert "Index the chunks of “Broken” anew?" in asked.text("confirm")
+    assert "Index the chunks of “Broken” again?" in asked.text("confirm")
     press(asked, "retry_document", confirmed=1)
 
     assert Document.objects.get(pk=document.pk).status == "pending"
