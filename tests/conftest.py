@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(items):
     doubled = [node_id for node_id, count in Counter(item.nodeid for item in items).items() if count > 1]
     if doubled:
         raise pytest.UsageError(f"several tests have the id {doubled[0]}")
-    items.sort(key=lambda item: "quality" not in item.keywords)
+    items.sort(key=lambda item: item.get_closest_marker("quality") is None)
 
 
 def pytest_unconfigure(config):

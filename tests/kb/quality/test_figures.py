@@ -13,7 +13,7 @@ from tests.factories import make_user
 pytestmark = [pytest.mark.quality, pytest.mark.django_db(transaction=True)]
 
 DATA = Path(os.environ.get("ZHIKU_EVAL_DATA") or "no-evaluation-data")
-SHIPPED = Path(__file__).parents[1] / "data" / "demo_eval"
+SHIPPED = Path(__file__).parents[2] / "data" / "demo_eval"
 
 
 # NDCG@10 on scifact.
