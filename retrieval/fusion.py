@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from retrieval.config import RetrievalConfig
 from retrieval.postings import hash_terms
 from retrieval.protocols import Scope
-from retrieval.types import Analysis, Candidate, Lexicon, Passage, Ranking
+from retrieval.types import Analysis, Candidate, CutBy, Lexicon, Passage, Ranking
 
 
 def reciprocal_rank_fusion(
@@ -118,7 +118,7 @@ def fuse(
     candidates = []
     for rank, (_behind, below, _place, chunk_id, kb_id, agreement, ranks, scores) in enumerate(fused, start=1):
         ranks["fused"], scores["fused"] = rank, -below
-        cut_by = None if depth is None or rank <= depth else "fusion"
+        cut_by = None if depth is None or rank <= depth else CutBy.FUSION
         candidates.append(Candidate(chunk_id, kb_id, ranks, scores, agreement, passages[chunk_id], cut_by=cut_by))
     return candidates
 

@@ -19,7 +19,7 @@ from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
 from retrieval.trace import Degradation, DegradationCode, Trace
-from retrieval.types import Analysis, Candidate, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
+from retrieval.types import Analysis, Candidate, CutBy, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -270,7 +270,7 @@ class Pipeline:
             )
         with trace.span("gate", scale=scale.value, threshold=cut.threshold) as detail:
             gated = [
-                c._replace(cut_by="gate")
+                c._replace(cut_by=CutBy.GATE)
                 if c.cut_by is None and cut.threshold and c.scores[scored.stage] < cut.threshold
                 else c
                 for c in scored.candidates

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from retrieval.config import RetrievalConfig
-from retrieval.types import Candidate
+from retrieval.types import Candidate, CutBy
 
 
 class ScoreScale(StrEnum):
@@ -90,14 +90,21 @@ def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale, c
     return Cut(default_cut(scale, config, chunk_count), replaced=True)
 
 
+CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
+"""The setting that caps the results of each kind of source; other kinds count as books."""
 _OTHER_KINDS = "book"
+
+
+def source_caps(config: RetrievalConfig) -> dict[str, int]:
+    """How many results each kind of source may have, where they are capped."""
+    return {kind: getattr(config, name) for kind, name in CAPS.items()}
 
 
 def result_count(config: RetrievalConfig) -> int:
     """How many results a search gives at most: the fewest that any of its settings allows."""
     if config.general_retrieval:
         return min(config.general_final_count, config.rerank_top_k or config.top_k)
-    most = sum(_caps(config).values())
+    most = sum(source_caps(config).values())
     return min(most, config.rerank_top_k or most)
 
 
@@ -111,7 +118,7 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
     Returns:
         All candidates; those cut here with `cut_by` "parent", "per_source" or "top_k", those cut before as they were.
     """
-    caps = {} if config.general_retrieval else _caps(config)
+    caps = {} if config.general_retrieval else source_caps(config)
     left = result_count(config)
     taken: Counter[str] = Counter()
     parents: set[int] = set()
@@ -124,11 +131,11 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
         if candidate.cut_by is not None:
             marked.append(candidate)
         elif parent in parents:
-            marked.append(candidate._replace(cut_by="parent"))
+            marked.append(candidate._replace(cut_by=CutBy.PARENT))
         elif caps and taken[kind] >= caps[kind]:
-            marked.append(candidate._replace(cut_by="per_source"))
+            marked.append(candidate._replace(cut_by=CutBy.PER_SOURCE))
         elif left == 0:
-            marked.append(candidate._replace(cut_by="top_k"))
+            marked.append(candidate._replace(cut_by=CutBy.TOP_K))
         else:
             taken[kind] += 1
             left -= 1
@@ -143,7 +150,3 @@ def stands_for_parent(candidates: Sequence[Candidate], cut: Candidate) -> int | 
     parent = cut.passage.parent_id if cut.passage else None
     others = (each for each in candidates if each.cut_by is None and each.passage and each.passage.parent_id == parent)
     return next((each.chunk_id for each in others), None) if parent is not None else None
-
-
-def _caps(config: RetrievalConfig) -> dict[str, int]:
-    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}

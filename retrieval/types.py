@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -218,6 +219,16 @@ class Provenance:
     score: float
 
 
+class CutBy(StrEnum):
+    """What drops a candidate, in the order of the pipeline."""
+
+    FUSION = "fusion"
+    GATE = "gate"
+    PARENT = "parent"
+    PER_SOURCE = "per_source"
+    TOP_K = "top_k"
+
+
 class Candidate(NamedTuple):
     """A chunk on its way through the stages. A search makes hundreds, hence no dataclass.
 
@@ -238,7 +249,7 @@ class Candidate(NamedTuple):
     agreement: float = 0.0
     passage: Passage | None = None
     matched_terms: tuple[str, ...] = ()
-    cut_by: str | None = None
+    cut_by: CutBy | None = None
     provenance: tuple[Provenance, ...] = ()
     neighbours: tuple[Passage, ...] = ()
 

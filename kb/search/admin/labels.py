@@ -56,11 +56,6 @@ def milliseconds(value: float) -> str:
     return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
 
 
-def source_caps(config: RetrievalConfig) -> Mapping[str, int]:
-    """How many results each kind of source may have, where they are capped."""
-    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
-
-
 def source_label(kind: str) -> str:
     return str(dict(Document.SourceType.choices).get(kind, kind))
 

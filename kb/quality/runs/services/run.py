@@ -24,7 +24,7 @@ from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
 from retrieval.selection import ScoreScale, cut_for, result_count, select
-from retrieval.types import Candidate, Result
+from retrieval.types import Candidate, CutBy, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
 
@@ -132,7 +132,8 @@ def _matching_chunks(judgments: Sequence[Judgment], homes: Mapping[int, Sequence
 STAGES = {"bm25": "bm25", "vector": "vector", "fused": "fused", "reranked": "rerank"}
 """The stages that are measured, with the name that candidates have their ranks under."""
 UNANCHORED, NOT_FOUND, RERANK = "unanchored", "channels", "rerank"
-LOST_AT = (UNANCHORED, NOT_FOUND, "fusion", RERANK, "gate", "per_source", "top_k")
+_GATE_ON = [str(each) for each in CutBy if each not in (CutBy.FUSION, CutBy.PARENT)]
+LOST_AT = (UNANCHORED, NOT_FOUND, str(CutBy.FUSION), RERANK, *_GATE_ON)
 """What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel
 found it, and the stages by which candidates are cut. The reranker loses what it moves from the places of results to below
 them."""
@@ -194,7 +195,7 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
     }
     candidates = tuple(
         each._replace(
-            cut_by="fusion",
+            cut_by=CutBy.FUSION,
             ranks={stage: rank for stage, rank in each.ranks.items() if stage != RERANK},
             scores={stage: score for stage, score in each.scores.items() if stage != RERANK},
         )
@@ -240,7 +241,7 @@ def _judged_scores(
     """Score and grade of each judged unit that reached the gate, best first."""
     scores: dict[str, float] = {}
     for candidate, of_candidate in zip(candidates, units, strict=True):
-        if candidate.cut_by != "fusion":
+        if candidate.cut_by != CutBy.FUSION:
             for unit in of_candidate:
                 if unit in judged.grades:
                     scores.setdefault(unit, candidate.scores[key])
@@ -273,17 +274,17 @@ def _lost_at(
         return UNANCHORED if len(judged.unanchored) == len(relevant) else NOT_FOUND
     # As the gate leaves them; what came after the gate is taken back.
     gated = [
-        each._replace(cut_by="gate" if cut and each.scores[key] < cut else None)
+        each._replace(cut_by=CutBy.GATE if cut and each.scores[key] < cut else None)
         for each in result.candidates
-        if each.cut_by != "fusion"
+        if each.cut_by != CutBy.FUSION
     ]
     cut_by = {each.chunk_id: each.cut_by for each in select(gated, config)}
-    stages = {each.chunk_id: cut_by.get(each.chunk_id, "fusion") for each in found}
-    if not {None, "parent"}.isdisjoint(stages.values()):  # "parent": it is read in the longer passage of a result
+    stages = {each.chunk_id: cut_by.get(each.chunk_id, CutBy.FUSION) for each in found}
+    if not {None, CutBy.PARENT}.isdisjoint(stages.values()):  # PARENT: it is read in the longer passage of a result
         return ""
     stage = max(map(str, stages.values()), key=LOST_AT.index)
     places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)
-    return RERANK if stage == "top_k" and key == RERANK and min(places) <= result_count(config) else stage
+    return RERANK if stage == CutBy.TOP_K and key == RERANK and min(places) <= result_count(config) else stage
 
 
 DEPTH = 20

@@ -235,8 +235,6 @@ class WhyNot:
         return verdict.figures["rank"] if verdict.stage is Stage.FOUND else None
 
 
-# The setting that caps the results of each kind of source.
-CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
 MOST_FOUND = 20
 MOST_CHARACTERS = 20_000
 # So many characters of a text are looked for as they stand: more would fail at the first difference.

@@ -21,7 +21,6 @@ from kb.ingest.services.documents import document_requeue
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, create_version, reference
 from kb.quality.why_not.services.places import (
-    CAPS,
     STAGES,
     Place,
     PlaceState,
@@ -37,7 +36,7 @@ from kb.quality.why_not.services.places import (
 from kb.quality.why_not.services.sentences import verdict_sentence
 from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RANGES, RetrievalConfig
-from retrieval.selection import SETTING_OF_SCALE
+from retrieval.selection import CAPS, SETTING_OF_SCALE
 from retrieval.trace import Degradation, DegradationCode
 
 MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}

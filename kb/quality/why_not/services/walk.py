@@ -19,7 +19,6 @@ from kb.index.filters import Filters, chunk_ids
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.pgvector import exact_place
 from kb.quality.why_not.services.places import (
-    CAPS,
     Place,
     PlaceState,
     Reason,
@@ -36,8 +35,8 @@ from retrieval.errors import ChannelUnavailable
 from retrieval.external import ExternalChannel
 from retrieval.protocols import Channel, Scope
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import result_count, stands_for_parent
-from retrieval.types import Candidate
+from retrieval.selection import CAPS, result_count, stands_for_parent
+from retrieval.types import Candidate, CutBy
 
 # How long a channel may take to answer once more; what it needs is in memory, or cheap, after the search.
 SECONDS = 30.0
@@ -145,7 +144,7 @@ class _Walk:
         yield self._parent()
         yield self._per_source()
         # Those that their kind's cap took out have taken no place.
-        place = sum(candidate.cut_by != "per_source" for candidate in self._selected_before) + 1
+        place = sum(candidate.cut_by != CutBy.PER_SOURCE for candidate in self._selected_before) + 1
         yield self._cut_by(Stage.TOP_K, Reason.TOO_MANY, {"place": place, "count": result_count(self._config)})
         rank = self._ranks.get(self._chunk.pk)
         yield Step(Stage.FOUND, State.PASSED if rank else State.NOT_ASKED, figures={"rank": rank})
@@ -339,7 +338,7 @@ class _Walk:
 
     def _cut_by(self, stage: Stage, reason: Reason, figures: Mapping[str, Any], note: Reason | None = None) -> Step:
         """A stage that has cut the candidate, for the reason, or let it pass, which a note may go with."""
-        if self._candidate is not None and self._candidate.cut_by == stage:
+        if self._candidate is not None and self._candidate.cut_by == str(stage):
             return Step(stage, State.LOST, reason, figures)
         return Step(stage, State.PASSED, note, figures)
 
@@ -393,7 +392,7 @@ class _Walk:
     def _parent(self) -> Step:
         if self._chunk.parent_id is None:
             return Step(Stage.PARENT, State.NOT_ASKED, Reason.NO_PARENT)
-        if self._candidate is None or self._candidate.cut_by != "parent":
+        if self._candidate is None or self._candidate.cut_by != CutBy.PARENT:
             return Step(Stage.PARENT, State.PASSED)
         return Step(
             Stage.PARENT,
@@ -417,4 +416,4 @@ class _Walk:
     def _selected_before(self) -> list[Candidate]:
         """The candidates that the gate let pass and that stand before it."""
         before = takewhile(lambda candidate: candidate.chunk_id != self._chunk.pk, self._result.candidates)
-        return [candidate for candidate in before if candidate.cut_by not in ("fusion", "gate", "parent")]
+        return [candidate for candidate in before if candidate.cut_by not in (CutBy.FUSION, CutBy.GATE, CutBy.PARENT)]

@@ -20,7 +20,6 @@ from kb.search.admin.labels import (
     listed,
     milliseconds,
     notices,
-    source_caps,
     source_label,
     stage_label,
     with_figure,
@@ -32,8 +31,9 @@ from retrieval.external import ExternalChannel
 from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
 from retrieval.protocols import Fallback, Scope, Tokenizer
+from retrieval.selection import source_caps
 from retrieval.trace import DegradationCode, Span
-from retrieval.types import Analysis, Result
+from retrieval.types import Analysis, CutBy, Result
 
 ORDER = (
     "analysis",
@@ -482,7 +482,7 @@ def _why_empty(result: Result, *, is_filtered: bool) -> str:
     """Why there is no result; blank when there is one."""
     if result.hits:
         return ""
-    if result.candidates and not any(candidate.cut_by == "gate" for candidate in result.candidates):
+    if result.candidates and not any(candidate.cut_by == CutBy.GATE for candidate in result.candidates):
         return _("All %(count)d candidates were cut: the last column says by which stage, and why.") % {
             "count": len(result.candidates)
         }

@@ -17,7 +17,6 @@ from kb.search.admin.labels import (
     STAND_INS,
     fusion_text,
     listed,
-    source_caps,
     source_label,
     stage_label,
     with_figure,
@@ -28,16 +27,16 @@ from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import result_count, stands_for_parent
+from retrieval.selection import result_count, source_caps, stands_for_parent
 from retrieval.trace import Dropped, Span
-from retrieval.types import Analysis, Candidate, Lexicon, Passage, Provenance, Result
+from retrieval.types import Analysis, Candidate, CutBy, Lexicon, Passage, Provenance, Result
 
-_LABELS = {
-    "fusion": gettext_lazy("Fusion"),
-    "gate": gettext_lazy("Gate"),
-    "parent": gettext_lazy("Passage"),
-    "per_source": gettext_lazy("Kind of source"),
-    "top_k": gettext_lazy("Top K"),
+LABELS = {
+    CutBy.FUSION: gettext_lazy("Fusion"),
+    CutBy.GATE: gettext_lazy("Gate"),
+    CutBy.PARENT: gettext_lazy("Passage"),
+    CutBy.PER_SOURCE: gettext_lazy("Kind of source"),
+    CutBy.TOP_K: gettext_lazy("Top K"),
 }
 
 
@@ -58,32 +57,33 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
     """
     config, result = outcome.wiring.config, outcome.result
     match candidate.cut_by:
-        case "fusion":
+        case CutBy.FUSION:
             return _("Fused rank %(rank)d: only the first %(depth)d go on.") % {
                 "rank": candidate.ranks["fused"],
                 "depth": max(config.rerank_candidates, config.top_k),
             }
-        case "gate":
+        case CutBy.GATE:
             return _("Score %(score)s is below the threshold %(threshold)s.") % {
                 "score": f"{candidate.scores[gated_stage(result)]:.4f}",
                 "threshold": f"{result.threshold:g}",
             }
-        case "parent":
+        case CutBy.PARENT:
             return _("Chunk %(id)d stands for the longer passage that both were cut from.") % {
                 "id": stands_for_parent(result.candidates, candidate)
             }
-        case "per_source":
+        case CutBy.PER_SOURCE:
             kind, caps = candidate.passage.source_type if candidate.passage else "", source_caps(config)
             return _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.") % {
                 "kind": source_label(kind),
                 "count": caps.get(kind, caps["book"]),
             }
-        case "top_k":
+        case CutBy.TOP_K:
             return _("Rank %(rank)d: only the first %(count)d become results.") % {
                 "rank": place,
                 "count": result_count(config),
             }
-    return ""
+        case None:
+            return ""
 
 
 FINAL = "final"
@@ -246,7 +246,7 @@ class Rows:
 
     def all(self) -> list[dict[str, Any]]:
         # What the caps of the kinds of sources cut takes no place among the results.
-        places = accumulate(int(candidate.cut_by in {None, "top_k"}) for candidate in self._result.candidates)
+        places = accumulate(int(candidate.cut_by in {None, CutBy.TOP_K}) for candidate in self._result.candidates)
         return [
             self._row(place, candidate, starts_hidden=number >= ROWS_AT_FIRST)
             for number, (place, candidate) in enumerate(zip(places, self._result.candidates, strict=True))
@@ -283,7 +283,7 @@ class Rows:
             "cells": [self._cell(stage, candidate, moved.get(stage)) for stage in self._stages],
             "move": moved.get(FINAL),
             "cut_by": candidate.cut_by or "",
-            "cut_label": str(_LABELS.get(candidate.cut_by or "", candidate.cut_by or "")),
+            "cut_label": str(LABELS[candidate.cut_by] if candidate.cut_by else ""),
             "cut_text": why_cut(self._outcome, candidate, place),
             "found_at": [self._found_at(each, candidate) for each in candidate.provenance],
             "doubles": len({each.chunk_id for each in candidate.provenance} - {candidate.chunk_id}),
@@ -363,7 +363,7 @@ class Rows:
             return ""
         if not self._config.use_rerank:
             return _("the reranker is off")
-        is_cut = candidate.cut_by == "fusion"
+        is_cut = candidate.cut_by == CutBy.FUSION
         return _("not among the candidates that are reranked") if is_cut else _("no reranker could answer")
 
 
@@ -391,7 +391,7 @@ def _place(passage: Passage) -> tuple[str, ...]:
 
 MOST_LISTED = 100
 # The stage of the page, where it is not what cut a candidate or dropped a chunk.
-_SHOWN_AT = {"parent": "selection", "per_source": "selection", "top_k": "selection", "vector_only": "fusion"}
+SHOWN_AT = {"parent": "selection", "per_source": "selection", "top_k": "selection", "vector_only": "fusion"}
 
 
 def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: Principal) -> dict[str, dict[str, Any]]:
@@ -404,10 +404,10 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
     """
     found: dict[str, list[Dropped | Mapping[str, Any]]] = {}
     for dropped in outcome.result.dropped:
-        found.setdefault(_SHOWN_AT.get(dropped.stage, dropped.stage), []).append(dropped)
+        found.setdefault(SHOWN_AT.get(dropped.stage, dropped.stage), []).append(dropped)
     for row in rows:
         if row["cut_by"]:
-            found.setdefault(_SHOWN_AT.get(row["cut_by"], row["cut_by"]), []).append(row)
+            found.setdefault(SHOWN_AT.get(row["cut_by"], row["cut_by"]), []).append(row)
     early = [each.chunk_id for chunks in found.values() for each in chunks[:MOST_LISTED] if isinstance(each, Dropped)]
     titles = _titles(early, principal)
     configs = {scope.kb_id: scope.config for scope in outcome.wiring.pipeline.scopes}

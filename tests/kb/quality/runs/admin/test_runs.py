@@ -4,6 +4,8 @@ import pytest
 from django.urls import reverse
 
 from kb.models import EvalQuery, EvalRun, EvalRunQuery, Judgment, RetrievalProfile
+from kb.quality.runs.admin.report import lost_label
+from kb.quality.runs.services.run import LOST_AT
 from tests.factories import make_kb, make_member
 from tests.kb.quality.runs.admin.run_pages import done, judged_set, missed, page_of, report, url
 from tests.kb.quality.runs.eval_runs import answered, draft, make_set
@@ -252,3 +254,8 @@ def test_the_misses_of_a_large_run_are_paged(client, large):
 
     assert len(page.tree.xpath("//li[contains(@class, 'er-miss')]")) == 20
     assert page.tree.xpath("//a[@rel='next']/@href") == ["?lost=channels&page=3#misses"]
+
+
+@pytest.mark.parametrize("stage", LOST_AT)
+def test_every_stage_that_loses_passages_has_a_label(stage):
+    assert lost_label(stage) != stage

@@ -7,6 +7,7 @@ from kb.models import ChunkEmbedding
 from kb.quality.why_not.services.places import Stage
 from kb.quality.why_not.services.remedies import answer_of
 from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
+from retrieval.types import CutBy
 from tests.factories import make_document
 from tests.kb.quality.why_not.services.asking import ask
 
@@ -81,3 +82,8 @@ def test_as_json_it_can_be_written_and_tells_stages_places_terms_and_remedies(ch
     assert {place["channel"] for place in told["places"]} == {"vector", "bm25", "fts", "lexical"}
     assert told["terms"]["query"][0]["term"] == "保修"
     assert {remedy["code"] for remedy in told["remedies"]} == {"draft", "add_question"}
+
+
+@pytest.mark.parametrize("reason", CutBy)
+def test_every_reason_to_drop_a_candidate_is_a_stage_with_a_name(reason):
+    assert stage_text(Stage(reason))

@@ -2,6 +2,9 @@ import pytest
 from django.urls import reverse
 
 from kb.models import Chunk
+from kb.search.admin.explain.explanation import ORDER
+from kb.search.admin.explain.rows import LABELS, SHOWN_AT
+from retrieval.types import CutBy
 from tests.factories import make_document, make_kb
 from tests.kb.quality.debug.admin.debug_page import Page, cell, outcome_of, words
 
@@ -216,3 +219,9 @@ def test_every_place_where_a_candidate_was_found_is_listed(open_debug, handbook)
 
     shown_places = [len(each.xpath(".//li")) for each in page.tree.xpath("//*[@data-testid='found-at']")]
     assert shown_places == [len(candidate.provenance) for candidate in result.candidates]
+
+
+@pytest.mark.parametrize("reason", CutBy)
+def test_every_reason_to_drop_a_candidate_has_a_label_and_a_stage_of_the_page(reason):
+    assert LABELS[reason]
+    assert SHOWN_AT.get(reason, reason) in ORDER
