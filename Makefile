@@ -75,7 +75,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, re
 audit: $(INSTALLED_DEV)  ## known vulnerabilities of the pinned packages; 75: the advisories are out of reach
 	@.ci/audit $(BIN)/python constraints.txt
 
-format: $(INSTALLED_DEV)  ## mends layout and what the linter can mend
+format: $(INSTALLED_DEV)  ## fixes layout and what the linter can fix
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
 messages: $(INSTALLED_DEV)  ## collects and compiles the translations

@@ -20,7 +20,7 @@ def main(path: str) -> int:
     for each in wrong:
         for found in each["vulns"]:
             fixed = ", ".join(found["fix_versions"]) or "no version yet"
-            print(f"{each['name']} {each['version']}: {found['id']}, mended in {fixed}")
+            print(f"{each['name']} {each['version']}: {found['id']}, fixed in {fixed}")
     if wrong:
         return 1
     if len(skipped) == len(packages):

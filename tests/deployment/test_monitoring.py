@@ -8,7 +8,7 @@ import yaml
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from kb.base import metrics
+from kb.base.telemetry import requests
 from kb.ingest.services.documents import document_requeue
 from kb.models import Document
 from tests.deployment.compose import ROOT
@@ -56,7 +56,7 @@ def test_a_request_is_counted_by_route_and_never_by_its_id(db, client):
     }
     assert any("documents/<int:pk>" in route and status == "4xx" for route, _, status in samples)
     assert "424242" not in text
-    assert {method for _, method, _ in samples} <= {*metrics.METHODS, "other"}
+    assert {method for _, method, _ in samples} <= {*requests.METHODS, "other"}
     assert any(method == "other" for _, method, _ in samples)
 
 

@@ -182,7 +182,7 @@ def test_degradations_are_told_in_words(client, eval_set):
     ]
     page = page_of(client, done(eval_set, report=report(degraded=degraded)))
 
-    assert "A reranker cannot be had" in page.text("degraded")
+    assert "A reranker is unavailable" in page.text("degraded")
     assert "Of a later version" in page.text("degraded")
 
 
