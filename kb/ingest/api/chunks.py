@@ -240,8 +240,8 @@ class ChunkViewSet(ApiViewSet):
     merge=extend_schema(
         operation_id="chunks_merge",
         summary="Make one chunk of several that follow one another",
-        description="It has the id and the place of the first. What two neighbours have in common is in it once. Cutting the "
-        "document again leaves it as it is.",
+        description="It has the id and the place of the first. What two neighbours have in common is in it once. Re-chunking the "
+        "document leaves it as it is.",
         request=ChunkMergeSerializer,
         examples=CHUNK_EXAMPLES["merge"],
         responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 413, 415),

@@ -325,7 +325,7 @@ class DocumentViewSet(DescribesDocuments):
         operation_id="documents_file_update",
         summary="Give a document another file",
         description="It keeps its id, title, metadata and tags, and its chunks are cut from the new file; searches find what "
-        "the former one held until a worker has read it. The same bytes again index it again.",
+        "the former one held until a worker has read it. The same bytes index it again.",
         parameters=[IF_MATCH, RETURNED],
         request={"multipart/form-data": DocumentFileSerializer},
         responses=answers({200: DocumentSerializer}, 400, 403, 404, 409, 411, 412, 413, 415),

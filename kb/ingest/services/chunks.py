@@ -212,7 +212,7 @@ def chunk_update(
 
 
 def chunk_reindex(chunk: Chunk) -> None:
-    """Makes again what the indexes hold of a chunk, which stays as it is.
+    """Rebuilds what the indexes hold of a chunk, which stays as it is.
 
     Raises:
         Rejected, Superseded, NotVisible: as `chunk_update`.
@@ -247,7 +247,7 @@ def neighbours_of(chunk: Chunk, *, count: int = 1) -> tuple[list[Chunk], list[Ch
 
 
 def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
-    """Writes neighbours again; the first keeps its row, and the facts that were taken from the others.
+    """Merges neighbours; the first keeps its row, and the facts that were taken from the others.
 
     Args:
         document: theirs, with its knowledge base.

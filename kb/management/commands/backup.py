@@ -12,7 +12,7 @@ from kb.operations.services.backups.backup import backup, stored_name
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Writes database and uploaded files into one file, from which `restore` makes the installation again."
+    help = "Writes database and uploaded files into one file, from which `restore` rebuilds the installation."
 
     arguments = (
         argument("target", help="the file to make; with --storage, its name in the storage of uploads"),
