@@ -62,20 +62,17 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "waiting_count": waiting,
         "mine_count": mine,
         "is_new": not (chunk_count and statistics.searches),
-        "charts": charts(statistics, by_status) if chunk_count or statistics.searches else [],
+        "charts": [  # the most telling first
+            _searches(statistics),
+            _without_result(statistics.days),
+            _stages(statistics),
+            _caches(),
+            _documents(by_status),
+            _degradations(statistics),
+        ]
+        if chunk_count or statistics.searches
+        else [],
     }
-
-
-def charts(statistics: SearchStatistics, by_status: dict[str, int]) -> list[Chart]:
-    """What the page shows, the most telling first."""
-    return [
-        _searches(statistics),
-        _without_result(statistics.days),
-        _stages(statistics),
-        _caches(),
-        _documents(by_status),
-        _degradations(statistics),
-    ]
 
 
 def _bases(caller: Principal) -> QuerySet[Any]:

@@ -57,11 +57,6 @@ def local_file(file: FieldFile) -> Iterator[Path]:
         yield Path(copy.name)
 
 
-def has_file(file: FieldFile) -> bool:
-    """Whether a document has a file that is still there; raises FilesUnavailable as `local_file`."""
-    return bool(file) and file.storage.exists(str(file.name))
-
-
 def delete_folder(name: str) -> None:
     """Deletes everything whose name begins with a folder's, if anything; raises FilesUnavailable as `local_file`."""
     storage: Any = default_storage

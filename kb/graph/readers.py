@@ -29,9 +29,6 @@ class Span:
     end: int
     key: str
 
-    def overlaps(self, other: "Span") -> bool:
-        return self.start < other.end and other.start < self.end
-
 
 class SearchedText:
     """A text as names are looked for in it.
@@ -85,7 +82,7 @@ def longest(spans: Sequence[Span]) -> list[Span]:
     """The spans without those that overlap a longer one, or one as long before them; in order."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda span: (span.start - span.end, span.start)):
-        if not any(span.overlaps(other) for other in kept):
+        if not any(span.start < other.end and other.start < span.end for other in kept):
             kept.append(span)
     return sorted(kept, key=lambda span: span.start)
 

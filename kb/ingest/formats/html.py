@@ -104,14 +104,6 @@ def _title(tree: Element) -> str:
     return next(filter(None, (str(each).strip() for each in found)), "")
 
 
-def _is_hidden(element: Element) -> bool:
-    return (
-        element.tag in _HIDDEN
-        or element.get("hidden") is not None
-        or bool(_HIDING_STYLE.search(element.get("style", "")))
-    )
-
-
 def _heading_level(element: Element) -> int:
     """Of HTML's h1 to h6, and of trafilatura's head; 0 for any other element."""
     if element.tag == "head":
@@ -130,7 +122,11 @@ def outline(tree: Element, *, hides: bool = True) -> Outline:
     writer = _Writer()
     walker = etree.iterwalk(tree, events=("start", "end"))
     for event, element in walker:
-        is_hidden = hides and _is_hidden(element)
+        is_hidden = hides and (
+            element.tag in _HIDDEN
+            or element.get("hidden") is not None
+            or bool(_HIDING_STYLE.search(element.get("style", "")))
+        )
         if event == "end":
             if not is_hidden:
                 writer.end(element)

@@ -13,7 +13,7 @@ from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.base.files import has_file, local_file
+from kb.base.files import local_file
 from kb.content.models import Document
 from kb.content.services import check_chunking
 from kb.ingest.chunkers.strategies import ChunkDraft, split
@@ -85,7 +85,7 @@ def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[st
             whose tokens are counted is out of reach.
     """
     changed = _changed(kb, chunking)
-    if not has_file(document.file):
+    if not document.file or not document.file.storage.exists(str(document.file.name)):
         message = _(
             "“%(title)s” was imported without a file, so it cannot be re-chunked: choose another, or paste its text."
         )

@@ -54,7 +54,10 @@ class Command(BaseCommand):
             children = Children(
                 _commands(address, mcp, options["workers"]),
                 directory=settings.BASE_DIR,
-                environment=environment_of_children(),
+                # At a terminal a line for each request and task would push the password out of sight.
+                environment={"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO"}
+                | os.environ
+                | {SHARED_FOLDER: _metrics_folder()},
                 say=self.stderr.write,
             )
             with running(children):
@@ -90,10 +93,11 @@ class Command(BaseCommand):
             time.sleep(LOOK_SECONDS)
 
     def _await_demo(self, children: Children) -> None:
-        from kb.operations.services.bootstrap import is_searchable  # noqa: PLC0415
+        from kb.models import Document  # noqa: PLC0415
 
         deadline = time.monotonic() + DEMO_SECONDS
-        while not (searchable := is_searchable()) and time.monotonic() < deadline:
+        unfinished = Document.objects.filter(status__in=Document.UNFINISHED)
+        while not (searchable := not unfinished.exists()) and time.monotonic() < deadline:
             children.require_alive()
             time.sleep(LOOK_SECONDS)
         _disconnect()
@@ -131,11 +135,6 @@ def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, 
     if mcp is not None:
         commands["MCP server"] = ["config", "mcp", "--http", "--host", mcp.host, "--port", str(mcp.port)]
     return commands
-
-
-def environment_of_children() -> dict[str, str]:
-    """This process's; at a terminal a line for each request and task would push the password out of sight."""
-    return {"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO", **os.environ, SHARED_FOLDER: _metrics_folder()}
 
 
 def _metrics_folder() -> str:

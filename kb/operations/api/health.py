@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.base.net.client_address import is_local
-from kb.operations.services.health.health import Readiness, components, overall
+from kb.operations.services.health.health import Readiness, components
 from kb.operations.services.monitoring import exposition
 from kb.web.api.callers import SCHEME
 from kb.web.api.errors import ApiError
@@ -88,7 +88,7 @@ class HealthView(PublicView):
 class ReadyView(PublicView):
     def get(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         found = components()
-        state = overall(found)
+        state = max((each.state for each in found), key=list(Readiness).index)
         if state is Readiness.NOT_READY:
             missing = ", ".join(each.name for each in found if each.state is Readiness.NOT_READY)
             raise ApiError(503, "unavailable", _("Not ready (%(what)s): see `manage.py doctor`.") % {"what": missing})

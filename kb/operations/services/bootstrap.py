@@ -76,11 +76,6 @@ def first_start(stdout: TextIOBase) -> bool:
     return True
 
 
-def is_searchable() -> bool:
-    """Whether workers have finished what the first start added."""
-    return not Document.objects.filter(status__in=Document.UNFINISHED).exists()
-
-
 def choose_model(stdout: TextIOBase) -> tuple[str, str]:
     """The configured model where it is here or small enough to fetch unasked, else the hashing embedder, and why."""
     model: str = settings.EMBEDDING_MODEL

@@ -225,7 +225,8 @@ class _Restoring:
             longest=contents.longest,
         )
         self._stage(contents, folder)
-        kb_id = _reserved_id()
+        # The originals are stored under the id before the knowledge base is there.
+        [(kb_id,)] = fetch_all("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")
         try:
             storage = Document._meta.get_field("file").storage
             for line, suffix, size, sha256 in originals(archive):
@@ -350,11 +351,6 @@ class _Original(File):  # type: ignore[type-arg]
     def chunks(self, chunk_size: int | None = None) -> Iterator[bytes]:
         while piece := self._stream.read(chunk_size or _PIECE):
             yield piece
-
-
-def _reserved_id() -> int:
-    """The id of a knowledge base to come, under which its originals are stored before it is there."""
-    return int(fetch_all("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")[0][0])
 
 
 AT_ONCE: Bounds = {

@@ -153,7 +153,10 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
         listed = programs.run("pg_restore", "--list", str(dump), at_least=major)
         if not listed:
             raise damaged("its dump is empty")
-        lines = [line for line in listed.splitlines() if _is_wanted(line)]
+        # The extension stays in the database, since only a superuser could make it again.
+        unwanted = (_EXTENSION, _VECTOR_INDEX)
+        lines = [line for line in listed.splitlines() if " SCHEMA - public " not in line]
+        lines = [line for line in lines if not any(pattern.match(line) for pattern in unwanted)]
         wanted.write_text("".join(f"{line}\n" for line in lines))
         arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
         programs.run("pg_restore", *arguments, str(dump), at_least=major)
@@ -186,11 +189,6 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
         on_bytes(dump.stat().st_size)
     installation_id.cache_clear()
     return installation
-
-
-def _is_wanted(line: str) -> bool:
-    """The extension stays in the database, since only a superuser could make it again."""
-    return not (_EXTENSION.match(line) or _VECTOR_INDEX.match(line)) and " SCHEMA - public " not in line
 
 
 def _migrate() -> None:

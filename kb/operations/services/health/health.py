@@ -434,11 +434,6 @@ def components() -> list[Component]:
     ]
 
 
-def overall(found: list[Component]) -> Readiness:
-    """The worst of them."""
-    return max((each.state for each in found), key=list(Readiness).index)
-
-
 def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: Readiness = Readiness.NOT_READY) -> Component:
     return Component(name, Readiness.OK) if is_ready else Component(name, otherwise, detail)
 
