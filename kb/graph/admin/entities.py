@@ -80,12 +80,6 @@ ROWS_SHOWN = 100
 
 
 class GraphImportForm(IntoKnowledgeBaseForm):
-    knowledge_base = forms.ModelChoiceField(
-        KnowledgeBase.objects.none(),
-        label=gettext_lazy("Knowledge base"),
-        widget=UnfoldAdminSelectWidget,
-        empty_label=gettext_lazy("Select value"),
-    )
     table = forms.ChoiceField(
         label=gettext_lazy("What the file holds"),
         choices=[(table.value, message) for table, message in TABLES.items()],

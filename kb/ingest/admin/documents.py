@@ -68,12 +68,6 @@ class FilesField(forms.FileField):
 
 
 class UploadForm(IntoKnowledgeBaseForm):
-    knowledge_base = forms.ModelChoiceField(
-        KnowledgeBase.objects.none(),
-        label=gettext_lazy("Knowledge base"),
-        widget=UnfoldAdminSelectWidget,
-        empty_label=gettext_lazy("Select value"),
-    )
     source_type = forms.ChoiceField(
         label=gettext_lazy("Source type"), choices=Document.SourceType.choices, widget=UnfoldAdminSelectWidget
     )

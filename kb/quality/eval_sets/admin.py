@@ -22,12 +22,10 @@ from django.views.generic import TemplateView
 from unfold.decorators import action
 from unfold.widgets import (
     UnfoldAdminFileFieldWidget,
-    UnfoldAdminSelectWidget,
     UnfoldAdminTextInputWidget,
     UnfoldBooleanSwitchWidget,
 )
 
-from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, ServiceError
 from kb.content.models import Chunk, Document
 from kb.graph.admin.concepts import GraphAdmin
@@ -59,13 +57,7 @@ FIELDS = {"name_taken": "replace", "name_too_long": "name"}
 
 
 class ImportForm(IntoKnowledgeBaseForm):
-    knowledge_base = forms.ModelChoiceField(
-        KnowledgeBase.objects.none(),
-        label=gettext_lazy("Knowledge base"),
-        widget=UnfoldAdminSelectWidget,
-        empty_label=gettext_lazy("Select value"),
-        help_text=gettext_lazy("Its documents are judged; they are known by their source."),
-    )
+    knowledge_base_help = gettext_lazy("Its documents are judged; they are known by their source.")
     file = forms.FileField(
         label=gettext_lazy("ZIP file"), widget=UnfoldAdminFileFieldWidget({"accept": ".zip,application/zip"})
     )

@@ -33,6 +33,7 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilte
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 from unfold.views import ChangeList, UnfoldModelAdminViewMixin
+from unfold.widgets import UnfoldAdminSelectWidget
 
 from kb.access.models import AuditEntry, KnowledgeBase, Principal, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
@@ -467,11 +468,20 @@ class KnowledgeBasePage(ModelPage):
 
 
 class IntoKnowledgeBaseForm(forms.Form):
-    """Has a field `knowledge_base`, which offers those that the user may change."""
+    """Offers the knowledge bases that the user may change."""
+
+    knowledge_base_help: Any = ""
+    knowledge_base = forms.ModelChoiceField(
+        KnowledgeBase.objects.none(),
+        label=_("Knowledge base"),
+        widget=UnfoldAdminSelectWidget,
+        empty_label=_("Select value"),
+    )
 
     def __init__(self, *args: Any, writable: "QuerySet[KnowledgeBase]", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["knowledge_base"].queryset = writable  # type: ignore[attr-defined]
+        field = self.fields["knowledge_base"]
+        field.queryset, field.help_text = writable, self.knowledge_base_help  # type: ignore[attr-defined]
 
 
 class IntoKnowledgeBaseView(ModelPage, FormView):  # type: ignore[type-arg]
