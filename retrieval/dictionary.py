@@ -111,7 +111,7 @@ class DictionaryWord:
 
 
 def parse_dictionary(text: str) -> tuple[DictionaryWord, ...]:
-    """Reads jieba's format: `word [frequency] [part of speech]`, fields parted by spaces or tabs.
+    """Reads jieba's format: `word [frequency] [part of speech]`, fields separated by spaces or tabs.
 
     Blank lines and lines that begin with # are skipped, the part of speech is read over, as it changes no cut, and of
     two lines with one word the last counts, as in jieba. A word may hold spaces; one that ends in a number

@@ -134,7 +134,7 @@ class SearchForm(forms.Form):
         self.filters = Filters()
         self._profiles = {choice.value: choice for choice in profiles}
         self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
-        own = _("Each its own (%(profiles)s)") % {"profiles": inherited["profile"]}
+        own = _("Knowledge base default (%(profiles)s)") % {"profiles": inherited["profile"]}
         self.offer("profile", [("", own), *as_field_choices(profiles)])
         for name, choices in choices_text().items():
             self.offer(name, [("", _("Inherited (%(value)s)") % {"value": inherited[name]}), *choices.items()])
