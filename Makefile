@@ -58,7 +58,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, re
 	@with_own_servers() { \
 		local status=0; export ZHIKU_DATA_DIR=$(CURDIR)/.data/check; "$$@" 2>&1 || status=$$?; \
 		$(BIN)/python manage.py stop >/dev/null; unset ZHIKU_DATA_DIR; return $$status; }; \
-	step() { echo "== $$1"; shift; "$$@" || { echo "make check failed at: $$* (make format mends the layout)" >&2; exit 1; }; }; \
+	step() { echo "== $$1"; shift; "$$@" || { echo "make check failed at: $$* (make format fixes the layout)" >&2; exit 1; }; }; \
 	step "format" $(BIN)/ruff format --check .; \
 	step "lint" $(BIN)/ruff check .; \
 	step "types" $(BIN)/mypy; \

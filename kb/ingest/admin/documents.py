@@ -53,7 +53,7 @@ from kb.web.admin.scoped import (
     signed_in,
 )
 
-CUT_AGAIN = ngettext_lazy("%(count)d document is re-chunked.", "%(count)d documents are re-chunked.", "count")
+RECHUNKED = ngettext_lazy("%(count)d document is re-chunked.", "%(count)d documents are re-chunked.", "count")
 
 
 class FilesInput(forms.ClearableFileInput):
@@ -302,7 +302,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     @admin.action(description=gettext_lazy("Re-chunk from the stored files"), permissions=["change"])
     def rechunk(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
-        self.report(request, CUT_AGAIN, documents_recut(self.only_granted(request, queryset, "editable_by")))
+        self.report(request, RECHUNKED, documents_recut(self.only_granted(request, queryset, "editable_by")))
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("title"), ordering="title")

@@ -39,7 +39,7 @@ from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, 
 from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.services.reindex import index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
-from kb.ingest.admin.documents import CUT_AGAIN, documents_url
+from kb.ingest.admin.documents import RECHUNKED, documents_url
 from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, preview_document, preview_text
 from kb.ingest.services.documents import cuttable, documents_recut
 from kb.ingest.services.indexing import outdated_documents
@@ -401,7 +401,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         documents, outdated = Document.objects.filter(knowledge_base=kb), outdated_documents(kb)
         if request.method == "POST":
             count = documents_recut(outdated if request.POST.get("which") == "outdated" else documents)
-            messages.success(request, CUT_AGAIN % {"count": count})
+            messages.success(request, RECHUNKED % {"count": count})
             return HttpResponseRedirect(documents_url(kb))
         chunks = Chunk.objects.filter(knowledge_base=kb)
         context = {

@@ -115,15 +115,15 @@ def confine(writable: Path | None = None) -> None:
 def readable_folders() -> list[Path]:
     """Where the child may read: libraries, modules of Python and this application's code, and no data."""
     libraries = (Path(prefix, name) for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64"))
-    packages = (Path(entry) for entry in sys.path if _holds_packages(Path(entry)))
+    # Where pip installs; other folders of the import path may hold an operator's files.
+    packages = (
+        folder
+        for folder in map(Path, sys.path)
+        if folder.name in {"site-packages", "dist-packages"} or any(folder.glob("*.dist-info"))
+    )
     named = (Path(entry) for name in _LIBRARY_PATHS for entry in os.environ.get(name, "").split(":") if entry)
     own = Path(__file__).resolve().parents[2]
     return list(dict.fromkeys((*map(Path, _SYSTEM_FILES), *libraries, *packages, *named, own)))
-
-
-def _holds_packages(folder: Path) -> bool:
-    """Whether pip installs into a folder of the import path; others may hold an operator's files."""
-    return folder.name in {"site-packages", "dist-packages"} or any(folder.glob("*.dist-info"))
 
 
 def probe_job(_file: BinaryIO) -> dict[str, bool]:

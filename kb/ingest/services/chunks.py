@@ -247,7 +247,7 @@ def neighbours_of(chunk: Chunk, *, count: int = 1) -> tuple[list[Chunk], list[Ch
 
 
 def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
-    """Merges neighbours; the first keeps its row, and the facts that were taken from the others.
+    """Replaces neighbours by others; the first keeps its row, and the facts that were taken from the others.
 
     Args:
         document: theirs, with its knowledge base.

@@ -255,7 +255,7 @@ def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
 
 
 def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
-    """Gives a document another file, from which its chunks are re-chunked; belongs inside a transaction that holds it.
+    """Gives a document another file, from which it is re-chunked; belongs inside a transaction that holds it.
 
     What searches find of it is what they found before, until a worker has read the new file.
 

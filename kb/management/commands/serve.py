@@ -54,10 +54,7 @@ class Command(BaseCommand):
             children = Children(
                 _commands(address, mcp, options["workers"]),
                 directory=settings.BASE_DIR,
-                # At a terminal a line for each request and task would push the password out of sight.
-                environment={"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO"}
-                | os.environ
-                | {SHARED_FOLDER: _metrics_folder()},
+                environment=environment_of_children(),
                 say=self.stderr.write,
             )
             with running(children):
@@ -135,6 +132,11 @@ def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, 
     if mcp is not None:
         commands["MCP server"] = ["config", "mcp", "--http", "--host", mcp.host, "--port", str(mcp.port)]
     return commands
+
+
+def environment_of_children() -> dict[str, str]:
+    """This process's; at a terminal a line for each request and task would push the password out of sight."""
+    return {"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO", **os.environ, SHARED_FOLDER: _metrics_folder()}
 
 
 def _metrics_folder() -> str:

@@ -233,7 +233,7 @@ def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) 
 
 
 def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *, answerable: bool = True) -> EvalQuery:
-    """Makes a failed query one of an evaluation set, so that runs tell when it is fixed, and stays so.
+    """Makes a failed query one of an evaluation set, so that runs show when it is fixed, and stays so.
 
     Args:
         principal: who may edit the failed query and the set.

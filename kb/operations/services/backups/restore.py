@@ -68,7 +68,7 @@ def restore(
         is_forced: replace what the database holds, and disconnect nobody: whoever is connected would go on with the old.
         is_trusted: take it although another secret key signed it.
         on_bytes: called with how many further bytes are verified, and once more when they are restored.
-        on_step: told the table whose rows come next or the index that is built next, and how many of both there are.
+        on_step: called with the table whose rows come next or the index that is built next, and how many of both there are.
 
     Returns:
         The counts of rows, the number of files, the version (`zhiku`) and the moment (`created_at`) of the backup, and the new

@@ -1,4 +1,4 @@
-"""Many files at once: taken in without waiting for workers, told of and steered over the API."""
+"""Many files at once: taken in without waiting for workers, reported and controlled over the API."""
 
 import io
 import resource
