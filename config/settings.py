@@ -267,7 +267,7 @@ FILE_UPLOAD_HANDLERS = [
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
 MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
-# After which a document whose worker is gone is retried by another; one that lives renews it three times within.
+# After which a document whose worker is gone is retried by another worker; one that lives renews it three times within.
 INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=60)
 
 # -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at, and what to do about it; empty where nothing is."""
+    """One thing that was looked at, and its remedy, empty where none is needed."""
 
     name: str
     state: State

@@ -110,7 +110,7 @@ def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(fi
 
 
 @pytest.mark.usefixtures("started_before")
-def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port):
+def test_a_child_that_is_killed_is_begun_again_and_that_is_said(port):
     names = {"gunicorn": "web server", "mcp": "MCP server", "celery": "worker"}
     with serving(port, os.environ) as (process, _):
         for word in names:
@@ -161,7 +161,7 @@ def await_status(port, path):
     pytest.fail("nothing answers")
 
 
-def test_the_scheduler_inside_a_worker_is_begun_anew_where_it_was_killed(environment, tmp_path):
+def test_the_scheduler_inside_a_worker_is_begun_again_where_it_was_killed(environment, tmp_path):
     """Without it nothing that was lost would be taken up again, and the worker would seem well."""
     embedded.ensure(durable=False)
     command = f"-m celery -A config worker -B --pool solo -l ERROR --schedule {tmp_path / 'schedule'}"

@@ -89,14 +89,14 @@ def test_an_error_reaches_all_who_wait(flights):
     assert {type(answer.exception(PATIENCE)) for answer in answers} == {ZeroDivisionError}
 
 
-def test_after_an_error_the_next_to_ask_starts_anew(flights):
+def test_after_an_error_the_next_to_ask_starts_again(flights):
     failed = flights.join("kb", fails(ZeroDivisionError()))
     assert isinstance(failed.exception(PATIENCE), ZeroDivisionError)
 
     assert flights.join("kb", lands("index")).result(PATIENCE) == "index"
 
 
-def test_who_asks_after_the_landing_starts_anew_though_the_work_goes_on(executor, flights):
+def test_who_asks_after_the_landing_starts_again_though_the_work_goes_on(executor, flights):
     second_has_landed = Event()
     published_after_the_second = []
 
@@ -113,7 +113,7 @@ def test_who_asks_after_the_landing_starts_anew_though_the_work_goes_on(executor
 
 
 @pytest.mark.parametrize("end", [lands("first"), fails(ZeroDivisionError())], ids=["result", "error"])
-def test_whoever_is_woken_and_asks_again_starts_anew(flights, end):
+def test_whoever_is_woken_and_asks_again_starts_again(flights, end):
     is_awaited = Event()
     asked_again = SimpleQueue()
 

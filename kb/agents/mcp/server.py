@@ -1,4 +1,4 @@
-"""The tools of the MCP server, in English, for language models read their descriptions, and who may call them.
+"""The tools of the MCP server (in English, since language models read their descriptions), and who may call them.
 
 A call's API key is looked up each time, so that one that was revoked opens nothing.
 """

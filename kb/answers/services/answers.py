@@ -22,7 +22,6 @@ from kb.base.shapes import as_values
 from kb.base.text import storable
 from kb.providers import embedding_models as providers
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
-from retrieval import errors
 from retrieval.answer import (
     FALLBACK,
     NO_ANSWER,
@@ -36,7 +35,7 @@ from retrieval.answer import (
     sources_line,
 )
 from retrieval.characters import estimate_tokens
-from retrieval.errors import GenerationFailed, message_of
+from retrieval.errors import GenerationFailed, Message as ErrorMessage, message_of
 from retrieval.generation import OpenAIGenerator
 from retrieval.packing import Context, Fragment, inert, pack, shorten
 from retrieval.selection import ScoreScale
@@ -435,7 +434,7 @@ def _model() -> OpenAIGenerator:
             "No language model is set up, so the passages found are listed instead of an answer: set LLM_BASE_URL, "
             "LLM_MODEL and LLM_API_KEY, and start the server again."
         )
-        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, errors.Message(template))
+        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, ErrorMessage(template))
     return model
 
 

@@ -119,12 +119,12 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
     entry = found_in(SearchLog.objects.visible_to(principal).filter(pk=trace_id), otherwise % {"id": trace_id})
     if entry.trace.get(WITHHELD):
         message = _(
-            "This installation keeps queries out of the search log, so the search cannot be run again: search again, or set "
+            "This installation keeps queries out of the search log, so the search cannot be replayed: start a new search, or set "
             "SEARCH_LOG_QUERIES=true for the searches to come."
         )
         raise Rejected("query_not_kept", message)
     if "request" not in entry.trace:
-        message = _("The search was logged by an earlier release, which kept too little to run it again: search again.")
+        message = _("The search was logged by an earlier release, which kept too little to replay it: start a new search.")
         raise Rejected("not_replayable", message)
     history = entry.history if principal.user.is_superuser or principal.user.pk == entry.user_id else []
     outcome = search(principal, _request(entry, history))

@@ -75,7 +75,7 @@ def test_a_base_without_texts_has_lost_none(kb, milvus):
 
 
 @pytest.mark.parametrize("model", [MODEL, "other"])
-def test_the_next_change_fills_a_lost_copy_anew(kb, store, model):
+def test_the_next_change_fills_a_lost_copy_again(kb, store, model):
     use(kb, store)
     chunk_ids = add_chunks(kb, 3)
     add_vectors(kb, chunk_ids, [QUERY] * 3, model="other")

@@ -136,7 +136,7 @@ def test_one_knowledge_base_leaves_the_indexes_of_others_alone(kb):
     assert indexes() == {mine: True, theirs: True}
 
 
-def test_what_a_killed_build_has_left_is_made_anew(kb):
+def test_what_a_killed_build_has_left_is_made_again(kb):
     fill(kb)
     [name] = maintain_vector_indexes(kb.pk).created
     sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", name)

@@ -24,14 +24,14 @@ def indexed(name, owner=None):
     return kb
 
 
-def test_the_next_search_builds_the_index_anew():
+def test_the_next_search_builds_the_index_again():
     kb = indexed("faq")
     assert tier(kb) == "process"
     invalidate("--kb", "faq")
     assert tier(kb) == "build"
 
 
-def test_takes_a_new_version_so_that_other_processes_build_anew():
+def test_takes_a_new_version_so_that_other_processes_build_again():
     kb = indexed("faq")
     before = version(kb)
     invalidate("--kb", "faq")

@@ -27,7 +27,7 @@ def reindex(*arguments):
     return output.getvalue()
 
 
-def test_makes_postings_anew_in_place(kb):
+def test_makes_postings_again_in_place(kb):
     ChunkPostings.objects.filter(knowledge_base=kb).update(length=999)
     assert "postings are current" in reindex()
     lengths = ChunkPostings.objects.filter(knowledge_base=kb).values_list("length", flat=True)
@@ -74,7 +74,7 @@ def test_keyword_vectors_go_when_the_knowledge_base_keeps_none_any_longer(kb):
     assert all(chunk.keywords == [] for chunk in Chunk.objects.all())
 
 
-def test_documents_are_queued_to_be_cut_anew(kb):
+def test_documents_are_queued_to_be_cut_again(kb):
     added = document_add(knowledge_base=kb, file=ContentFile("新的内容".encode()), name="a.txt", user=kb.owner)
     index_document(added.pk)
     output = StringIO()
@@ -85,7 +85,7 @@ def test_documents_are_queued_to_be_cut_anew(kb):
 
 
 @pytest.mark.parametrize("arguments", [["--chunks"], ["--chunks", "--kb", "faq", "--bm25"]])
-def test_cutting_anew_is_for_one_knowledge_base_and_nothing_else(kb, arguments):
+def test_cutting_again_is_for_one_knowledge_base_and_nothing_else(kb, arguments):
     with pytest.raises(CommandError, match="add --kb NAME"):
         call_command("reindex", *arguments)
 

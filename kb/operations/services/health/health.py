@@ -37,7 +37,7 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
-from kb.providers import embedding_models, embedding_models as providers
+from kb.providers import embedding_models
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
 from retrieval.bm25 import require_dependencies
@@ -144,7 +144,7 @@ def rerank_server() -> Finding:
 
 @check("language model")
 def language_model() -> Finding:
-    if providers.generator() is not None:
+    if embedding_models.generator() is not None:
         return ok(f"{settings.LLM_MODEL} at {settings.LLM_BASE_URL}, which was not asked")
     return degraded(
         "none, so answers are the passages themselves and questions are not rewritten",

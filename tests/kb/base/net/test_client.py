@@ -85,7 +85,7 @@ def test_the_address_that_was_checked_is_the_one_connected_to(web):
     assert next(answers) == "10.255.255.1"  # it was asked once only
 
 
-def test_a_name_is_checked_anew_at_every_redirect(web):
+def test_a_name_is_checked_again_at_every_redirect(web):
     answers = iter(["127.0.0.1", "10.255.255.1"])
     guard = Guard(AllowList.parse(["127.0.0.1"]), lambda host, port: [next(answers)])
     web.pages["/a"] = Page(location="/b")

@@ -104,7 +104,7 @@ def test_a_new_term_that_waits_for_a_deletion_is_refused(client, concept):
     assert terms_of(concept) == {("大语言模型", "name"), ("LLM", "abbreviation")}
 
 
-def test_a_synonym_can_be_spelt_anew(client, concept):
+def test_a_synonym_can_be_spelt_again(client, concept):
     term = concept.terms.get(text="LLM")
 
     assert change(client, concept, ("llm", "abbreviation", term.pk)).status_code == 302

@@ -191,7 +191,7 @@ def test_passages_beyond_the_bound_are_not_read_and_told_of(kb, model, settings)
     assert (extraction.read_count, extraction.skipped_count) == (1, 1)
 
 
-def test_a_document_that_is_asked_for_anew_meanwhile_is_not_written_by_the_first_reader(kb, model):
+def test_a_document_that_is_asked_for_again_meanwhile_is_not_written_by_the_first_reader(kb, model):
     document = make_document(kb, ACME)
     job = EXTRACTIONS.claim(Q(pk=graph_request(document).pk))
 

@@ -70,7 +70,7 @@ def test_a_base_moves_from_the_page_and_the_page_tells_how_far_it_is(client, kb,
     assert client.get(url(kb, "_progress")).headers["HX-Refresh"] == "true"
 
 
-def test_what_a_copy_lacks_is_shown_and_filled_anew(client, kb, chroma):
+def test_what_a_copy_lacks_is_shown_and_filled_again(client, kb, chroma):
     act(client, kb, store="chroma")
     STORE_MOVE.advance(read(kb))
     make_document(kb, "efef")

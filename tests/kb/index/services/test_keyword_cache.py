@@ -92,7 +92,7 @@ def test_changes_since_the_base_are_counted_once_a_chunk(user, kb):
     assert (index.index_state, index.changes) == (IndexState.CHANGED, 1)
 
 
-def test_an_invalidated_index_is_built_anew(user, kb):
+def test_an_invalidated_index_is_built_again(user, kb):
     store_base(kb)
 
     BM25Store().invalidate(kb.pk)

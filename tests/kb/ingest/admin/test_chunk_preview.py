@@ -124,13 +124,13 @@ def test_the_page_of_the_knowledge_base_tells_of_documents_that_were_cut_otherwi
     assert Page(client.get(change)).has("outdated")
 
 
-def test_cutting_anew_asks_first(client, kb, document):
+def test_cutting_again_asks_first(client, kb, document):
     assert "1 document has its file" in Page(client.get(url(kb, "recut"))).text("counts")
     assert Document.objects.get(pk=document.pk).status == "ready"
 
 
 @pytest.mark.parametrize(("which", "statuses"), [("all", ["pending", "pending"]), ("outdated", ["pending", "ready"])])
-def test_all_documents_are_cut_anew_or_only_those_cut_otherwise(client, kb, document, which, statuses):
+def test_all_documents_are_cut_again_or_only_those_cut_otherwise(client, kb, document, which, statuses):
     KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=100)
     later = document_add(knowledge_base=kb, file=ContentFile("后来的。".encode()), name="b.txt", user=kb.owner)
     index_document(later.pk)
@@ -143,7 +143,7 @@ def test_a_knowledge_base_without_files_says_so(client, kb):
     assert "upload one first" in client.get(url(kb, "recut")).content.decode()
 
 
-def test_documents_of_a_selection_are_cut_anew(client, kb, document):
+def test_documents_of_a_selection_are_cut_again(client, kb, document):
     imported = make_document(kb, "没有文件")
     chosen = {"action": "rechunk", "_selected_action": [document.pk, imported.pk]}
     response = client.post(reverse("admin:kb_document_changelist"), chosen, follow=True)

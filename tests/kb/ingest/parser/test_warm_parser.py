@@ -87,7 +87,7 @@ def test_an_answer_of_another_shape_is_asked_for_once_more_of_a_child_of_its_own
     assert len(seen) == 4
 
 
-def test_a_child_that_was_killed_is_begun_anew(stored):
+def test_a_child_that_was_killed_is_begun_again(stored):
     path = stored("文", "a.txt")
     before = children()
     with closing(WarmParser()) as parser:

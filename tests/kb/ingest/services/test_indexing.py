@@ -197,7 +197,7 @@ def test_the_sweep_finds_lost_documents_and_only_those(kb):
     assert sweep_lost_documents() == 2
 
 
-def test_an_edited_chunk_is_tokenised_and_embedded_anew(kb):
+def test_an_edited_chunk_is_tokenised_and_embedded_again(kb):
     chunk = make_document(kb, "旧的内容").chunks.get()
     before = (bytes(chunk.postings.get().terms), chunk.embeddings.get().vector)
     chunk_update(chunk, text="全新的说法", enabled=True)

@@ -201,7 +201,7 @@ def test_editing_a_chunk_that_was_replaced_says_that_it_is_gone():
         chunk_update(chunk, text="香蕉", enabled=True)
 
 
-def test_chunks_merged_while_their_document_is_cut_anew_stay_merged(monkeypatch):
+def test_chunks_merged_while_their_document_is_cut_again_stay_merged(monkeypatch):
     kb = make_kb()
     KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=20, chunk_overlap=0)
     document = add(kb, "第一条规定了苹果的办法。\n\n第二条规定了香蕉的办法。")

@@ -84,7 +84,7 @@ def test_processing_again_brings_no_deleted_document_back(document):
     assert not Document.objects.exists()
 
 
-def test_cutting_anew_skips_what_is_deleted_under_way(kb, document, monkeypatch):
+def test_cutting_again_skips_what_is_deleted_under_way(kb, document, monkeypatch):
     other = document_add(knowledge_base=kb, file=ContentFile(b"other"), name="o.txt", user=kb.owner)
     Document.objects.update(status=Document.Status.READY)
 

@@ -159,7 +159,7 @@ def test_bases_of_several_profiles_depend_on_the_default_one_too(kb):
 @pytest.mark.parametrize(
     "change", [("RERANKER_MODEL", "some/model"), ("LLM_BASE_URL", "http://localhost:1"), ("RETRIEVAL", {"rrf_k": 10})]
 )
-def test_another_environment_runs_the_search_anew(kb, settings, change):
+def test_another_environment_runs_the_search_again(kb, settings, change):
     assert is_served_again(kb)
     name, value = change
     setattr(settings, name, {**settings.RETRIEVAL, **value} if name == "RETRIEVAL" else value)

@@ -224,7 +224,7 @@ def test_a_page_is_read_once_and_before_the_transaction_begins(client, url, monk
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_took_so_long_that_another_began_anew_undoes_its_work(owner, kb):
+def test_who_took_so_long_that_another_began_again_undoes_its_work(owner, kb):
     asked = IdempotencyKey(user=owner, credential="", key="k", fingerprint="0" * 64)
 
     def work():

@@ -94,7 +94,7 @@ class TestBuilding:
 
         assert len(models[TARGET].embedded) == 3
 
-    def test_a_chunk_edited_after_it_was_embedded_is_embedded_anew(self, kb):
+    def test_a_chunk_edited_after_it_was_embedded_is_embedded_again(self, kb):
         moved(kb)
         chunk_update(Chunk.objects.get(position=1), text="xyxy", enabled=True)
         assert vectors(TARGET).count() == 2

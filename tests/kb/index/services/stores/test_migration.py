@@ -223,7 +223,7 @@ def test_what_is_left_of_a_deleted_base_waits_for_a_store_that_is_out(kb, chroma
     assert (waiting(), mirror("chroma").collections(kb_id)) == ([], set())
 
 
-def test_a_restored_installation_has_its_copies_filled_anew(kb, chroma):
+def test_a_restored_installation_has_its_copies_filled_again(kb, chroma):
     from kb.operations.services.backups.restore import _resume_jobs
 
     move(kb, "chroma")
@@ -336,7 +336,7 @@ def test_what_is_written_and_applied_while_a_copy_is_counted_does_not_fail_the_m
 
 
 @pytest.mark.usefixtures("busy")
-def test_what_is_written_and_applied_while_a_copy_is_counted_does_not_have_it_filled_anew(kb):
+def test_what_is_written_and_applied_while_a_copy_is_counted_does_not_have_it_filled_again(kb):
     from kb.tasks import check_stores
 
     use(kb, "chroma")
@@ -345,7 +345,7 @@ def test_what_is_written_and_applied_while_a_copy_is_counted_does_not_have_it_fi
     assert not StoreChange.objects.filter(chunk_id=None).exists()
 
 
-def test_another_language_has_the_texts_cut_anew(kb, milvus):
+def test_another_language_has_the_texts_cut_again(kb, milvus):
     from kb.content.services import knowledge_base_update
     from kb.index.mirrors.registry import MirroredKeywordStore
 
@@ -398,7 +398,7 @@ def test_a_reembedding_and_an_edit_reach_the_copy(kb, store, request, monkeypatc
 
 
 @pytest.mark.parametrize("store", ["milvus", "chroma"])
-def test_a_document_that_is_cut_anew_reaches_the_copy(kb, store, request):
+def test_a_document_that_is_cut_again_reaches_the_copy(kb, store, request):
     request.getfixturevalue(store)
     paragraphs = [f"第{number}条规定了事项{number * 37}的办法。" * 3 for number in range(4)]
     KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=400, chunk_overlap=0)

@@ -26,7 +26,7 @@ def test_neighbours_become_one_chunk_with_the_row_of_the_first(document):
     assert [chunk.position for chunk in chunks_of(document)] == [0, 1]
 
 
-def test_a_merged_chunk_is_indexed_anew_and_nothing_is_left_of_the_others(document):
+def test_a_merged_chunk_is_indexed_again_and_nothing_is_left_of_the_others(document):
     merge(document, 0, 1, 2)
 
     [merged] = chunks_of(document)

@@ -129,7 +129,7 @@ def test_a_divided_chunk_that_is_switched_off_stays_off(document):
     assert not any(SENTENCES[4] in chunk.text for chunk in after if chunk.enabled)
 
 
-def test_cutting_anew_twice_changes_nothing_more(document):
+def test_cutting_again_twice_changes_nothing_more(document):
     edit(document, 1, "编辑过的第二段，很短。")
     merge(document, 2, 3)
     first = [(chunk.pk, chunk.text) for chunk in again(document, chunk_size=70)]

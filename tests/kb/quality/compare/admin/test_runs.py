@@ -253,7 +253,7 @@ def test_while_they_run_the_page_shows_how_far_they_are(open_page, unfinished):
     assert page.has("cancel")
 
 
-def test_the_polled_part_loads_the_page_anew_once_both_have_ended(client, pair, unfinished):
+def test_the_polled_part_loads_the_page_again_once_both_have_ended(client, pair, unfinished):
     def poll(a, b):
         return client.get(f"{reverse('admin:compare_live')}?a={a.pk}&b={b.pk}")
 

@@ -46,7 +46,7 @@ def test_a_running_run_shows_counts_rate_and_time_left_and_polls(client, eval_se
     assert page.has("cancel")
 
 
-def test_a_page_is_loaded_anew_once_its_run_has_ended(client, eval_set):
+def test_a_page_is_loaded_again_once_its_run_has_ended(client, eval_set):
     run = done(eval_set)
 
     answer = client.get(url("live", run.pk))

@@ -236,7 +236,7 @@ def test_a_chunk_is_switched_on(ask, press, chunk):
     assert "lost at “Switched on”" in after.text("effect")
 
 
-def test_a_chunk_is_indexed_anew(ask, press, chunk):
+def test_a_chunk_is_indexed_again(ask, press, chunk):
     ChunkPostings.objects.filter(chunk=chunk).delete()
     chunk.embeddings.all().delete()
     before = ask(chunk, top_k=10)

@@ -74,7 +74,7 @@ def test_a_chunk_is_switched_on(chunk):
 
 
 @pytest.mark.parametrize("lost", [(ChunkPostings,), (ChunkEmbedding,), (ChunkPostings, ChunkEmbedding)])
-def test_a_chunk_is_indexed_anew(chunk, lost):
+def test_a_chunk_is_indexed_again(chunk, lost):
     for model in lost:
         model.objects.filter(chunk=chunk).delete()
     before = ask(chunk, overrides={"vector_top_k": 2, "bm25_top_k": 2})

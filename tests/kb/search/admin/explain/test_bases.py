@@ -51,7 +51,7 @@ def test_waiting_for_the_index_is_told_of_where_it_took_long(waited, words):
         assert tuple(index_notes({"waited_ms": waited})) == words
 
 
-def test_a_search_while_the_chunks_are_tokenised_anew_says_which_tokenizer_it_used(open_debug, handbook):
+def test_a_search_while_the_chunks_are_tokenised_again_says_which_tokenizer_it_used(open_debug, handbook):
     tokenizer_change(handbook, read_settings(engine="jieba", dictionary="", stop_words="flight", simplify=False))
 
     page = Page(open_debug(kb=handbook.pk, q="flight"))

@@ -141,7 +141,7 @@ class TestChanges:
 
 
 class TestChangesDuringARun:
-    def test_a_change_of_what_is_read_begins_anew(self, kb, web):
+    def test_a_change_of_what_is_read_begins_again(self, kb, web):
         web.pages |= {"/a": Page(article("A")), "/b": Page(article("B"))}
         source = create(kb, web, "page", "/a")
         before = Run.claim(source.pk)
