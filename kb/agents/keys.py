@@ -98,7 +98,7 @@ EXAMPLES = [
 
 class ApiKeyFilters(ListFilters):
     orders: ClassVar = ("-created", "created", "name", "-name")
-    key: ClassVar = "prefix"  # its id holds the hash of the secret
+    key: ClassVar[str] = "prefix"  # its id holds the hash of the secret
     q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
     scope = OneOf(ApiKey.Scope.values)
     revoked = Flag()

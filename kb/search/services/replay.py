@@ -124,7 +124,9 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
         )
         raise Rejected("query_not_kept", message)
     if "request" not in entry.trace:
-        message = _("The search was logged by an earlier release, which kept too little to replay it: start a new search.")
+        message = _(
+            "The search was logged by an earlier release, which kept too little to replay it: start a new search."
+        )
         raise Rejected("not_replayable", message)
     history = entry.history if principal.user.is_superuser or principal.user.pk == entry.user_id else []
     outcome = search(principal, _request(entry, history))

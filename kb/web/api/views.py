@@ -40,14 +40,14 @@ NO_PLACE = (None, None, False)
 class Cursors(BasePagination):
     """Pages of `{"next", "previous", "results"}`, by the `ordering` of the view; nothing is counted.
 
-    Rows that are equal in it stand in the order of their keys, in the same direction. A cursor is signed, and serves only
+    Rows that are equal in it stand in the order of the view's `order_key`, in the same direction. A cursor is signed, and serves only
     lists of the same rows in the same order.
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.request = request
         self.ordering: str = view.ordering
-        self.field = self.ordering.removeprefix("-")
+        self.field, self.key = self.ordering.removeprefix("-"), view.order_key
         self.salt = f"kb.web.api.lists:{queryset.model._meta.label_lower}"
         wanted = request.query_params.get(PAGE_SIZE, str(DEFAULT_PAGE_SIZE))
         if not (wanted.isascii() and wanted.isdigit() and len(wanted) < 10 and 0 < int(wanted) <= MOST_ROWS):
@@ -55,10 +55,10 @@ class Cursors(BasePagination):
         size = int(wanted)
         value, key, backwards = place = self._place(request.query_params.get(CURSOR))
         sign, side = ("-", "lt") if self.ordering.startswith("-") != backwards else ("", "gt")
-        rows = queryset.order_by(f"{sign}{self.field}", f"{sign}pk")
+        rows = queryset.order_by(f"{sign}{self.field}", f"{sign}{self.key}")
         is_first = place == NO_PLACE
         if not is_first:  # the first condition alone lets an index be used
-            tie = Q(**{self.field: value, f"pk__{side}": key})
+            tie = Q(**{self.field: value, f"{self.key}__{side}": key})
             rows = rows.filter(Q(**{f"{self.field}__{side}e": value}) & (Q(**{f"{self.field}__{side}": value}) | tie))
         found = list(rows[: size + 1])
         has_more = len(found) > size
@@ -111,13 +111,9 @@ class Cursors(BasePagination):
         return value, key, backwards
 
     def _link(self, row: Any, *, backwards: bool) -> str:
-        value = getattr(row, self.field)
-        place = [
-            self.ordering,
-            value if isinstance(value, int | str) else str(value),
-            row.pk if isinstance(row.pk, int) else str(row.pk),
-            backwards,
-        ]
+        values = (getattr(row, self.field), getattr(row, self.key))
+        shown = [value if isinstance(value, int | str) else str(value) for value in values]
+        place = [self.ordering, *shown, backwards]
         cursor = signing.dumps(place, salt=self.salt, compress=True)
         return replace_query_param(self.request.build_absolute_uri(), CURSOR, cursor)
 
@@ -213,9 +209,11 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
 
     Attributes:
         orders: what it may be sorted by, each with a leading - for the largest first; the first is the default. No row lacks it.
+        key: what rows that are equal in it are sorted by; unique, and no secret, since cursors hold it.
     """
 
     orders: ClassVar[tuple[str, ...]] = ("id",)
+    key: ClassVar[str] = "pk"
 
     @classmethod
     def parameters(cls) -> list[OpenApiParameter]:
@@ -310,7 +308,7 @@ class ApiView(APIView):
 class ApiViewSet(ApiView, GenericViewSet[Any]):
     """Views of rows. A handler finds its object before it looks at the request's fields, so that 404 comes first."""
 
-    ordering = "pk"
+    ordering, order_key = "pk", "pk"
     pagination_class: type[BasePagination] | None = Cursors
 
     def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
@@ -328,7 +326,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         given = filters(self.request.query_params, queryset=rows, request=self.request)
         if not given.is_valid():
             raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
-        self.ordering = ordering
+        self.ordering, self.order_key = ordering, filters.key
         return list(self.paginate_queryset(given.qs) or [])
 
     def page(

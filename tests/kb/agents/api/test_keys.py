@@ -1,6 +1,8 @@
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.core import signing
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
@@ -42,6 +44,19 @@ def test_a_new_key_works_and_its_secret_is_in_that_answer_only(client, client_wi
     shown = client.get(URL).content + client.get(f"{URL}{body['prefix']}/").content
     assert secret.partition(".")[2].encode() not in shown
     assert ApiKey.objects.get().hashed_key.encode() not in shown
+
+
+def test_a_cursor_holds_no_hash_of_a_secret(client, owner):
+    first, second = (factories.make_api_key(owner)[0] for _ in range(2))
+    page = client.get(URL, {"page_size": 1}).json()
+    (cursor,) = parse_qs(urlsplit(page["next"]).query)["cursor"]
+
+    place = signing.loads(cursor, salt="kb.web.api.lists:kb.apikey")
+
+    assert page["results"][0]["prefix"] in place
+    assert not any(key.hashed_key in str(place) for key in (first, second))
+    following = client.get(page["next"]).json()["results"]
+    assert {page["results"][0]["prefix"], following[0]["prefix"]} == {first.prefix, second.prefix}
 
 
 def test_a_key_reads_all_that_its_user_sees_unless_told_otherwise(client):
