@@ -1,4 +1,4 @@
-"""User dictionaries and stop words as people write them: one word a line."""
+"""User dictionaries and stop words as people write them, one word a line, and how words of several scripts are found."""
 
 import re
 import unicodedata

@@ -1,6 +1,6 @@
-"""The errors of the retrieval library; every message names its remedy.
+"""The errors of the retrieval library, whose messages name their remedy and are translated where they are shown.
 
-The keyword channel's packages, imported at their first use, with a remedy where one is missing.
+Also the keyword channel's packages, imported at their first use, with a remedy where one is missing.
 """
 
 import importlib

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,10 +90,24 @@ LEXICAL_SHARE = 0.5
 _MAY_NOT_KNOW = frozenset({"question"})
 
 
-# A knowledge base's chunk before its place among all is known; sorts as candidates do. In this order: minus the share of the
-# best score that the knowledge base's own fusion could have given with the channels that have answered, minus the fused
-# score, the place of the knowledge base, the chunk, the knowledge base, the agreement, ranks and scores.
-_Fused = tuple[float, float, int, int, int, float, dict[str, int], dict[str, float]]
+class _Fused(NamedTuple):
+    """A knowledge base's chunk before its place among all is known; sorts as candidates do.
+
+    Attributes:
+        behind: minus the share of the best score that the knowledge base's own fusion could have given with the channels
+            that have answered.
+        below: minus the fused score.
+        place: of the knowledge base.
+    """
+
+    behind: float
+    below: float
+    place: int
+    chunk_id: int
+    kb_id: int
+    agreement: float
+    ranks: dict[str, int]
+    scores: dict[str, float]
 
 
 def fuse(
@@ -154,7 +169,7 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
     kb_id, most, best = rankings[0].kb_id, most or 1.0, best or 1.0  # where all weights are 0, so are the scores
     own_best = {} if config.fusion == "weighted" else _best_elsewhere(rankings, config.rrf_k)
     return [
-        (
+        _Fused(
             -score / most,
             -score,
             place,

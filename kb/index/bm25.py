@@ -233,6 +233,10 @@ class BM25Store:
         """
         return RequestedIndex(self, self._key(kb_id, version, tokenizer_id))
 
+    def live(self, key: CacheKey) -> Answer | None:
+        """What this process holds of the version or a newer one."""
+        return self._cache.live(key)
+
     def start(self, key: CacheKey) -> Future[Answer]:
         return self._flights.join(key.lineage, partial(self._obtain, key))
 
@@ -349,7 +353,7 @@ class RequestedIndex:
         self._store = store
         self._key = key
         self._in_transaction = connection.in_atomic_block
-        self._answer = store._cache.live(key)
+        self._answer = store.live(key)
         self._flight = None if self._answer or self._in_transaction else store.start(key)
 
     def wait(self, deadline: float) -> LoadedIndex:
@@ -389,7 +393,7 @@ class RequestedIndex:
             if not answer.key.version or answer.key.serves(self._key):  # version 0: the knowledge base was deleted
                 break
             # That flight had started before this version was committed.
-            if newer := self._store._cache.live(self._key):
+            if newer := self._store.live(self._key):
                 return newer
             flight = self._store.start(self._key)
         return answer

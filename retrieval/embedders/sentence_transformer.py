@@ -1,6 +1,6 @@
 """Local models through sentence-transformers, loaded on first use and from local files only.
 
-Instructions that models want before a text although their configuration does not say so.
+It adds the instructions that models want before a text although their configuration does not say so.
 """
 
 import threading

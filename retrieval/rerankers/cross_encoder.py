@@ -1,6 +1,6 @@
-"""A local model that reads query and passage together, loaded on first use and from local files only.
+"""Models that read query and passage together: local ones, loaded on first use, and those of a `/rerank` server.
 
-The process's cross-encoders: one instance, and so one loaded model and one breaker, for each.
+A process has one instance, and so one loaded model and one breaker, for each local model.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """The MCP server behind a port: streamable HTTP at /mcp, and /health.
 
-The MCP server over standard input and output, as a child of the program that uses it.
+Also over standard input and output, as a child of the program that uses it.
 """
 
 import contextlib

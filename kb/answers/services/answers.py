@@ -1,4 +1,4 @@
-"""Answers to questions: search, prompt, the language model's text, and its citations checked."""
+"""Answers to questions (search, prompt, the language model's text, its citations checked) and conversations of them."""
 
 import dataclasses
 import time

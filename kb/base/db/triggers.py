@@ -7,7 +7,7 @@ take in is noted likewise.
 
 import pgtrigger
 
-# A statement that changes more chunks than this ends the log: reading them all would cost as much as building again.
+# A statement that changes more chunks than this ends the log: reading them all would cost as much as rebuilding.
 MAX_LOGGED_ROWS = 10_000
 
 _HIDE_VECTORS = """

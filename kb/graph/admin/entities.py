@@ -1,4 +1,4 @@
-"""Entities of the graph: their list, and their pages with a picture of what is known of them."""
+"""Entities of the graph: their list, their pages with a picture of their facts, and graphs from and to CSV files."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast

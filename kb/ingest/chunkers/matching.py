@@ -1,4 +1,4 @@
-"""Which texts of an earlier cut come back in a new one: whole, inside a larger one, in parts, or pinned as they were."""
+"""Which texts of an earlier cut come back in a new one: whole, in a larger one, in parts or pinned; hashes of texts."""
 
 import hashlib
 import re

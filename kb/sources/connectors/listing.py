@@ -1,4 +1,4 @@
-"""What every kind of source is: addresses one after the other, each with what is known of it beforehand."""
+"""What every kind of source is, addresses one after the other, and what a page or an entry of a feed holds."""
 
 import hashlib
 import re

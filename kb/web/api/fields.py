@@ -1,4 +1,4 @@
-"""Fields that take the JSON type they name and nothing that could be turned into it, and a serializer to match."""
+"""Strict fields and serializers, which take the JSON type they name only, and the responses of the published schema."""
 
 import functools
 from collections.abc import Mapping

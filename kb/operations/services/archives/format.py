@@ -206,7 +206,7 @@ TABLES: Final = (
 )
 TABLE: Final = {table.name: table for table in TABLES}
 
-# What is not written, and why: it is made again, belongs to the installation, or is of the moment.
+# What is not written, and why: it is rebuilt, belongs to the installation, or is of the moment.
 LEFT_OUT: Final[dict[type[Model], frozenset[str]]] = {
     KnowledgeBase: frozenset(
         {

@@ -1,6 +1,6 @@
-"""Lines of an archive as rows of the database: every field is checked as a form would, and what follows from it made again.
+"""Lines of an archive as rows of the database: every field is checked as a form would, and what follows from it is recomputed.
 
-A knowledge base's retrieval profiles in an installation where their names may be taken.
+Also a knowledge base's retrieval profiles in an installation where their names may be taken.
 """
 
 from collections.abc import Callable, Iterator, Mapping

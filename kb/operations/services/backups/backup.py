@@ -1,7 +1,4 @@
-"""Writes the whole installation into one file while it goes on working.
-
-PostgreSQL's own programs, which dump and restore a database.
-"""
+"""Writes the whole installation into one file while it goes on working, and the format of that file."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""What works, what is degraded, what is broken, and what to do about it. Nothing here changes anything, and no model is asked."""
+"""What works, what is degraded or broken, with remedies, and whether this process is ready; no model is asked."""
 
 import os
 import shutil

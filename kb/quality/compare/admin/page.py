@@ -1,4 +1,4 @@
-"""A/B: two profiles, or unsaved settings, side by side for one query, and started together on an evaluation set."""
+"""A/B: two profiles or unsaved settings side by side for one query, and two runs on one evaluation set."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

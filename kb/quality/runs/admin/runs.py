@@ -1,4 +1,4 @@
-"""Evaluation runs: their list, the page that starts one, one run's page, and what it measured of each query."""
+"""Evaluation runs: their list and pages, and the page that changes the embedding model of a knowledge base."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Evaluation runs that are kept: started by a curator, carried out by a worker, watched and cancelled meanwhile."""
+"""Evaluation runs: started by a curator, carried out by a worker, watched, cancelled; also of two embedding models."""
 
 import logging
 import time
