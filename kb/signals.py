@@ -16,7 +16,7 @@ from kb.base.db.transactions import after_commit
 from kb.base.models import Installation
 from kb.content.models import Chunk, Document, DuplicateScan
 from kb.content.signals import batch_waiting, chunks_replacing, documents_waiting, knowledge_base_deleting
-from kb.graph.services.facts import delete_graph_of, move_facts
+from kb.graph.services.entities import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
 from kb.index.models import Reembedding, StoreState
 from kb.index.services.reembedding import vectors_dropping

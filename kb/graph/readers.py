@@ -5,11 +5,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from django.db import connection
 
 from kb.access.models import Principal, visible_knowledge_bases
+from kb.base.db.transactions import fetch_all
 from kb.base.text import PREFIX_CHARACTERS, normalized_key
 from retrieval.characters import LATIN
 from retrieval.tokenize import normalize
@@ -31,11 +29,7 @@ class Span:
 
 
 class SearchedText:
-    """A text as names are looked for in it.
-
-    Attributes:
-        folded: the text in the form of the names' keys.
-    """
+    """A text as names are looked for in it: `folded` has the form of the names' keys."""
 
     def __init__(self, text: str) -> None:
         self._pieces = _CHARACTERS.findall(text)
@@ -105,15 +99,9 @@ ORDER BY concept.id, term.kind <> 'name', term.id
 """
 
 
-def _rows(statement: str, values: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        return list(cursor.fetchall())
-
-
 @dataclass(frozen=True, slots=True)
-class ConceptReader:
-    """Concepts of the knowledge bases that a principal may see."""
+class KnowledgeGraph:
+    """Concepts and facts of the knowledge bases that a principal may see."""
 
     principal: Principal
 
@@ -130,7 +118,7 @@ class ConceptReader:
         visible, values = scope
         concepts: dict[int, tuple[int, str]] = {}
         terms: dict[int, dict[str, str]] = defaultdict(dict)
-        for concept_id, kb_id, name, key, term in _rows(TERMS.format(visible=visible), [list(mentioned), *values]):
+        for concept_id, kb_id, name, key, term in fetch_all(TERMS.format(visible=visible), [list(mentioned), *values]):
             concepts[concept_id] = (kb_id, name)
             terms[concept_id][key] = term
         return tuple(
@@ -144,6 +132,20 @@ class ConceptReader:
             if concept_id in concepts
         )
 
+    def facts(self, kb_ids: Sequence[int], text: str, names: Sequence[str], limit: int) -> tuple[Fact, ...]:
+        """Facts of the entities that a text or the names name, by whichever of their names; the longest names first."""
+        scope = visible_knowledge_bases(self.principal)
+        if scope is None or not kb_ids or limit < 1:
+            return ()
+        keys = list(dict.fromkeys([*_entities(kb_ids, text), *filter(None, map(normalized_key, names))]))
+        if not keys:
+            return ()
+        visible, values = scope
+        kbs = list(kb_ids)
+        return tuple(
+            Fact(*row) for row in fetch_all(FACTS.format(visible=visible), [kbs, keys, kbs, keys, *values, limit])
+        )
+
 
 def _mentioned(kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, Span]:
     """Concepts with their first mentions, in the order of the knowledge bases, then of the text."""
@@ -151,7 +153,7 @@ def _mentioned(kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, Sp
     if not kb_ids or not prefixes:
         return {}
     concepts: dict[tuple[int, str], list[int]] = defaultdict(list)
-    named = _rows(NAMED.format(prefix=PREFIX_CHARACTERS), [list(kb_ids), prefixes, searched.folded])
+    named = fetch_all(NAMED.format(prefix=PREFIX_CHARACTERS), [list(kb_ids), prefixes, searched.folded])
     for kb_id, concept_id, key in named:
         concepts[kb_id, key].append(concept_id)
     mentioned: dict[int, Span] = {}
@@ -203,31 +205,11 @@ LIMIT %s
 """
 
 
-@dataclass(frozen=True, slots=True)
-class FactReader:
-    """Facts of the knowledge bases that a principal may see."""
-
-    principal: Principal
-
-    def facts(self, kb_ids: Sequence[int], text: str, names: Sequence[str], limit: int) -> tuple[Fact, ...]:
-        """Facts of the entities that a text or the names name, by whichever of their names; the longest names first."""
-        scope = visible_knowledge_bases(self.principal)
-        if scope is None or not kb_ids or limit < 1:
-            return ()
-        keys = list(dict.fromkeys([*_entities(kb_ids, text), *[key for key in map(normalized_key, names) if key]]))
-        if not keys:
-            return ()
-        visible, values = scope
-        kbs = list(kb_ids)
-        return tuple(Fact(*row) for row in _rows(FACTS.format(visible=visible), [kbs, keys, kbs, keys, *values, limit]))
-
-
 def _entities(kb_ids: Sequence[int], text: str) -> list[str]:
     """The keys of entities that stand in a text; what is visible of their facts the facts themselves are asked."""
     searched = SearchedText(text)
-    prefixes = searched.prefixes()
-    if not prefixes:
+    values = {"kbs": list(kb_ids), "prefixes": searched.prefixes(), "text": searched.folded}
+    if not values["prefixes"]:
         return []
-    values = {"kbs": list(kb_ids), "prefixes": prefixes, "text": searched.folded}
-    found = {key for (key,) in _rows(ENTITIES.format(prefix=PREFIX_CHARACTERS), values)}
-    return list(dict.fromkeys(span.key for span in searched.spans(found)))
+    found = {key for (key,) in fetch_all(ENTITIES.format(prefix=PREFIX_CHARACTERS), values)}
+    return [span.key for span in searched.spans(found)]

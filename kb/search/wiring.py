@@ -19,7 +19,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.db.transactions import ConnectionReturningExecutor
 from kb.base.net.settings import web_client
 from kb.content.models import Chunk
-from kb.graph.readers import ConceptReader, FactReader
+from kb.graph.readers import KnowledgeGraph
 from kb.index.bm25 import BM25Store
 from kb.index.filters import Filters, chunk_ids
 from kb.index.fulltext import PgTextStore
@@ -335,14 +335,14 @@ def build_pipeline(
         scopes=scopes,
         analyser=Analyser(
             tokenizers=tokenizers,
-            concepts=ConceptReader(principal) if with_concepts else None,
+            concepts=KnowledgeGraph(principal) if with_concepts else None,
             concept_kb_ids=with_concepts,
             rewriter=embedding_models.rewriter(),
         ),
         passages=PassageReader(principal),
         chain=RerankChain(links),
         executor=InlineExecutor() if connection.in_atomic_block else _channel_threads(),
-        facts=FactReader(principal) if with_facts else None,
+        facts=KnowledgeGraph(principal) if with_facts else None,
         fact_kb_ids=with_facts,
     )
     return Wiring(pipeline, common, config, tuple(vectors.values()), tuple(links))

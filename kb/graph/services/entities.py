@@ -1,51 +1,188 @@
-"""Entities, concepts and facts as curators write them, one at a time; an entity's facts are stated by its name."""
+"""Facts, each once and by the names of their entities; entities, concepts and facts as curators change them one at a time."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
-from django.db.models import QuerySet
+from django.db import transaction
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
+from msgspec import Struct
 
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import fetch_all, lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
-from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
-from kb.graph.services.facts import Rewriting, apply_rewriting, facts_with, plan_rewriting, rewrite_facts
+from kb.content.models import Chunk, Document
+from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact, Origin
 
 NAME_CHARACTERS = 200
 KIND_CHARACTERS = 80
 MAX_ALIASES = 50
+BATCH = 1_000
+# Which of two equal facts stays: what a person has stated outlasts what a model has found.
+_PRECEDENCE = {Origin.HAND: 0, Origin.IMPORT: 1, Origin.LLM: 2}
+
+Identity = tuple[str, str, str]
 
 
-def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
-    """Whether an entity, stored or not, could have these names.
+class Triple(Struct, frozen=True, array_like=True):
+    subject: str
+    predicate: str
+    object: str
 
-    Raises:
-        Rejected: as `entity_update`.
+    @property
+    def identity(self) -> Identity:
+        """What tells it from the other facts of its knowledge base."""
+        return normalized_key(self.subject), self.predicate, normalized_key(self.object)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What becomes of facts that are stated by the names of an entity.
+
+    Those `renamed` are stated by its name from now on, those `united` are then equal to the one whose id stands beside them,
+    and those that are `circular` would lead from the entity to itself, and go.
     """
+
+    renamed: Sequence[GraphFact]
+    united: Sequence[tuple[GraphFact, int]]
+    circular: Sequence[GraphFact]
+
+
+def facts_with(kb_id: int, keys: Collection[str]) -> QuerySet[GraphFact]:
+    """The facts of which an end is written as one of the keys."""
+    keys = list(keys)
+    return GraphFact.objects.filter(Q(subject_key__in=keys) | Q(object_key__in=keys), knowledge_base=kb_id)
+
+
+def by_entities(kb_id: int, triples: Sequence[Triple]) -> list[Triple]:
+    """The triples with the names of their entities in place of other names for them."""
+    keys = {key for triple in triples for key in (triple.identity[0], triple.identity[2])}
+    names = dict(EntityName.objects.filter(knowledge_base=kb_id, key__in=keys).values_list("key", "entity__name"))
+    return [
+        Triple(names.get(subject, triple.subject), predicate, names.get(object_, triple.object))
+        for triple in triples
+        for subject, predicate, object_ in [triple.identity]
+    ]
+
+
+def write_facts(kb_id: int, triples: Sequence[Triple], origin: Origin) -> dict[Identity, int]:
+    """Adds the facts that are not there, in a transaction that holds the knowledge base; the ids of all by their identity."""
+    unique = {triple.identity: triple for triple in triples}
+    rows = [
+        GraphFact(
+            knowledge_base_id=kb_id,
+            subject=triple.subject,
+            predicate=triple.predicate,
+            object=triple.object,
+            subject_key=subject_key,
+            object_key=object_key,
+            origin=origin,
+        )
+        for (subject_key, _predicate, object_key), triple in unique.items()
+    ]
+    GraphFact.objects.bulk_create(rows, ignore_conflicts=True, batch_size=BATCH)
+    return known_facts(kb_id, triples)
+
+
+def known_facts(kb_id: int, triples: Sequence[Triple]) -> dict[Identity, int]:
+    """The ids of those of the facts that the knowledge base holds, by their identity."""
+    wanted = {triple.identity for triple in triples}
+    rows = GraphFact.objects.filter(knowledge_base=kb_id, subject_key__in={identity[0] for identity in wanted})
+    return {
+        (subject, predicate, object_): pk
+        for subject, predicate, object_, pk in rows.values_list("subject_key", "predicate", "object_key", "pk")
+        if (subject, predicate, object_) in wanted
+    }
+
+
+def plan_rewriting(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
+    """What stating facts by an entity's name does, whichever of the keys they are stated by now."""
+    key = normalized_key(name)
+    keys = {*keys, key}
+    renamed, united, circular = [], [], []
+    held: dict[Identity, GraphFact] = {}
+    for fact in sorted(facts_with(kb_id, keys), key=lambda fact: (_PRECEDENCE[Origin(fact.origin)], fact.pk)):
+        before = (fact.subject, fact.object)
+        was_circular = fact.subject_key == fact.object_key
+        if fact.subject_key in keys:
+            fact.subject, fact.subject_key = name, key
+        if fact.object_key in keys:
+            fact.object, fact.object_key = name, key
+        if fact.subject_key == fact.object_key and not was_circular:
+            circular.append(fact)
+            continue
+        same = held.setdefault((fact.subject_key, fact.predicate, fact.object_key), fact)
+        if same is not fact:
+            united.append((fact, same.pk))
+        elif (fact.subject, fact.object) != before:
+            renamed.append(fact)
+    return Rewriting(renamed, united, circular)
+
+
+def rewrite_facts(kb_id: int, keys: Collection[str], name: str) -> None:
+    """As `plan_rewriting`, and does it; belongs inside a transaction that holds the knowledge base."""
+    apply_rewriting(plan_rewriting(kb_id, keys, name))
+
+
+def apply_rewriting(plan: Rewriting) -> None:
+    """Writes what was planned in the same transaction."""
+    kept_of = {fact.pk: kept for fact, kept in plan.united}
+    # What states a fact that is deleted states the one that it is united with.
+    moved = [
+        FactSource(fact_id=kept_of[source.fact_id], document_id=source.document_id, chunk_id=source.chunk_id)
+        for source in FactSource.objects.filter(fact__in=kept_of)
+    ]
+    FactSource.objects.bulk_create(moved, ignore_conflicts=True, batch_size=BATCH)
+    give_source_chunks({kept: fact.source_chunk_id for fact, kept in reversed(plan.united) if fact.source_chunk_id})
+    GraphFact.objects.filter(pk__in=[*kept_of, *(fact.pk for fact in plan.circular)]).delete()
+    # Each fact that stays has a place of its own, which none of the others has left to take another's.
+    GraphFact.objects.bulk_update(plan.renamed, ["subject", "object", "subject_key", "object_key"], batch_size=BATCH)
+
+
+def give_source_chunks(chunk_of: Mapping[int, int], **of_facts: Any) -> None:
+    """Gives facts, by their ids, the chunk that states them, where they have none yet; `of_facts` filters them."""
+    facts = list(GraphFact.objects.filter(pk__in=chunk_of, source_chunk=None, **of_facts))
+    for fact in facts:
+        fact.source_chunk_id = chunk_of[fact.pk]
+    GraphFact.objects.bulk_update(facts, ["source_chunk"], batch_size=BATCH)
+
+
+def move_facts(kept: Chunk, gone: Sequence[int]) -> None:
+    """Gives a chunk the facts of those that become part of it; a fact that several of them state has one source then."""
+    GraphFact.objects.filter(source_chunk__in=gone).update(source_chunk=kept)
+    sources = FactSource.objects.filter(chunk__in=gone)
+    stated = FactSource.objects.filter(chunk=kept).values("fact")
+    moved = sources.exclude(fact__in=stated).order_by("fact_id", "pk").distinct("fact_id")
+    FactSource.objects.filter(pk__in=list(moved.values_list("pk", flat=True))).update(chunk=kept)
+    FactSource.objects.filter(chunk__in=gone).delete()
+
+
+def delete_graph_of(kb: KnowledgeBase) -> None:
+    """Deletes a knowledge base's concepts and facts, none of which is loaded."""
+    for rows in (
+        Document.concepts.through.objects.filter(Q(concept__knowledge_base=kb) | Q(document__knowledge_base=kb)),
+        *(model.objects.filter(knowledge_base=kb) for model in (ConceptTerm, Concept, GraphFact)),
+    ):
+        rows._raw_delete(rows.db)
+
+
+# -- Entities, concepts and facts, one at a time ------------------------------------------------------------------------
+def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
+    """Raises Rejected, as `entity_update` does, where an entity, stored or not, could not have these names."""
     held = EntityName.objects.filter(entity=entity).count() if entity.pk else 0
     _refuse_taken(entity, _checked([name, *aliases], held=held))
 
 
 def entity_update(
-    entity: Entity,
-    *,
-    name: str | None = None,
-    aliases: Collection[str] | None = None,
-    **changes: Any,
+    entity: Entity, *, name: str | None = None, aliases: Collection[str] | None = None, **changes: Any
 ) -> Entity:
-    """Changes an entity, or stores a new one; a name that it was shown by stays one of its names.
+    """Changes an entity, or stores a new one, where the caller has checked that the user may.
 
-    Facts that are stated by one of its names are stated by the first from now on.
-
-    Args:
-        entity: the caller has checked that the user may write to its knowledge base.
-        name: the new one; None: as it is.
-        aliases: all of its other names; None: those it has.
-        changes: of its kind and description.
+    `aliases` are all of its other names, and the one that it was shown by stays among them; `changes` are of its kind and
+    description. Facts that are stated by one of its names are stated by the first from now on.
 
     Raises:
         ObjectDoesNotExist: it was deleted.
@@ -67,11 +204,7 @@ def entity_update(
 
 
 def plan_merge(kept: Entity, merged: Entity) -> Rewriting:
-    """What `entity_merge` will do to the facts of both.
-
-    Raises:
-        Rejected: they are one entity, or of two knowledge bases.
-    """
+    """What `entity_merge` will do to the facts of both; raises Rejected where they are one, or of two knowledge bases."""
     if kept.pk == merged.pk:
         raise Rejected("same_entity", _("An entity cannot be merged with itself: choose another one."))
     if kept.knowledge_base_id != merged.knowledge_base_id:
@@ -80,10 +213,9 @@ def plan_merge(kept: Entity, merged: Entity) -> Rewriting:
 
 
 def entity_merge(kept: Entity, merged: Entity) -> Rewriting:
-    """Makes two entities one: names move, facts are stated by the kept one's name, and equal facts become one.
+    """Makes two entities one: names move, facts are stated by the kept one's name, and equal ones become one.
 
-    Raises:
-        Rejected: as `plan_merge`.
+    Raises as `plan_merge`.
     """
     with transaction.atomic():
         _lock(kept)
@@ -99,11 +231,7 @@ def entity_merge(kept: Entity, merged: Entity) -> Rewriting:
 
 
 def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> Entity:
-    """Makes an entity of its own of one of the names; the facts that are chosen are stated by that name then.
-
-    Raises:
-        Rejected: it is no other name of the entity.
-    """
+    """Makes an entity of its own of one of the aliases, else Rejected; the chosen facts are stated by that name then."""
     key = normalized_key(alias)
     with transaction.atomic():
         _lock(entity)
@@ -127,10 +255,9 @@ def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> 
 
 
 def _checked(texts: Sequence[str], *, held: int = 0) -> list[str]:
-    """The names, each once, the first one first; of as many as are held already, a merge may have made too many.
+    """The names, each once, the first one first; raises Rejected.
 
-    Raises:
-        Rejected: one is blank or too long, or there are too many.
+    Those that are `held` already may be too many, since a merge may have made them so.
     """
     unique: dict[str, str] = {}
     for text in (text.strip() for text in texts):
@@ -153,11 +280,8 @@ def _checked(texts: Sequence[str], *, held: int = 0) -> list[str]:
 
 
 def _refuse_taken(entity: Entity, texts: Sequence[str]) -> None:
-    rows = EntityName.objects.filter(
-        knowledge_base=entity.knowledge_base_id, key__in=[normalized_key(text) for text in texts]
-    )
-    taken = rows.exclude(entity=entity.pk).select_related("entity").first()
-    if taken is not None:
+    rows = EntityName.objects.filter(knowledge_base=entity.knowledge_base_id, key__in=map(normalized_key, texts))
+    if taken := rows.exclude(entity=entity.pk).select_related("entity").first():
         raise Rejected(
             "name_taken",
             _("“%(name)s” is a name of the entity “%(entity)s” already: merge the two, or choose another name."),
@@ -196,11 +320,9 @@ WHERE name.entity_id = ANY(%s) GROUP BY name.entity_id
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an entity's facts.
+    """The other end of an entity's facts, whose predicates stand beside whether the entity is their subject.
 
-    Attributes:
-        entity_id: None where the text there is no entity's name.
-        relations: the predicates of the facts, each with whether the entity is its subject.
+    It has no `entity_id` where the text there is no entity's name.
     """
 
     name: str
@@ -210,9 +332,7 @@ class Neighbour:
 
 def fact_counts(entity_ids: Collection[int]) -> Mapping[int, int]:
     """How many facts name each of the entities; those that none names are left out."""
-    with connection.cursor() as cursor:
-        cursor.execute(COUNTS, [list(entity_ids)])
-        return dict(cursor.fetchall())
+    return dict(fetch_all(COUNTS, [list(entity_ids)]))
 
 
 def facts_of(entity: Entity) -> QuerySet[GraphFact]:
@@ -248,18 +368,14 @@ def concept_update(
     abbreviations: Sequence[str] | None = None,
     **changes: Any,
 ) -> Concept:
-    """Changes what is given of a concept, or stores a new one.
+    """Changes what is given of a concept, or stores a new one, where the caller has checked that the user may.
 
-    Args:
-        concept: the caller has checked that the user may write to its knowledge base.
-        synonyms: all of those that it is to have; None: as they are.
-        abbreviations: likewise.
-        changes: of name, description, and parent_id, that of the wider one.
+    `synonyms` and `abbreviations` are all that it is to have; `changes` are of name, description, and the wider one's parent_id.
 
     Raises:
         ObjectDoesNotExist: it was deleted.
-        Rejected: the name is blank or taken, the wider concept is none of the same knowledge base or narrower than this one,
-            or a word comes twice; nothing was changed.
+        Rejected: the name is blank or taken, the wider concept is of another knowledge base or narrower than this one, or a
+            word comes twice; nothing was changed.
     """
     with transaction.atomic():
         _lock(concept, **changes)
@@ -279,9 +395,8 @@ def _add_terms(concept: Concept, kind: ConceptTerm.Kind, texts: Sequence[str]) -
         if not key:
             raise Rejected("blank_name", _("A word for a concept needs visible characters."))
         if key in taken:
-            raise Rejected(
-                "term_known", _("“%(term)s” is a term of this concept already: leave one of the two out."), term=text
-            )
+            message = _("“%(term)s” is a term of this concept already: leave one of the two out.")
+            raise Rejected("term_known", message, term=text)
         taken.add(key)
         ConceptTerm(concept=concept, text=text, kind=kind).save()
 
@@ -307,9 +422,7 @@ def _check(concept: Concept) -> None:
 def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
     """Changes subject, predicate or object of a fact, or stores a new one.
 
-    Raises:
-        ObjectDoesNotExist: it was deleted.
-        Rejected: a part of it is blank, or it is known already; nothing was changed.
+    Raises ObjectDoesNotExist where it was deleted, and Rejected where a part of it is blank, or it is known already.
     """
     with transaction.atomic():
         _lock(fact, **changes)

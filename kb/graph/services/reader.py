@@ -16,7 +16,7 @@ from msgspec import Struct
 from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
-from kb.graph.services.facts import Triple
+from kb.graph.services.entities import Triple
 from retrieval.errors import GenerationFailed, message_of
 from retrieval.generation import OpenAIGenerator
 from retrieval.tokenize import normalize
@@ -104,29 +104,17 @@ class Found:
 
 
 def read_passage_answer(answer: str, passage: str) -> Found:
-    """What an answer says of a passage.
-
-    Raises:
-        UnusableAnswer: it is no JSON object of the schema's shape.
-    """
+    """What an answer says of a passage; raises UnusableAnswer where it is no JSON object of the schema's shape."""
     value = _object(answer)
-    entities, facts = (_items(value, name) for name in ("entities", "facts"))
-    text = folded(passage)
-    read_entities = [_entity(item, text) for item in entities[:MAX_ENTITIES]]
-    read_facts = [_fact(item, text) for item in facts[:MAX_FACTS]]
-    taken_entities = tuple(dict.fromkeys(entity for entity in read_entities if entity is not None))
-    taken_facts = tuple({fact.identity: fact for fact in read_facts if fact is not None}.values())
-    lost = sum(item is None for item in [*read_entities, *read_facts])
-    beyond = max(0, len(entities) - MAX_ENTITIES) + max(0, len(facts) - MAX_FACTS)
-    return Found(taken_entities, taken_facts, lost + beyond)
+    entities, facts, text = _items(value, "entities"), _items(value, "facts"), folded(passage)
+    named = [entity for item in entities[:MAX_ENTITIES] if (entity := _entity(item, text))]
+    stated = [fact for item in facts[:MAX_FACTS] if (fact := _fact(item, text))]
+    refused = len(entities) + len(facts) - len(named) - len(stated)
+    return Found(tuple(dict.fromkeys(named)), tuple({fact.identity: fact for fact in stated}.values()), refused)
 
 
 def read_concepts_answer(answer: str) -> tuple[FoundConcept, ...]:
-    """The concepts that an answer assigns to a document.
-
-    Raises:
-        UnusableAnswer: it is no JSON object of the schema's shape.
-    """
+    """The concepts that an answer assigns to a document; raises as `read_passage_answer`."""
     found: dict[str, FoundConcept] = {}
     for item in _items(_object(answer), "concepts"):
         if name := _text(item.get("name"), NAME_CHARACTERS):
@@ -165,22 +153,24 @@ def _items(value: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 def _entity(item: Mapping[str, Any], text: str) -> FoundEntity | None:
     name = _text(item.get("name"), NAME_CHARACTERS)
-    if not name or not _occurs_in(name, text):
+    if not _occurs_in(name, text):
         return None
     given = item.get("aliases")
     aliases = [_text(alias, NAME_CHARACTERS) for alias in (given if isinstance(given, list) else [])]
-    others = {normalized_key(alias): alias for alias in aliases if alias and _occurs_in(alias, text)}
+    others = {normalized_key(alias): alias for alias in aliases if _occurs_in(alias, text)}
     others.pop(normalized_key(name), None)
     return FoundEntity(name, _text(item.get("kind"), KIND_CHARACTERS), tuple(others.values())[:MAX_ALIASES])
 
 
 def _fact(item: Mapping[str, Any], text: str) -> Triple | None:
-    subject, object_ = _text(item.get("subject"), NAME_CHARACTERS), _text(item.get("object"), NAME_CHARACTERS)
-    predicate = _text(item.get("predicate"), PREDICATE_CHARACTERS)
-    triple = Triple(subject, predicate, object_)
-    if not (subject and predicate and object_) or triple.identity[0] == triple.identity[2]:
-        return None
-    return triple if _occurs_in(subject, text) and _occurs_in(object_, text) else None
+    triple = Triple(
+        _text(item.get("subject"), NAME_CHARACTERS),
+        _text(item.get("predicate"), PREDICATE_CHARACTERS),
+        _text(item.get("object"), NAME_CHARACTERS),
+    )
+    subject, predicate, object_ = triple.identity
+    is_whole = subject and predicate and object_ and subject != object_
+    return triple if is_whole and subject in text and object_ in text else None
 
 
 def _occurs_in(name: str, text: str) -> bool:
@@ -247,12 +237,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class GraphReader:
-    """A language model that reads passages in a language.
-
-    Attributes:
-        timeout_s: for one answer, the repair of it apart.
-        concurrency: how many are asked for at a time.
-    """
+    """A language model that reads passages in a language, so many at a time; `timeout_s` is for one answer, not its repair."""
 
     model: OpenAIGenerator
     language: str

@@ -21,9 +21,11 @@ from kb.base.shapes import AS_TEXT
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
-from kb.graph.services.entities import KIND_CHARACTERS, MAX_ALIASES, NAME_CHARACTERS
-from kb.graph.services.facts import (
+from kb.graph.services.entities import (
     BATCH,
+    KIND_CHARACTERS,
+    MAX_ALIASES,
+    NAME_CHARACTERS,
     Identity,
     Triple,
     by_entities,
@@ -93,11 +95,7 @@ _CHINESE = {
 
 
 def read_bytes(data: bytes) -> str:
-    """The text of a file in UTF-8, UTF-16 with a mark, or GB18030.
-
-    Raises:
-        Rejected: it is too large, or in another encoding.
-    """
+    """The text of a file in UTF-8, UTF-16 with a mark, or GB18030; of another encoding, or too large, it is Rejected."""
     if len(data) > MAX_BYTES:
         raise Rejected(
             "too_large", _("The file is larger than %(megabytes)d MB: split it."), megabytes=MAX_BYTES // 1024**2
@@ -111,20 +109,15 @@ def read_bytes(data: bytes) -> str:
 def read_table(text: str, table: Table) -> list[Row]:
     """The rows of a file whose first line names the columns, in English or Chinese; commas, semicolons or tabs part them.
 
-    Raises:
-        Rejected: a column is missing or not known, there are no rows or too many, or it is no CSV.
+    It is Rejected where a column is missing or not known, there are no rows or too many, or it is no CSV.
     """
     reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=text.partition("\n")[0].count), strict=True)
     try:
         columns = _columns(next(reader, []), table)
         rows = list(_rows(reader, columns))
     except csv.Error as error:
-        raise Rejected(
-            "no_csv",
-            _("Line %(line)d is no CSV (%(reason)s): check its quotation marks."),
-            line=reader.line_num,
-            reason=error,
-        ) from error
+        message = _("Line %(line)d is no CSV (%(reason)s): check its quotation marks.")
+        raise Rejected("no_csv", message, line=reader.line_num, reason=error) from error
     if not rows:
         raise Rejected("no_rows", _("The file has no rows below its header: add some."))
     return rows
@@ -403,26 +396,15 @@ class ImportPlan:
 
 
 def graph_import_plan(kb: KnowledgeBase, table: Table, text: str) -> ImportPlan:
-    """What importing a file would change; nothing is changed.
-
-    Raises:
-        Rejected: the file as a whole cannot be read.
-    """
+    """What importing a file would change; nothing is changed. One that cannot be read as a whole is Rejected."""
     rows, _apply = _PLANS[table](kb, read_table(text, table))
     return ImportPlan(table, rows)
 
 
 def graph_import(kb: KnowledgeBase, table: Table, text: str, *, skip_errors: bool = False) -> ImportPlan:
-    """Imports a file, all of it or nothing.
+    """Imports a file, all of it or nothing, where the caller has checked that the user may.
 
-    Args:
-        kb: the caller has checked that the user may write there.
-        table: what the file holds.
-        text: the file.
-        skip_errors: leave lines with errors out; else one such line refuses the file.
-
-    Raises:
-        Rejected: the file cannot be read, or has lines with errors.
+    `skip_errors` leaves lines with errors out; else one such line, as a file that cannot be read, is Rejected.
     """
     rows = read_table(text, table)
     with transaction.atomic():
@@ -430,10 +412,8 @@ def graph_import(kb: KnowledgeBase, table: Table, text: str, *, skip_errors: boo
         planned, apply = _PLANS[table](kb, rows)
         plan = ImportPlan(table, planned)
         if plan.errors and not skip_errors:
-            first = plan.errors[0]
-            raise Rejected(
-                "bad_lines", _("Line %(line)d: %(error)s Nothing was imported."), line=first.line, error=first.message
-            )
+            line, message = plan.errors[0].line, plan.errors[0].message
+            raise Rejected("bad_lines", _("Line %(line)d: %(error)s Nothing was imported."), line=line, error=message)
         apply()
     return plan
 

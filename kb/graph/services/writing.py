@@ -30,8 +30,15 @@ from kb.graph.models import (
     GraphReading,
     Origin,
 )
-from kb.graph.services.entities import MAX_ALIASES, fact_counts
-from kb.graph.services.facts import BATCH, by_entities, give_source_chunks, rewrite_facts, write_facts
+from kb.graph.services.entities import (
+    BATCH,
+    MAX_ALIASES,
+    by_entities,
+    fact_counts,
+    give_source_chunks,
+    rewrite_facts,
+    write_facts,
+)
 from kb.graph.services.reader import (
     VERSION,
     Found,
@@ -48,14 +55,10 @@ from retrieval.generation import OpenAIGenerator
 
 
 def write_found(document: Document, found: Mapping[str, Found]) -> int:
-    """Writes what the passages say in place of what they said; belongs inside a transaction that holds the knowledge base.
+    """Writes what the passages say in place of what they said; returns how many facts the document states then.
 
-    Args:
-        document: the document.
-        found: by the hashes of passages; those that were not read are not among them, and what they said stays.
-
-    Returns:
-        How many facts the document states.
+    `found` is by the hashes of passages; what those said that are not in it stays. Belongs inside a transaction that holds
+    the knowledge base.
     """
     kb_id = document.knowledge_base_id
     digests = {chunk.pk: passage_of(document, chunk).content_hash for chunk in readable_chunks(document)}
@@ -76,15 +79,12 @@ def write_found(document: Document, found: Mapping[str, Found]) -> int:
 
 
 def _write_sources(document: Document, wanted: set[tuple[int, int]], stale: set[int]) -> None:
-    """Sources by fact and chunk in place of those before, and deletes what nothing states any more.
+    """Sources, by the ids of fact and chunk, in place of those before; what nothing states any more is deleted.
 
-    Args:
-        document: whose sources they are.
-        wanted: the ids of facts and of the chunks that state them.
-        stale: chunks that were not read, whose sources stay.
+    `stale` chunks were not read, so that what they state stays.
     """
     held = {(source.fact_id, source.chunk_id): source for source in FactSource.objects.filter(document=document)}
-    gone = [source for key, source in held.items() if key not in wanted and (key[1] is None or key[1] not in stale)]
+    gone = [source for key, source in held.items() if key not in wanted and key[1] not in stale]
     new = sorted(wanted - held.keys())
     FactSource.objects.bulk_create(
         [FactSource(fact_id=fact_id, document=document, chunk_id=chunk_id) for fact_id, chunk_id in new],
@@ -129,12 +129,9 @@ MOST_NEW = 3
 
 
 def assign_concepts(document: Document, found: Sequence[FoundConcept], before: Collection[int]) -> list[int]:
-    """Gives a document its concepts, in place of those it was given so before; what a person has chosen stays.
+    """Gives a document its concepts in place of those it was given so `before`, and returns their ids.
 
-    Belongs inside a transaction that holds the knowledge base.
-
-    Returns:
-        The ids of the concepts that the document has through this.
+    What a person has chosen stays. Belongs inside a transaction that holds the knowledge base.
     """
     wanted = _concept_ids(document.knowledge_base_id, found)
     held = set(document.concepts.values_list("pk", flat=True))
@@ -197,10 +194,9 @@ def graph_request_if_wanted(document_id: int) -> bool:
 
 
 def graph_request_all(kb: KnowledgeBase) -> int:
-    """Asks for all documents of a knowledge base; passages that are as they were are not read again.
+    """Asks for all documents of a knowledge base, which a sweep hands out, and returns how many they are.
 
-    Returns:
-        How many were asked for; a sweep hands them out.
+    Passages that are as they were are not read again.
     """
     documents = Document.objects.filter(knowledge_base=kb, status=Document.Status.READY).order_by("pk")
     count = sum(1 for _asked in map(graph_request, documents.only("pk").iterator()))
@@ -211,8 +207,7 @@ def graph_request_all(kb: KnowledgeBase) -> int:
 def sweep_graph_requests() -> list[int]:
     """Asks for documents that were changed since they were read, and takes up what is due or was lost.
 
-    Returns:
-        The ids of documents that a task is to be sent for.
+    Returns the ids of the documents that a task is to be sent for.
     """
     asked = list(_unread().order_by("pk")[:SWEEP_LIMIT])
     for document in asked:
@@ -252,11 +247,7 @@ NOT_CONFIGURED = (
 
 
 def extract_document(document_id: int) -> bool:
-    """Reads a document that was asked for.
-
-    Returns:
-        Whether there is more of it to read, in another task.
-    """
+    """Reads a document that was asked for; whether there is more of it to read, in another task."""
     job = EXTRACTIONS.claim(Q(document=document_id))
     if job is None:
         return False

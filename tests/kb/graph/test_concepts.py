@@ -1,7 +1,7 @@
 import pytest
 from django.core.exceptions import ValidationError
 
-from kb.graph.readers import ConceptReader
+from kb.graph.readers import KnowledgeGraph
 from kb.models import Concept, ConceptTerm
 from tests.factories import make_kb, make_user, principal
 
@@ -16,7 +16,7 @@ def make_concept(kb, name, *synonyms, parent=None):
 
 
 def mentions(kb, text, *others):
-    return ConceptReader(principal(kb.owner)).mentions([kb.pk, *(each.pk for each in others)], text)
+    return KnowledgeGraph(principal(kb.owner)).mentions([kb.pk, *(each.pk for each in others)], text)
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def test_concepts_of_a_stranger_do_not_exist(kb):
     foreign = make_kb()
     make_concept(foreign, "模型")
 
-    assert ConceptReader(principal(kb.owner)).mentions([foreign.pk], "模型") == ()
+    assert KnowledgeGraph(principal(kb.owner)).mentions([foreign.pk], "模型") == ()
 
 
 def test_an_api_key_sees_the_concepts_of_its_knowledge_bases_only(kb):
     other = make_kb(kb.owner)
     for each in (kb, other):
         make_concept(each, "模型")
-    reader = ConceptReader(principal(kb.owner, kb_ids=frozenset([other.pk])))
+    reader = KnowledgeGraph(principal(kb.owner, kb_ids=frozenset([other.pk])))
 
     assert [each.kb_id for each in reader.mentions([kb.pk, other.pk], "模型")] == [other.pk]
 
@@ -89,7 +89,7 @@ def test_nobody_sees_concepts_without_an_account(kb):
     inactive = make_user()
     inactive.is_active = False
 
-    assert ConceptReader(principal(inactive)).mentions([kb.pk], "模型") == ()
+    assert KnowledgeGraph(principal(inactive)).mentions([kb.pk], "模型") == ()
 
 
 @pytest.mark.parametrize("text", ["", "无关", "?"])
@@ -103,14 +103,14 @@ def test_mentions_of_a_long_text_take_two_queries(kb, django_assert_num_queries)
     for n in range(20):
         make_concept(kb, f"概念{n}号", f"别名{n}号")
     text = "，".join(f"概念{n}号" for n in range(20)) + "无关的话" * 450
-    reader = ConceptReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
 
     with django_assert_num_queries(2):
         assert len(reader.mentions([kb.pk], text)) == 20
 
 
 def test_a_text_without_mentions_takes_one_query(kb, django_assert_num_queries):
-    reader = ConceptReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
 
     with django_assert_num_queries(1):
         assert reader.mentions([kb.pk], "智能温控器") == ()

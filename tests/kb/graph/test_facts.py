@@ -1,6 +1,6 @@
 import pytest
 
-from kb.graph.readers import FactReader
+from kb.graph.readers import KnowledgeGraph
 from kb.models import Chunk, Entity, EntityName, GraphFact
 from tests.factories import make_document, make_kb, principal
 
@@ -12,7 +12,7 @@ def make_fact(kb, subject, predicate="是", object="东西", **fields):  # noqa:
 
 
 def subjects(kb, text="", names=(), limit=50):
-    found = FactReader(principal(kb.owner)).facts([kb.pk], text, names, limit)
+    found = KnowledgeGraph(principal(kb.owner)).facts([kb.pk], text, names, limit)
     return [fact.subject for fact in found]
 
 
@@ -46,7 +46,7 @@ def test_facts_of_the_longest_name_come_first_then_the_oldest(kb):
     for subject, predicate in [("温控", "一"), ("智能温控器", "二"), ("智能温控器", "三")]:
         make_fact(kb, subject, predicate)
 
-    found = FactReader(principal(kb.owner)).facts([kb.pk], "智能温控器", (), 50)
+    found = KnowledgeGraph(principal(kb.owner)).facts([kb.pk], "智能温控器", (), 50)
 
     assert [fact.predicate for fact in found] == ["二", "三", "一"]
 
@@ -63,7 +63,7 @@ def test_a_fact_tells_its_chunk_until_that_is_deleted(kb):
     make_document(kb, "温控器的生产商是 Acme。")
     chunk = Chunk.objects.get()
     make_fact(kb, "温控器", source_chunk=chunk)
-    reader = FactReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
 
     assert [fact.chunk_id for fact in reader.facts([kb.pk], "温控器", (), 5)] == [chunk.pk]
     chunk.delete()
@@ -74,19 +74,19 @@ def test_facts_of_a_stranger_do_not_exist(kb):
     foreign = make_kb()
     make_fact(foreign, "温控器")
 
-    assert FactReader(principal(kb.owner)).facts([foreign.pk, kb.pk], "温控器", ["温控器"], 5) == ()
+    assert KnowledgeGraph(principal(kb.owner)).facts([foreign.pk, kb.pk], "温控器", ["温控器"], 5) == ()
 
 
 def test_a_long_text_takes_two_queries(kb, django_assert_num_queries):
     make_fact(kb, "温控器")
-    reader = FactReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
 
     with django_assert_num_queries(2):
         assert len(reader.facts([kb.pk], "无关的话" * 499 + "温控器", (), 5)) == 1
 
 
 def test_a_text_without_entities_takes_one_query(kb, django_assert_num_queries):
-    reader = FactReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
 
     with django_assert_num_queries(1):
         assert reader.facts([kb.pk], "温控器", (), 5) == ()
@@ -102,7 +102,7 @@ def make_entity(kb, name, *aliases):
 def test_a_query_that_names_an_alias_finds_the_facts_of_the_entity(kb, django_assert_num_queries):
     make_fact(kb, "国际商业机器公司", "总部", "阿蒙克")
     make_entity(kb, "国际商业机器公司", "IBM", "蓝色巨人")
-    reader = FactReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
 
     with django_assert_num_queries(2):
         found = reader.facts([kb.pk], "蓝色巨人的总部在哪里", (), 5)
@@ -123,7 +123,7 @@ def test_an_alias_counts_in_its_own_knowledge_base_only(kb):
     make_entity(kb, "国际商业机器公司", "IBM")
     make_fact(other, "国际商业机器公司", "总部", "阿蒙克")
 
-    found = FactReader(principal(kb.owner)).facts([kb.pk, other.pk], "IBM", (), 5)
+    found = KnowledgeGraph(principal(kb.owner)).facts([kb.pk, other.pk], "IBM", (), 5)
 
     assert found == ()
 
@@ -132,6 +132,6 @@ def test_a_fact_whose_two_ends_are_named_is_found_once_by_the_longer_name(kb):
     make_fact(kb, "温控", "一", "东西")
     make_fact(kb, "门", "二", "智能温控器")
 
-    found = FactReader(principal(kb.owner)).facts([kb.pk], "温控 门 智能温控器 东西", (), 5)
+    found = KnowledgeGraph(principal(kb.owner)).facts([kb.pk], "温控 门 智能温控器 东西", (), 5)
 
     assert [fact.predicate for fact in found] == ["二", "一"]

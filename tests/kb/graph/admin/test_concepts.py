@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.graph.readers import ConceptReader
+from kb.graph.readers import KnowledgeGraph
 from kb.models import Concept, ConceptTerm
 from tests.factories import make_kb, make_member, make_user, principal
 
@@ -58,7 +58,7 @@ def test_a_new_concept_is_found_by_its_name_and_its_synonyms(client, kb):
     assert response.status_code == 302
     concept = Concept.objects.get()
     assert terms_of(concept) == {("大语言模型", "name"), ("LLM", "abbreviation")}
-    (mention,) = ConceptReader(principal(kb.owner)).mentions([kb.pk], "llm 是什么")
+    (mention,) = KnowledgeGraph(principal(kb.owner)).mentions([kb.pk], "llm 是什么")
     assert mention.concept_id == concept.pk
 
 

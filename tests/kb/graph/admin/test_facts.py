@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.graph.readers import FactReader
+from kb.graph.readers import KnowledgeGraph
 from kb.models import GraphFact, Origin
 from tests.factories import make_kb, make_member, principal
 
@@ -34,13 +34,13 @@ def test_a_new_fact_is_found_for_its_entities(client, kb):
     values = form(knowledge_base=kb.pk, subject="Thermostat", object="ACME")
 
     assert client.post(reverse(ADD), values).status_code == 302
-    assert len(FactReader(principal(kb.owner)).facts([kb.pk], "who is acme?", (), 5)) == 1
+    assert len(KnowledgeGraph(principal(kb.owner)).facts([kb.pk], "who is acme?", (), 5)) == 1
 
 
 def test_a_changed_fact_is_found_by_its_new_entities_only(client, fact, kb):
     client.post(reverse(CHANGE, args=[fact.pk]), form(subject="门锁", object="Acme"))
 
-    reader = FactReader(principal(kb.owner))
+    reader = KnowledgeGraph(principal(kb.owner))
     assert len(reader.facts([kb.pk], "门锁", (), 5)) == 1
     assert reader.facts([kb.pk], "温控器", (), 5) == ()
 

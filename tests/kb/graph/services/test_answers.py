@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec import convert, to_builtins
 
-from kb.graph.services.facts import Triple
+from kb.graph.services.entities import Triple
 from kb.graph.services.reader import (
     MAX_FACTS,
     Found,
