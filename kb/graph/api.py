@@ -36,6 +36,7 @@ from kb.graph.services.tables import (
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer, answers, shape
 from kb.web.api.views import ApiViewSet, ListFilters, OneOf, Related, Text, Whole, one
 
+WRITE_PROBLEMS = (400, 403, 404, 413, 415)
 ORIGINS = ", ".join(Origin.values)
 COLUMNS_IN_WORDS = "; ".join(f"{table.value}: {', '.join(columns)}" for table, columns in COLUMNS.items())
 
@@ -125,7 +126,7 @@ class ConceptChangeSerializer(StrictSerializer):
 
 class GraphImportSerializer(StrictSerializer):
     table = serializers.ChoiceField(
-        [table.value for table in Table], help_text=f"What the file holds, and its columns: {COLUMNS_IN_WORDS}."
+        Table.values, help_text=f"What the file holds, and its columns: {COLUMNS_IN_WORDS}."
     )
     file = serializers.FileField(help_text="CSV in UTF-8 or GB18030.")
     dry_run = serializers.BooleanField(default=False, help_text="Only tell what would change.")
@@ -142,13 +143,8 @@ class ImportPlanSerializer(serializers.Serializer[Any]):
 class GraphViewSet(ApiViewSet):
     """Rows of knowledge bases' graphs: listed and added below their knowledge base, read and changed by their ids.
 
-    Attributes:
-        queryset: none of the rows, which says what they are.
-        row_class: the serializer of a row.
-        fields_class: the serializer of what a caller may give of a row.
-        filters: of the list.
-        related: what is read with the rows.
-        change: the service that writes a row, stored or new.
+    `queryset` holds none of them and says what they are, `row_class` shows one, `fields_class` is what a caller may give of
+    it, and `change` the service that writes it, stored or new.
     """
 
     queryset: Any
@@ -186,6 +182,36 @@ class GraphViewSet(ApiViewSet):
         return self.row_class(one(self.visible(), pk)).data
 
 
+def _documented(
+    plural: str, single: str, *, listed: str, deleted: str, changed: str | None = None
+) -> Callable[[type[GraphViewSet]], type[GraphViewSet]]:
+    """Describes the operations on rows, which are called `plural` and each of them `single`."""
+
+    def decorate(view: type[GraphViewSet]) -> type[GraphViewSet]:
+        row, given = view.row_class, view.fields_class
+        return extend_schema_view(
+            list=extend_schema(
+                operation_id=f"knowledge_base_{plural}",
+                summary=listed,
+                parameters=view.filters.parameters(),
+                responses=answers({200: row(many=True)}, 400, 404),
+            ),
+            create=extend_schema(
+                summary=f"Add {single}", request=given, responses=answers({201: row}, *WRITE_PROBLEMS)
+            ),
+            retrieve=extend_schema(summary=f"Read {single}", responses=answers({200: row}, 404)),
+            partial_update=extend_schema(
+                summary=f"Change {single}",
+                description=changed,
+                request=given,
+                responses=answers({200: row}, *WRITE_PROBLEMS),
+            ),
+            destroy=extend_schema(summary=deleted, responses=answers({204: None}, 403, 404)),
+        )(view)
+
+    return decorate
+
+
 class EntityFilters(ListFilters):
     orders: ClassVar = ("name", "-name", "id", "-id")
     q = Text(method="named", help_text="Stands in one of the names.")
@@ -196,35 +222,12 @@ class EntityFilters(ListFilters):
         return rows.filter(pk__in=EntityName.objects.filter(key__contains=normalized_key(value)).values("entity"))
 
 
-@extend_schema_view(
-    list=extend_schema(
-        operation_id="knowledge_base_entities",
-        summary="List the entities of a knowledge base's graph",
-        parameters=EntityFilters.parameters(),
-        responses=answers({200: EntitySerializer(many=True)}, 400, 404),
-    ),
-    create=extend_schema(
-        summary="Add an entity",
-        request=EntityChangeSerializer,
-        responses=answers({201: EntitySerializer}, 400, 403, 404, 413, 415),
-    ),
-    retrieve=extend_schema(summary="Read an entity", responses=answers({200: EntitySerializer}, 404)),
-    partial_update=extend_schema(
-        summary="Change an entity",
-        description="Facts that are stated by one of its names are stated by its name from then on.",
-        request=EntityChangeSerializer,
-        responses=answers({200: EntitySerializer}, 400, 403, 404, 413, 415),
-    ),
-    destroy=extend_schema(
-        summary="Delete an entity; the facts that name it stay", responses=answers({204: None}, 403, 404)
-    ),
-    merge=extend_schema(
-        operation_id="entity_merge",
-        summary="Make another entity a part of this one",
-        description="Its names move, and of facts that are then equal one stays.",
-        request=EntityMergeSerializer,
-        responses=answers({200: EntitySerializer}, 400, 403, 404, 413, 415),
-    ),
+@_documented(
+    "entities",
+    "an entity",
+    listed="List the entities of a knowledge base's graph",
+    changed="Facts that are stated by one of its names are stated by its name from then on.",
+    deleted="Delete an entity; the facts that name it stay",
 )
 class EntityViewSet(GraphViewSet):
     queryset = Entity.objects.none()
@@ -234,6 +237,13 @@ class EntityViewSet(GraphViewSet):
     filters = EntityFilters
     change = staticmethod(entity_update)
 
+    @extend_schema(
+        operation_id="entity_merge",
+        summary="Make another entity a part of this one",
+        description="Its names move, and of facts that are then equal one stays.",
+        request=EntityMergeSerializer,
+        responses=answers({200: EntitySerializer}, *WRITE_PROBLEMS),
+    )
     @action(detail=True, methods=["post"])
     def merge(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kept = self.editable(self.visible(), pk)
@@ -254,26 +264,7 @@ class FactFilters(ListFilters):
     origin = OneOf(Origin.values)
 
 
-@extend_schema_view(
-    list=extend_schema(
-        operation_id="knowledge_base_facts",
-        summary="List the facts of a knowledge base's graph",
-        parameters=FactFilters.parameters(),
-        responses=answers({200: GraphFactSerializer(many=True)}, 400, 404),
-    ),
-    create=extend_schema(
-        summary="Add a fact",
-        request=FactCreateSerializer,
-        responses=answers({201: GraphFactSerializer}, 400, 403, 404, 413, 415),
-    ),
-    retrieve=extend_schema(summary="Read a fact", responses=answers({200: GraphFactSerializer}, 404)),
-    partial_update=extend_schema(
-        summary="Change a fact",
-        request=FactCreateSerializer,
-        responses=answers({200: GraphFactSerializer}, 400, 403, 404, 413, 415),
-    ),
-    destroy=extend_schema(summary="Delete a fact", responses=answers({204: None}, 403, 404)),
-)
+@_documented("facts", "a fact", listed="List the facts of a knowledge base's graph", deleted="Delete a fact")
 class FactViewSet(GraphViewSet):
     queryset = GraphFact.objects.none()
     row_class = GraphFactSerializer
@@ -291,27 +282,11 @@ class ConceptFilters(ListFilters):
         return rows.filter(pk__in=rows.filter(terms__key__contains=normalized_key(value)).order_by().values("pk"))
 
 
-@extend_schema_view(
-    list=extend_schema(
-        operation_id="knowledge_base_concepts",
-        summary="List the concepts of a knowledge base",
-        parameters=ConceptFilters.parameters(),
-        responses=answers({200: ConceptSerializer(many=True)}, 400, 404),
-    ),
-    create=extend_schema(
-        summary="Add a concept",
-        request=ConceptChangeSerializer,
-        responses=answers({201: ConceptSerializer}, 400, 403, 404, 413, 415),
-    ),
-    retrieve=extend_schema(summary="Read a concept", responses=answers({200: ConceptSerializer}, 404)),
-    partial_update=extend_schema(
-        summary="Change a concept",
-        request=ConceptChangeSerializer,
-        responses=answers({200: ConceptSerializer}, 400, 403, 404, 413, 415),
-    ),
-    destroy=extend_schema(
-        summary="Delete a concept; those that are narrower stay", responses=answers({204: None}, 403, 404)
-    ),
+@_documented(
+    "concepts",
+    "a concept",
+    listed="List the concepts of a knowledge base",
+    deleted="Delete a concept; those that are narrower stay",
 )
 class ConceptViewSet(GraphViewSet):
     queryset = Concept.objects.none()
@@ -328,7 +303,7 @@ class ConceptViewSet(GraphViewSet):
         summary="Import entities, facts or concepts from a CSV file",
         description="Entities are known by their names and aliases; what the knowledge base holds already is added to.",
         request={"multipart/form-data": GraphImportSerializer},
-        responses=answers({200: ImportPlanSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({200: ImportPlanSerializer}, *WRITE_PROBLEMS),
     ),
 )
 class GraphImportViewSet(ApiViewSet):

@@ -60,30 +60,17 @@ from kb.web.admin.scoped import (
     row_ids,
 )
 
-TABLES = {
-    Table.ENTITIES: gettext_lazy("Entities"),
-    Table.FACTS: gettext_lazy("Graph facts"),
-    Table.CONCEPTS: gettext_lazy("Concepts"),
-}
 LISTS = {
     Table.ENTITIES: "admin:kb_entity_changelist",
     Table.FACTS: "admin:kb_graphfact_changelist",
     Table.CONCEPTS: "admin:kb_concept_changelist",
-}
-EFFECTS = {
-    Effect.NEW: gettext_lazy("new"),
-    Effect.CHANGED: gettext_lazy("changed"),
-    Effect.SAME: gettext_lazy("as it is"),
-    Effect.ERROR: gettext_lazy("error"),
 }
 ROWS_SHOWN = 100
 
 
 class GraphImportForm(IntoKnowledgeBaseForm):
     table = forms.ChoiceField(
-        label=gettext_lazy("What the file holds"),
-        choices=[(table.value, message) for table, message in TABLES.items()],
-        widget=UnfoldAdminSelectWidget,
+        label=gettext_lazy("What the file holds"), choices=Table.choices, widget=UnfoldAdminSelectWidget
     )
     file = forms.FileField(
         label=gettext_lazy("CSV file"),
@@ -120,8 +107,8 @@ class GraphImportView(IntoKnowledgeBaseView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            columns=[(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()],
-            tables=[(table.value, message) for table, message in TABLES.items()],
+            columns=[(table.label, ", ".join(names)) for table, names in COLUMNS.items()],
+            tables=Table.choices,
             visible=KnowledgeBase.objects.visible_to(principal(self.request)),
             has_knowledge_base=self.writable.exists(),
         )
@@ -140,15 +127,14 @@ class GraphImportView(IntoKnowledgeBaseView):
             form.add_error("file", str(error))
             return self.form_invalid(form)
         order = [Effect.ERROR, Effect.CHANGED, Effect.NEW, Effect.SAME]  # what has to be looked at comes first
-        rows = sorted(plan.rows, key=lambda row: (order.index(row.effect), row.line))[:ROWS_SHOWN]
         context = self.get_context_data(
             form=form,
             plan=plan,
             kb=kb,
             text=given["text"],
-            shown_rows=[{"row": row, "effect": EFFECTS[row.effect]} for row in rows],
-            counts=[(EFFECTS[effect], plan.counts[effect]) for effect in order],
-            not_shown=len(plan.rows) - len(rows),
+            shown_rows=sorted(plan.rows, key=lambda row: (order.index(row.effect), row.line))[:ROWS_SHOWN],
+            counts=[(effect.label, plan.counts[effect]) for effect in order],
+            not_shown=max(0, len(plan.rows) - ROWS_SHOWN),
             can_import=plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
         )
         return self.render_to_response(context)
@@ -158,7 +144,7 @@ def export_view(request: HttpRequest) -> StreamingHttpResponse:
     """A knowledge base's entities, facts or concepts as CSV; `kb` and `table` name what."""
     table = request.GET.get("table", "")
     kb = KnowledgeBase.objects.visible_to(principal(request)).filter(pk=row_id(request.GET.get("kb", ""))).first()
-    if kb is None or table not in list(Table):
+    if kb is None or table not in Table.values:
         raise Http404
     name = "".join("-" if character in '/\\:*?"<>|' else character for character in kb.name)
     response = StreamingHttpResponse(graph_export(kb, Table(table)), content_type="text/csv; charset=utf-8")
@@ -192,13 +178,10 @@ def _picture(entity: Entity, drawn: Sequence[Neighbour], shape: Shape) -> dict[s
     picture = draw(entity.name, texts, shape)
     for node, neighbour, (name, relations) in zip(picture["nodes"], drawn, texts, strict=True):
         query = urlencode({"q": name, "knowledge_base__id__exact": entity.knowledge_base_id})
-        node |= {
-            "is_entity": neighbour.entity_id is not None,
-            "description": f"{name}: {relations}",
-            "url": reverse("admin:kb_entity_change", args=[neighbour.entity_id])
-            if neighbour.entity_id
-            else f"{reverse('admin:kb_graphfact_changelist')}?{query}",
-        }
+        url = f"{reverse('admin:kb_graphfact_changelist')}?{query}"
+        if neighbour.entity_id:
+            url = reverse("admin:kb_entity_change", args=[neighbour.entity_id])
+        node |= {"is_entity": bool(neighbour.entity_id), "description": f"{name}: {relations}", "url": url}
     return picture
 
 

@@ -6,12 +6,11 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated
 
 from django.db import transaction
-from django.db.models import Q
-from django.utils.translation import gettext as _
+from django.db.models import Q, TextChoices
+from django.utils.translation import gettext as _, gettext_lazy
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
@@ -45,10 +44,10 @@ SEPARATOR = "|"
 _BETWEEN = re.compile(r"[|;；\uff5c]")
 
 
-class Table(StrEnum):
-    ENTITIES = "entities"
-    FACTS = "facts"
-    CONCEPTS = "concepts"
+class Table(TextChoices):
+    ENTITIES = "entities", gettext_lazy("Entities")
+    FACTS = "facts", gettext_lazy("Graph facts")
+    CONCEPTS = "concepts", gettext_lazy("Concepts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +145,11 @@ def _rows(reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[Row]:
             yield Row(reader.line_num, values)  # type: ignore[attr-defined]
 
 
-class Effect(StrEnum):
-    NEW = "new"
-    CHANGED = "changed"
-    SAME = "same"
-    ERROR = "error"
+class Effect(TextChoices):
+    NEW = "new", gettext_lazy("new")
+    CHANGED = "changed", gettext_lazy("changed")
+    SAME = "same", gettext_lazy("as it is")
+    ERROR = "error", gettext_lazy("error")
 
 
 @dataclass(frozen=True, slots=True)
