@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.parser.confinement import confine
@@ -24,10 +25,12 @@ from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Secti
 
 logger = logging.getLogger(__name__)
 
+_Read = TypeVar("_Read")
+
 _MIB: Final = 1024**2
 # Isolated mode ignores PYTHONPATH and the current directory, so the parent's import path is handed over.
 _BOOTSTRAP: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest.parser import {module}; {module}.child()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest.parser import sandbox; sandbox.{child}()"
 )
 # What a child may know of its parent's environment: where shared libraries lie, and no secret.
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -76,14 +79,6 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
-    """Whether a child of this host is refused the system calls that it must not make, and the files."""
-
-    calls: bool
-    files: bool
-
-
 def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
     """Parses a stored file under limits.
 
@@ -120,39 +115,39 @@ def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = Non
     return decode_answer(output)
 
 
-def confinement() -> Confinement:
-    """What holds a child here, tried by one; raises ParseError where none can run."""
+def confinement() -> tuple[bool, bool]:
+    """Whether a child of this host is refused the system calls that it must not make, and the files, as one has tried.
+
+    Raises:
+        ParseError: none can run.
+    """
     told = run_job("probe", Path(os.devnull), limits=DEFAULT_LIMITS)
-    return Confinement(calls=told["calls"] is True, files=told["files"] is True)
+    return told["calls"] is True, told["files"] is True
 
 
 @contextmanager
 def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
-    with (
-        path.open("rb") as file,
-        subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
-            child_command("sandbox", json.dumps(order)),
-            stdin=file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=child_environment(),
-            start_new_session=True,
-        ) as process,
-    ):
+    with path.open("rb") as file, _start("child", order, stdin=file, stderr=subprocess.PIPE) as process:
         try:
             yield process
         finally:
-            kill(process)
+            _kill(process)
 
 
-def child_command(module: str, order: str) -> list[str]:
-    """Of a child that runs `child()` of a module beside this one and finds its order in `sys.argv[2]`."""
-    bootstrap = _BOOTSTRAP.format(module=module)
-    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), order]
+def _start(child: str, order: Mapping[str, Any], **pipes: Any) -> subprocess.Popen[bytes]:
+    """Of a session of its own, which runs a function of this module that finds its order in `sys.argv[2]`."""
+    bootstrap = _BOOTSTRAP.format(child=child)
+    return subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
+        [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), json.dumps(order)],
+        stdout=subprocess.PIPE,
+        env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+        start_new_session=True,
+        **pipes,
+    )
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child that leads a session of its own, and whatever it has started."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child with whatever it has started."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.killpg(process.pid, signal.SIGKILL)
@@ -161,10 +156,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 def _import_path() -> list[str]:
     root = str(Path(__file__).resolve().parents[3])
     return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
-
-
-def child_environment() -> dict[str, str]:
-    return _ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
 
 
 def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, bytes, int]:
@@ -301,3 +292,133 @@ def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
         "sections": [[getattr(section, name) for name in Section.__slots__] for section in document.sections],
         "remarks": [(remark.code, dict(remark.params)) for remark in document.remarks],
     }
+
+
+FILES_A_CHILD: Final = 500
+PATIENCE_SECONDS: Final = 10.0
+"""So long the common child may take over a small file."""
+_LENGTH_BYTES: Final = 8
+
+
+class TooSlow(Exception):
+    """A file takes longer than others should wait for: parse it by itself."""
+
+
+class _Fault(Exception):
+    """The child did not do what it was asked."""
+
+
+class WarmParser:
+    """Runs jobs on small files under the limits of the sandbox, in a child that lives on from file to file.
+
+    The child begins with the first file. A file that fails after others is read once more in a child of its own, so that
+    what they have left behind is never blamed on it, and the common child is started again. A slow one is given up, since
+    the others wait for it. As a file may take its child over, files that must not know of each other need parsers of their
+    own.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._warm = replace(limits, seconds=min(limits.seconds, PATIENCE_SECONDS))
+        self._child: subprocess.Popen[bytes] | None = None
+        self._files = 0
+
+    def parse(self, path: Path, filename: str) -> ParsedDocument:
+        """As `parse_file`; raises as `run`."""
+        return self.run("parse", path, decode_document, filename=filename)
+
+    def run(self, job: str, path: Path, decode: Callable[[Any], _Read], **arguments: Any) -> _Read:
+        """As `run_job`, for a job that writes no files.
+
+        `decode` makes what is wanted of the child's answer, and raises ParseError where that has another shape.
+
+        Raises:
+            ParseError: the file cannot be read, or reading it broke a limit.
+            TooSlow: the limits would allow it more time than the others should wait.
+            OSError: there is no such file, or it may not be opened.
+        """
+        if path.stat().st_size <= self._limits.input_bytes:
+            try:
+                return decode(decode_answer(self._ask(job, path, arguments)))
+            except (ParseError, _Fault, TooSlow) as error:
+                was_alone = self._files == 1
+                self.close()
+                if isinstance(error, TooSlow) or (isinstance(error, ParseError) and was_alone):
+                    raise
+                logger.info("job %s of %r is run once more, by a child of its own: %s", job, arguments, error)
+        return decode(self._by_itself(job, path, arguments))
+
+    def _by_itself(self, job: str, path: Path, arguments: Mapping[str, Any]) -> Any:
+        try:
+            return run_job(job, path, limits=self._warm, **arguments)
+        except ParseError as error:
+            if error.code is ErrorCode.TIMEOUT and self._warm.seconds < self._limits.seconds:
+                raise TooSlow(f"{self._warm.seconds} seconds were not enough") from error
+            raise
+
+    def close(self) -> None:
+        child, self._child, self._files = self._child, None, 0
+        if child is not None:
+            with suppress(BrokenPipeError), child:
+                _kill(child)
+
+    def _ask(self, job: str, path: Path, arguments: Mapping[str, Any]) -> bytes:
+        if self._files >= FILES_A_CHILD:
+            self.close()
+        child = self._child
+        if child is None:
+            # Its errors are not read: a child of its own says what is wrong with a file
+            pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            child = self._child = _start("warm_child", asdict(self._warm), **pipes)
+            os.set_blocking(child.stdin.fileno(), False)  # type: ignore[union-attr]
+        self._files += 1
+        data = path.read_bytes()  # the child may open no file of ours
+        order = json.dumps({"job": job, "arguments": arguments, "bytes": len(data)}) + "\n"
+        deadline = time.monotonic() + self._warm.seconds
+        try:
+            self._send(child, order.encode() + data, deadline)
+        except BrokenPipeError as error:
+            raise _Fault("it had ended") from error
+        return self._receive(child, deadline)
+
+    def _send(self, child: subprocess.Popen[bytes], data: bytes, deadline: float) -> None:
+        """A child that does not read fills the pipe; nobody waits for it longer than for its answer."""
+        rest = memoryview(data)
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdin, selectors.EVENT_WRITE)  # type: ignore[arg-type]
+            while rest:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TooSlow(f"{self._warm.seconds} seconds were not enough")
+                rest = rest[os.write(child.stdin.fileno(), rest) :]  # type: ignore[union-attr]
+
+    def _receive(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
+        received, whole = bytearray(), _LENGTH_BYTES
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+            while len(received) < whole:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TooSlow(f"{self._warm.seconds} seconds were not enough")
+                data = os.read(child.stdout.fileno(), _READ_SIZE)  # type: ignore[union-attr]
+                if not data:
+                    raise _Fault("it ended")
+                received += data
+                if len(received) >= _LENGTH_BYTES:
+                    whole = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "big")
+                if whole > self._limits.output_bytes:
+                    raise _Fault("it answered too much")
+        if len(received) > whole:
+            raise _Fault("it said more than it was asked")
+        return bytes(received[_LENGTH_BYTES:])
+
+
+def warm_child() -> None:
+    """The child's whole life: limits, then orders on stdin, each a line and a file's bytes.
+
+    For each it answers with the answer's length and the answer.
+    """
+    answers = bind(Limits(**json.loads(sys.argv[2])))
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        told = answer(order["job"], BytesIO(sys.stdin.buffer.read(order["bytes"])), order["arguments"])
+        answers.write(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
+        answers.flush()

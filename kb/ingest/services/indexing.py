@@ -43,8 +43,7 @@ from kb.index.services.writing import (
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
-from kb.ingest.parser.sandbox import Limits, parse_file
-from kb.ingest.parser.warm_parser import TooSlow, WarmParser
+from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, DocumentJob, cuttable
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts

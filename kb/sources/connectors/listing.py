@@ -22,8 +22,7 @@ from kb.base.net.addresses import URL_CHARACTERS, port_of
 from kb.base.net.client import Deadline, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
-from kb.ingest.parser.sandbox import Limits, decode_document, run_job
-from kb.ingest.parser.warm_parser import TooSlow, WarmParser
+from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, decode_document, run_job
 
 MOST_PATTERNS: Final = 50
 # What the expressions of a source may take: a moment in all, and a little for every address.

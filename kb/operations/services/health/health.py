@@ -306,16 +306,16 @@ def data_directory() -> Finding:
 def parser_sandbox() -> Finding:
     """What a file could reach that takes its parser over."""
     try:
-        held = confinement()
+        holds_calls, holds_files = confinement()
     except ParseError as error:
         remedy = "read the log: no file can be parsed; libraries outside the folders of Python and the system cannot be loaded"
         return broken(f"the parser's process does not start: {error}", remedy)
     lacks = {}
-    if not held.calls:
+    if not holds_calls:
         lacks["a parser may open connections and send signals: seccomp is unavailable"] = (
             f"install libseccomp (`apt install libseccomp2`, which has {SECCOMP_LIBRARY}) on Linux"
         )
-    if not held.files:
+    if not holds_files:
         lacks["a parser may read this user's files: Landlock is unavailable"] = (
             "use Linux 5.13 or later with `landlock` in its `lsm=` list, and a container runtime that allows it"
         )

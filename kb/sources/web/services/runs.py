@@ -27,8 +27,7 @@ from kb.base.net.settings import web_client
 from kb.base.text import storable
 from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError
-from kb.ingest.parser.sandbox import Limits
-from kb.ingest.parser.warm_parser import WarmParser
+from kb.ingest.parser.sandbox import Limits, WarmParser
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import LeaseLost
 from kb.sources.connectors.kinds import ONE_SITE, listing_of

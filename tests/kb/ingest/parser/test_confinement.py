@@ -15,7 +15,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from kb.ingest.parser import confinement, sandbox, warm_parser
+from kb.ingest.parser import confinement, sandbox
 from kb.ingest.parser.parsed import ErrorCode, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file, run_job
 from tests.kb.ingest.parser import attacks
@@ -26,8 +26,8 @@ ROOT = Path(sandbox.__file__).parents[3]
 BOOTSTRAP = (
     "import json, sys, types; sys.path[:] = json.loads(sys.argv[1]); attack = types.ModuleType('attack'); "
     "exec({source}, attack.__dict__); sys.modules['attack'] = attack; "
-    "from kb.ingest.parser import confinement, sandbox, {{module}}; sandbox.JOBS['parse'] = 'attack.attack'; "
-    "{weakened}; {{module}}.child()"
+    "from kb.ingest.parser import confinement, sandbox; sandbox.JOBS['parse'] = 'attack.attack'; "
+    "{weakened}; sandbox.{{child}}()"
 )
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="seccomp and Landlock are Linux's")
 pytestmark = needs_linux
@@ -110,7 +110,7 @@ def test_a_child_that_is_taken_over_reaches_nothing(stored, target, monkeypatch)
 
 def test_a_child_of_many_files_that_is_taken_over_reaches_nothing(stored, target, monkeypatch):
     monkeypatch.setattr(sandbox, "_BOOTSTRAP", bootstrap())
-    with closing(warm_parser.WarmParser()) as parser:
+    with closing(sandbox.WarmParser()) as parser:
         told = sandbox.decode_answer(parser._ask("parse", stored, {"filename": json.dumps(target)}))
     assert len(told) > 70
     assert successes(told) == {}
@@ -172,7 +172,7 @@ def test_without_landlock_seccomp_keeps_sockets_processes_and_writing(stored, ta
 )
 def test_the_parent_learns_what_holds_its_children(monkeypatch, weakened, expected):
     monkeypatch.setattr(sandbox, "_BOOTSTRAP", bootstrap(weakened))
-    assert sandbox.confinement() == sandbox.Confinement(*expected)
+    assert sandbox.confinement() == expected
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from kb.ingest.parser import warm_parser as module
+from kb.ingest.parser import sandbox
 from kb.ingest.parser.parsed import ErrorCode, ParseError
-from kb.ingest.parser.sandbox import Limits, parse_file, run_job
-from kb.ingest.parser.warm_parser import TooSlow, WarmParser
+from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file, run_job
 
 
 @pytest.fixture
@@ -52,7 +51,7 @@ def test_a_file_that_cannot_be_read_ends_with_the_sandboxs_sentence_and_the_next
 
 
 def test_the_first_file_of_a_child_is_refused_without_another_child(stored, monkeypatch):
-    monkeypatch.setattr(module, "run_job", pytest.fail)
+    monkeypatch.setattr(sandbox, "run_job", pytest.fail)
     with closing(WarmParser()) as parser, pytest.raises(ParseError) as refused:
         parser.parse(stored("", "empty.txt"), "empty.txt")
     assert refused.value.code == "empty_file"
@@ -133,7 +132,7 @@ def test_where_the_full_limit_is_no_longer_a_slow_file_has_failed(stored):
 
 
 def test_what_earlier_files_have_left_of_the_memory_is_not_blamed_on_a_later_one(stored, monkeypatch):
-    monkeypatch.setattr(module, "FILES_A_CHILD", 2)
+    monkeypatch.setattr(sandbox, "FILES_A_CHILD", 2)
     path = stored("文", "a.txt")
     before = children()
     with closing(WarmParser()) as parser:

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from kb.base.errors import Rejected
 from kb.ingest.parser.parsed import ErrorCode
-from kb.ingest.parser.warm_parser import TooSlow
+from kb.ingest.parser.sandbox import TooSlow
 from kb.ingest.services import indexing
 from kb.ingest.services.batches import batch_cancel, batch_create, batch_pause
 from kb.ingest.services.documents import document_add

@@ -12,7 +12,6 @@ from config.celery import warn_of_an_open_sandbox
 from kb.base.findings import Finding, State
 from kb.index.services.tokenizing import read_settings, tokenizer_change
 from kb.ingest.parser.parsed import ErrorCode, ParseError
-from kb.ingest.parser.sandbox import Confinement
 from kb.ingest.services.batches import batch_resume
 from kb.ingest.services.documents import document_requeue
 from kb.models import Document, IngestBatch
@@ -234,9 +233,9 @@ def test_parsers_are_held_by_seccomp_and_landlock():
 @pytest.mark.parametrize(
     ("held", "named"),
     [
-        (Confinement(calls=False, files=True), "libseccomp2"),
-        (Confinement(calls=True, files=False), "lsm="),
-        (Confinement(calls=False, files=False), "libseccomp2"),
+        ((False, True), "libseccomp2"),
+        ((True, False), "lsm="),
+        ((False, False), "libseccomp2"),
     ],
 )
 def test_parsers_that_the_host_cannot_hold_are_degraded(monkeypatch, held, named):
@@ -263,6 +262,6 @@ def test_parsers_that_do_not_start_are_broken(monkeypatch):
 
 
 def test_a_worker_warns_of_an_open_sandbox(monkeypatch, caplog):
-    monkeypatch.setattr(health, "confinement", lambda: Confinement(calls=False, files=True))
+    monkeypatch.setattr(health, "confinement", lambda: (False, True))
     warn_of_an_open_sandbox()
     assert "libseccomp2" in caplog.text

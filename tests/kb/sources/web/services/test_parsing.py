@@ -7,8 +7,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from kb.ingest.parser import sandbox, warm_parser
-from kb.ingest.parser.warm_parser import WarmParser
+from kb.ingest.parser import sandbox
+from kb.ingest.parser.sandbox import WarmParser
 from kb.sources.connectors import listing
 from kb.sources.web.services import runs
 from kb.sources.web.services.sources import web_source_request
@@ -39,7 +39,7 @@ def started(monkeypatch):
         return real_job(*arguments, **keywords)
 
     monkeypatch.setattr(WarmParser, "_ask", ask)
-    for module in (listing, warm_parser):
+    for module in (listing, sandbox):
         monkeypatch.setattr(module, "run_job", own)
     yield seen
     assert children() == before
