@@ -6,9 +6,9 @@ from pathlib import PurePath
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import Case, IntegerField, QuerySet, Value, When
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.shortcuts import get_object_or_404, render
+from django.db.models import Case, QuerySet, When
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
 from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
@@ -18,7 +18,7 @@ from django.views.decorators.http import require_POST
 from kb.access.models import KnowledgeBase
 from kb.base.errors import AlreadyThere, Rejected
 from kb.content.models import Document, IngestBatch
-from kb.ingest.admin.documents import state_cell
+from kb.ingest.admin.documents import UploadedAdmin, state_cell
 from kb.ingest.services.batches import (
     batch_add,
     batch_cancel,
@@ -32,22 +32,17 @@ from kb.ingest.services.batches import (
     with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, row_id, signed_in
+from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, row_id, signed_in
 from kb.web.admin.site import brings_files
 
 SHOWN_DOCUMENTS = 20
 SHOWN_NOTES = 50
 # What a curator has to see first.
-URGENCY = Case(
-    When(status=Document.Status.FAILED, then=Value(0)),
-    When(status=Document.Status.PROCESSING, then=Value(1)),
-    default=Value(2),
-    output_field=IntegerField(),
-)
+URGENCY = Case(When(status=Document.Status.FAILED, then=0), When(status=Document.Status.PROCESSING, then=1), default=2)
 
 
 @admin.register(IngestBatch)
-class IngestBatchAdmin(ScopedModelAdmin):
+class IngestBatchAdmin(UploadedAdmin):
     list_display = ("name", "state", "knowledge_base", "created_by", "created_at")
     list_filter = (("knowledge_base", ScopedRelatedFilter),)
     list_select_related = ("knowledge_base", "created_by")
@@ -122,7 +117,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
                 "The table has described %(count)d document.", "The table has described %(count)d documents.", count
             )
             messages.success(request, message % {"count": count})
-        return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
+        return redirect("admin:kb_ingestbatch_change", batch.pk)
 
     # -- How far it is, and its buttons -------------------------------------------------------------------------------------
     def progress_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
@@ -131,7 +126,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
     def steer_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
         if steer := STEERING.get(request.POST.get("do", "")):
             steer(batch)
-        return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
+        return redirect("admin:kb_ingestbatch_change", batch.pk)
 
     def form_context(self, request: HttpRequest, row: IngestBatch) -> dict[str, Any]:
         own = {**self._progress_context(request, row), "show_save_and_add_another": False}
@@ -160,10 +155,6 @@ class IngestBatchAdmin(ScopedModelAdmin):
         }
 
     # -- Lists --------------------------------------------------------------------------------------------------------------
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
-        query = request.GET.urlencode()
-        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
-
     @column(gettext_lazy("progress"))
     def state(self, batch: Any) -> SafeString:
         failed = batch.progress.counts.get(Document.Status.FAILED, 0)

@@ -12,7 +12,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import URLPattern, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
@@ -215,7 +215,6 @@ class ChunkSplitView(ModelPage, TemplateView):
             **kwargs,
             chunk=self.chunk,
             pieces=[{"start": start, "text": text[start:end], "chosen": start in chosen} for start, end in bounds],
-            back_url=_chunk_url(self.chunk.pk),
         )
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
@@ -233,12 +232,8 @@ class ChunkSplitView(ModelPage, TemplateView):
                 message = _("The chunk has become %(count)d.") % {"count": len(parts)}
                 self.model_admin.log_change(request, parts[0], message)
                 messages.success(request, message)
-                return HttpResponseRedirect(_chunk_url(parts[0].pk))
+                return redirect("admin:kb_chunk_change", parts[0].pk)
         return self.render_to_response(self.get_context_data(error=error, chosen=chosen))
-
-
-def _chunk_url(chunk_id: int) -> str:
-    return reverse("admin:kb_chunk_change", args=[chunk_id])
 
 
 def _places(given: list[str], text: str) -> list[int]:
@@ -280,10 +275,6 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
         label=gettext_lazy("Questions"),
         help_text=gettext_lazy("Questions that this chunk answers, one a line: whoever asks alike finds it."),
     )
-
-    class Meta:
-        model = Chunk
-        fields = ("text", "keywords", "questions", "enabled")
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -392,7 +383,7 @@ class ChunkAdmin(ScopedModelAdmin):
         previous, following = neighbours_of(chunk)
         others = previous if request.POST.get("with") == "previous" else following
         merged = self._merged(request, chunk.document, [chunk.pk, *(other.pk for other in others)])
-        return HttpResponseRedirect(_chunk_url(merged.pk if merged else chunk.pk))
+        return redirect("admin:kb_chunk_change", (merged or chunk).pk)
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Chunk, form: Any, change: Any) -> None:

