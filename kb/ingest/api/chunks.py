@@ -245,7 +245,7 @@ class ChunkViewSet(ApiViewSet):
         request=ChunkMergeSerializer,
         examples=CHUNK_EXAMPLES["merge"],
         responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 413, 415),
-    ),
+    )
 )
 class ChunkMergeViewSet(ApiViewSet):
     @action(detail=True, methods=["post"])
@@ -263,7 +263,7 @@ class ChunkMergeViewSet(ApiViewSet):
         request=BulkChunksSerializer,
         examples=CHUNK_EXAMPLES["bulk"],
         responses=answers({200: BulkChangedSerializer}, 400, 403, 404, 413, 415),
-    ),
+    )
 )
 class BulkChunksViewSet(ApiViewSet):
     @action(detail=True, methods=["post"])

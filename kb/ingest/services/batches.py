@@ -71,11 +71,7 @@ def with_progress(batches: Iterable[Any]) -> list[Any]:
         Document.objects.filter(batch__in=batches)
         .order_by()
         .values("batch", "status", "stage")
-        .annotate(
-            documents=Count("pk"),
-            lately=Count("pk", filter=lately),
-            first=Min("updated_at", filter=lately),
-        )
+        .annotate(documents=Count("pk"), lately=Count("pk", filter=lately), first=Min("updated_at", filter=lately))
     )
     for batch in batches:
         batch.progress = _progress(batch, [row for row in rows if row["batch"] == batch.pk])
@@ -333,7 +329,12 @@ def expand_archive(job: DocumentJob) -> None:
         LeaseLost: the archive is no longer this worker's.
     """
     archive = job.document
-    batch = _batch_of(archive)
+    if archive.batch is None:  # it came alone
+        archive.batch = batch_create(
+            knowledge_base=archive.knowledge_base, name=archive.source, user=archive.created_by
+        )
+        Document.objects.filter(pk=archive.pk).update(batch=archive.batch)
+    batch = archive.batch
     with _folder(archive) as folder:
         with local_file(archive.file) as path:
             limits = ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
@@ -367,7 +368,10 @@ def expand_archive(job: DocumentJob) -> None:
             ]
             job.report(Document.Stage.PARSE, 100 * (start + len(members)) // len(unpacked.members))
     with transaction.atomic():
-        note(batch, notes)
+        row = IngestBatch.objects.select_for_update(no_key=True).get(pk=batch.pk)
+        row.notes = [*row.notes, *notes][:MOST_NOTES]
+        row.note_count = F("note_count") + len(notes)
+        row.save(update_fields=["notes", "note_count"])
         job.update()
         archive.delete()
 
@@ -378,24 +382,6 @@ def _folder(archive: Document) -> "tempfile.TemporaryDirectory[str]":
     for left in Path(settings.FILE_UPLOAD_TEMP_DIR).glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
     return tempfile.TemporaryDirectory(prefix=prefix, dir=settings.FILE_UPLOAD_TEMP_DIR)
-
-
-def note(batch: IngestBatch, notes: Sequence[dict[str, Any]]) -> None:
-    """Keeps with an upload which of its files became no document; belongs inside a transaction."""
-    row = IngestBatch.objects.select_for_update(no_key=True).get(pk=batch.pk)
-    row.notes = [*row.notes, *notes][:MOST_NOTES]
-    row.note_count = F("note_count") + len(notes)
-    row.save(update_fields=["notes", "note_count"])
-
-
-def _batch_of(archive: Document) -> IngestBatch:
-    """The archive's upload; one of its own where it came alone."""
-    if archive.batch is not None:
-        return archive.batch
-    batch = batch_create(knowledge_base=archive.knowledge_base, name=archive.source, user=archive.created_by)
-    Document.objects.filter(pk=archive.pk).update(batch=batch)
-    archive.batch = batch
-    return batch
 
 
 def _is_of(document: Document, archive: Document, name: str) -> bool:

@@ -178,13 +178,21 @@ def document_update(document: Document, **changes: Any) -> None:
     transaction that holds the document.
     """
     retitled = changes.get("title", document.title) != document.title
+    if retitled and document.status not in (Status.FAILED, Status.CANCELLED):
+        _wait(document, keep_chunks=document.keep_chunks or document.status == Status.READY, **changes)
+    else:
+        _save(document, **changes)
+
+
+def _save(document: Document, *changed: str, **changes: Any) -> None:
+    """Saves fields that have changed, or change now; all else may be another's by now."""
     for name, value in changes.items():
         setattr(document, name, value)
-    if retitled and document.status not in (Status.FAILED, Status.CANCELLED):
-        keep_chunks = document.keep_chunks or document.status == Status.READY
-        _wait(document, *changes, keep_chunks=keep_chunks)
-    else:
-        document.save(update_fields=[*changes, "updated_at"])
+    document.save(update_fields=[*changed, *changes, "updated_at"])
+
+
+def _wait(document: Document, *changed: str, keep_chunks: bool, **changes: Any) -> None:
+    _save(document, *changed, **changes, **waiting(), keep_chunks=keep_chunks or not document.file)
 
 
 def document_delete(document: Document) -> None:
@@ -245,15 +253,6 @@ def waiting() -> dict[str, Any]:
     }
 
 
-def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
-    """Saves what has changed and that the document waits; all else may be another's by now."""
-    document.keep_chunks = keep_chunks or not document.file
-    begun = waiting()
-    for name, value in begun.items():
-        setattr(document, name, value)
-    document.save(update_fields=[*changed, *begun, "keep_chunks", "updated_at"])
-
-
 def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
     """Gives a document another file, from which it is re-chunked; belongs inside a transaction that holds it.
 
@@ -272,9 +271,7 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
         document.file.save(source, file, save=False)
         if known_as:
             after_commit(document.file.storage.delete, known_as)
-    for attribute, value in changes.items():
-        setattr(document, attribute, value)
-    _wait(document, "sha256", "size", "source", "file", *changes, keep_chunks=False)
+    _wait(document, "sha256", "size", "source", "file", keep_chunks=False, **changes)
 
 
 @contextmanager

@@ -96,11 +96,7 @@ def duplicate_scan_run(kb_id: int) -> None:
     groups = look_for_duplicates(kb)
     kept = [{"chunk_ids": each.chunk_ids[:MOST_IN_GROUP], "similarity": each.similarity} for each in groups]
     DuplicateScan.objects.filter(pk=kb_id).update(
-        version=version,
-        groups=kept[:MOST_GROUPS],
-        group_count=len(groups),
-        found_at=timezone.now(),
-        asked_at=None,
+        version=version, groups=kept[:MOST_GROUPS], group_count=len(groups), found_at=timezone.now(), asked_at=None
     )
 
 

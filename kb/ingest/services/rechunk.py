@@ -187,11 +187,7 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
 
 
 def _pinned(
-    document: Document,
-    before: Sequence[Chunk],
-    cut: Sequence[str],
-    hashes: Sequence[str],
-    drafts: Sequence[ChunkDraft],
+    document: Document, before: Sequence[Chunk], cut: Sequence[str], hashes: Sequence[str], drafts: Sequence[ChunkDraft]
 ) -> Sequence[ChunkDraft]:
     """The drafts with the passages that a curator cut, and those that carry a curator's work which no draft would."""
     if not any(chunk.own_cut or is_touched(chunk) for chunk in before):
