@@ -87,11 +87,7 @@ class NearDuplicatesView(ModelPage, TemplateView):
 
     @cached_property
     def kb(self) -> KnowledgeBase | None:
-        """The chosen one, or the only one there is; None where it is still to be chosen.
-
-        Raises:
-            Http404: it does not exist for this user.
-        """
+        """The chosen one, or the only one there is; None: none is chosen yet. Http404: the user may not see it."""
         chosen = self.request.GET.get("kb")
         if not chosen:
             return self.bases[0] if len(self.bases) == 1 else None

@@ -206,11 +206,7 @@ class DocumentFilters(Created, ListFilters):
     ),
 )
 class KnowledgeBaseDocumentViewSet(DescribesDocuments):
-    """Documents of one knowledge base.
-
-    Attributes:
-        read_url: returns what `document_add` takes of the page at an address; the URL configuration sets it.
-    """
+    """Its URL sets `read_url`, which returns what `document_add` takes of the page at an address."""
 
     rate_limit_kind = UPLOAD
     parser_classes = [ShallowJSONParser, MultiPartParser]

@@ -32,11 +32,7 @@ MIN_SHARED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Texts after one another, without white space.
-
-    Attributes:
-        spans: from where to where each of them stands; neighbours that share an overlap share its place.
-    """
+    """Texts after one another, without white space; neighbours that share an overlap share its place in `spans`."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
@@ -178,12 +174,9 @@ def _moved(changes: Sequence[tuple[bool, int, int, int, int]], place: int) -> in
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A passage that is to stay one.
+    """A passage that is to stay one: its text, as it was cut, and where it began in the former stream of chunks.
 
-    Attributes:
-        text: as it was cut from the document.
-        start: where in the former stream of chunks.
-        always: whether it stays one wherever new chunks begin and end; else only where one of them would divide it.
+    With `always` it stays one wherever new chunks begin and end; else only where one of them would divide it.
     """
 
     text: str

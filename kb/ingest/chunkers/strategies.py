@@ -40,17 +40,11 @@ def approximate_token_ends(text: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSettings:
-    """How a document is cut.
+    """How a document is cut; sizes are in units, and the strategy "tokens" counts tokens whatever the unit is.
 
-    Attributes:
-        size: the longest chunk, in units.
-        overlap: how much of the end of a chunk may open the next, in units; only whole sentences are repeated, except by
-            the strategy "tokens".
-        unit: what the sizes count; "tokens" cuts by tokens whatever it says.
-        count_tokens: a tokenizer's count; without one tokens are approximated.
-        token_ends: where each token of a text ends, by the same tokenizer.
-        strategy: a key of `CHUNKERS`.
-        parent_size: the longest passage that is returned in place of its chunks, in units.
+    The end of a chunk opens the next by at most `overlap`, in whole sentences, but for "tokens". Without `count_tokens`
+    and `token_ends`, which says where each token of a text ends, tokens are approximated. `parent_size` bounds the
+    passage that is returned in place of its chunks.
     """
 
     size: int = 500
@@ -114,9 +108,7 @@ class ParentDraft:
 class ChunkDraft:
     """A chunk before it is stored; position counts from 0 within the document.
 
-    Attributes:
-        parent: what is returned in its place; None: itself.
-        questions: that the document itself asks, and this chunk answers.
+    `parent` is returned in its place; `questions` are those of the document itself that it answers.
     """
 
     text: str
@@ -136,11 +128,7 @@ Piece = tuple[str, int | None, tuple[str, ...], ParentDraft | None, tuple[str, .
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """All that stands under one heading, over all of its pages.
-
-    Attributes:
-        starts: where the text of each page begins, ascending.
-    """
+    """All that stands under one heading, and where the text of each of its pages begins, ascending."""
 
     text: str
     heading_path: tuple[str, ...]

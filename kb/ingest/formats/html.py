@@ -53,11 +53,7 @@ def read(data: bytes) -> ParsedDocument:
 
 
 def parse_tree(text: str) -> Element | None:
-    """The document's tree, or None where there is none.
-
-    Raises:
-        ParseError: elements nest beyond what the parser keeps; it would drop the rest in silence.
-    """
+    """The document's tree, if any; ParseError where elements nest beyond what the parser would keep."""
     # huge_tree lifts the limit of nesting from 256 to 2,048.
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True)
     try:
@@ -115,9 +111,7 @@ def _heading_level(element: Element) -> int:
 def outline(tree: Element, *, hides: bool = True) -> Outline:
     """Walks the tree without recursion, as a page may nest 2,048 deep.
 
-    Args:
-        tree: of a page, or of the content that trafilatura has found in one.
-        hides: whether some of its elements hold no visible text, as those of pages do.
+    With `hides`, as in a page, some elements hold no visible text; in content that trafilatura has found none does.
     """
     writer = _Writer()
     walker = etree.iterwalk(tree, events=("start", "end"))

@@ -55,14 +55,8 @@ def checked_package(
 ) -> Iterator[zipfile.ZipFile]:
     """Judges the archive by its directory, which bounds what is unpacked later, and each XML part by its bytes.
 
-    Args:
-        data: the whole file.
-        name: of its format, for the sentences.
-        failures: what the format's library raises for a damaged file, beside `DAMAGE`.
-        is_book: its parts may name a document type, as pages do, and none of them is a program of Office.
-
-    Yields:
-        The archive, to be read inside the block.
+    `failures` are what the format's library raises for a damaged file, beside `DAMAGE`. Parts of a book may name a
+    document type, as pages do, and none of them is a program of Office.
 
     Raises:
         ParseError: it would unpack to too much, is damaged or protected, holds programs, or declares XML entities.
@@ -99,10 +93,6 @@ def is_xml(entry: zipfile.ZipInfo) -> bool:
 
 
 def parse_xml(data: bytes) -> Element:
-    """The root of a small part; no entity is expanded and nothing is fetched.
-
-    Raises:
-        etree.XMLSyntaxError: it is not XML.
-    """
+    """The root of a small part; no entity is expanded and nothing is fetched. XMLSyntaxError: it is not XML."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
     return etree.fromstring(data, parser=parser)

@@ -1,7 +1,4 @@
-"""PDF by PDFium: a section a page, or a bookmark on it, with lines joined into paragraphs.
-
-The text of scanned pages is recognised by RapidOCR, where it is installed.
-"""
+"""PDF by PDFium: a section a page, or a bookmark on it, in paragraphs; RapidOCR, if installed, reads scanned pages."""
 
 import ctypes
 import importlib.util
@@ -52,8 +49,7 @@ class Bookmarks:
     def split(self, lines: Sequence[Line], page: int) -> Iterator[tuple[Path, Sequence[Line], Sequence[Line]]]:
         """The lines of a page under each heading: a bookmark begins where its words stand, else with the page.
 
-        Yields:
-            The path, the lines of its heading if they are on the page, and the lines below.
+        Yields the path, the lines of its heading if they are on the page, and the lines below.
         """
         earlier = bisect_left(self._pages, page)
         path, heading, start = (self._on_page[self._pages[earlier - 1]][-1] if earlier else ()), range(0), 0

@@ -65,14 +65,9 @@ def _line(line: str, number: int) -> Section:
 
 
 def sections(rows: Iterable[Row], heading_path: tuple[str, ...] = ()) -> Iterator[Section]:
-    """A section a record; a table whose header names questions and answers gives pairs.
+    """A section a record; a table whose header names questions and answers gives pairs. Rows without text are left out.
 
-    Args:
-        rows: the table from the top; rows without text are left out.
-        heading_path: of every section.
-
-    Raises:
-        ParseError: a row has more values than MAX_COLUMNS.
+    Raises ParseError where a row has more values than MAX_COLUMNS.
     """
     filled = filter(any, map(_cells, rows))
     first = list(islice(filled, _HEADER_WITHIN))

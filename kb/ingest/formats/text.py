@@ -34,14 +34,9 @@ def is_binary(data: bytes) -> bool:
 
 
 def decode(data: bytes, declared: str = "") -> str:
-    """Decodes by byte order mark, then as UTF-8, then as declared, then as GB18030 (so GBK and GB2312).
+    """Decodes by byte order mark, then as UTF-8, then as the page declares, then as GB18030 (so GBK and GB2312).
 
-    Args:
-        data: the whole file.
-        declared: the encoding a page names in its meta element; used only if the bytes are not UTF-8.
-
-    Raises:
-        ParseError: no encoding fits, or GB18030 fits by accident only.
+    Raises ParseError where no encoding fits, or GB18030 by accident only.
     """
     if encoding := UTF16_MARKS.get(data[:2]):
         return _strict(data[2:], encoding)

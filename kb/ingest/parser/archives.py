@@ -28,12 +28,9 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, Runtim
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """What one archive may hold.
+    """What one archive may hold: files, folders and litter aside, and their bytes, unpacked.
 
-    Attributes:
-        files: how many, folders and litter aside.
-        file_bytes: of one file, unpacked; a larger one is skipped.
-        total_bytes: of all files, unpacked.
+    A file of more than `file_bytes` is skipped.
     """
 
     files: int = 10_000
@@ -63,11 +60,9 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
     """Unpacks a ZIP archive in a child process into an empty folder, which the caller deletes, also after an error.
 
     The files get numbers for names, so that no name of the archive reaches the file system. Files that no reader is
-    named for, too large ones and archives inside the archive are skipped and reported.
-
-    Raises:
-        ParseError: the archive is damaged, protected, empty or too large, or a path in it leads outside.
-        OSError: the archive or the folder is not there.
+    named for, too large ones and archives inside the archive are skipped and reported. Raises ParseError where the
+    archive is damaged, protected, empty or too large, or a path in it leads outside; OSError where archive or folder is
+    not there.
     """
     sandbox = Limits(
         memory_bytes=limits.memory_bytes,

@@ -92,7 +92,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 def hide_from_siblings() -> None:
-    """Keeps this process's memory and environment from other processes of the same user, which may be a parser's child.
+    """Keeps this process's memory and environment from other processes of the same user, so from parsers' children.
 
     Root reads them all the same, and so does nobody after `exec`.
     """

@@ -1,7 +1,7 @@
 """Turns an uploaded file into text by what its bytes are, or says in one sentence why it cannot.
 
-A file's name only chooses between kinds of plain text. Nothing here imports Django: the sandbox child that runs it starts
-in a fraction of a second.
+A name only chooses between kinds of plain text. Without Django the child that runs this starts in a fraction of a
+second.
 """
 
 import io
@@ -96,11 +96,7 @@ _NO_TEXT = frozenset({ErrorCode.BINARY_CONTENT, ErrorCode.UNDECODABLE, ErrorCode
 
 
 def parse(data: bytes, filename: str) -> ParsedDocument:
-    """Reads a file's text, headings and pages, as what its bytes are, whatever its name says.
-
-    Raises:
-        ParseError: the file is empty, damaged, protected, or of a type without a reader.
-    """
+    """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown."""
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:
@@ -130,14 +126,9 @@ def _one_line(text: str) -> str:
 
 
 def detect_readable(data: bytes, extension: str) -> str:
-    """The type of a file that a reader exists for, as a key of READERS.
+    """The type of a file that a reader exists for, as a key of READERS; an extension is in small letters, with the dot.
 
-    Args:
-        data: the whole file.
-        extension: in small letters and with the dot; believed only among kinds of plain text.
-
-    Raises:
-        ParseError: the file is empty, protected, cut off, or of a type that is not read.
+    Raises ParseError where the file is empty, protected, cut off, or of a type that is not read.
     """
     if not data.strip():
         raise ParseError(ErrorCode.EMPTY_FILE)

@@ -123,12 +123,9 @@ MESSAGES: Final[Mapping[str, str]] = {
 
 
 class ParseError(Exception):
-    """Why a file could not be read, as a sentence for the person who uploaded it.
+    """Why a file could not be read, as an English sentence for the person who uploaded it.
 
-    Attributes:
-        code: stable identifier, the key of MESSAGES.
-        params: the values of the template's fields, for a translated template.
-        message: the English sentence.
+    The code is a key of MESSAGES, and the params are the values of its fields, for a translated sentence.
     """
 
     def __init__(self, code: ErrorCode, **params: str | int) -> None:
@@ -148,14 +145,9 @@ class SectionKind(StrEnum):
 class Section:
     """Text under one heading, one page, one record of a table, or one pair of question and answer.
 
-    Attributes:
-        text: all of it, so that a reader who knows no kinds misses nothing; of a pair: question and answer.
-        page: counts from 1; None where a format has no pages.
-        heading_path: the headings above, the highest first; of a record: its sheet.
-        kind: what it is; a record and a pair are whole, and better not joined with their neighbours.
-        question: of a pair, else empty.
-        answer: of a pair, else empty.
-        alternatives: other wordings of the question.
+    The text is all of it, so that a reader who knows no kinds misses nothing. Pages count from 1. The headings above
+    are the highest first; of a record: its sheet. A record and a pair are whole, and better not joined with their
+    neighbours. Only a pair has a question, an answer, and alternatives, which are other wordings of the question.
     """
 
     text: str

@@ -61,12 +61,9 @@ JOBS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one file may cost.
+    """What one file may cost: memory is the child's address space, output a parsed document as UTF-8 JSON.
 
-    Attributes:
-        memory_bytes: of the child's address space.
-        output_bytes: of the answer, a parsed document as UTF-8 JSON.
-        file_bytes: of each file that the child may write; 0: it writes none.
+    The child may write files of at most `file_bytes`; 0: none.
     """
 
     memory_bytes: int = 1024 * _MIB
@@ -80,24 +77,15 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
-    """Parses a stored file under limits.
-
-    Raises:
-        ParseError: the file cannot be read, or reading it broke a limit.
-        OSError: there is no such file, or it may not be opened.
-    """
+    """Parses a stored file under limits; raises as `run_job`."""
     return decode_document(run_job("parse", path, limits=limits, filename=filename))
 
 
 def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = None, **arguments: Any) -> Any:
     """Runs one of JOBS on a stored file, with arguments that JSON can hold; it may create files in `writable` only.
 
-    Returns:
-        What the child answered, decoded from JSON; the caller checks its shape.
-
-    Raises:
-        ParseError: the job raised it, or broke a limit.
-        OSError: there is no such file, or it may not be opened.
+    Returns what the child answered, decoded from JSON, whose shape the caller checks. Raises ParseError where the job
+    did, or broke a limit; OSError where there is no such file, or it may not be opened.
     """
     if path.stat().st_size > limits.input_bytes:
         raise ParseError(ErrorCode.TOO_LARGE, megabytes=_megabytes(limits.input_bytes))
@@ -116,11 +104,7 @@ def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = Non
 
 
 def confinement() -> tuple[bool, bool]:
-    """Whether a child of this host is refused the system calls that it must not make, and the files, as one has tried.
-
-    Raises:
-        ParseError: none can run.
-    """
+    """Whether a child here is refused the calls that it must not make, and the files; ParseError: none can run."""
     told = run_job("probe", Path(os.devnull), limits=DEFAULT_LIMITS)
     return told["calls"] is True, told["files"] is True
 
@@ -198,8 +182,7 @@ def _failure(status: int, errors: bytes, limits: Limits) -> ParseError:
 def decode_answer(output: bytes) -> Any:
     """What a job has returned; the child's word is not trusted, since a file may have taken it over.
 
-    Raises:
-        ParseError: the job has raised it, or the answer has another shape.
+    Raises ParseError where the job did, or the answer has another shape.
     """
     try:
         answer = json.loads(output)
@@ -253,8 +236,7 @@ def child() -> None:
 def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
     """Binds this process for good: what it may cost, call and open, and create in a folder; None: nowhere.
 
-    Returns:
-        The pipe for the answer, which what libraries print does not reach.
+    Returns the pipe for the answer, which what libraries print does not reach.
     """
     answer_pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -311,10 +293,9 @@ class _Fault(Exception):
 class WarmParser:
     """Runs jobs on small files under the limits of the sandbox, in a child that lives on from file to file.
 
-    The child begins with the first file. A file that fails after others is read once more in a child of its own, so that
-    what they have left behind is never blamed on it, and the common child is started again. A slow one is given up, since
-    the others wait for it. As a file may take its child over, files that must not know of each other need parsers of their
-    own.
+    A file that fails after others is read once more in a child of its own, so that what they have left behind is never
+    blamed on it, and the common child is started again. A slow one is given up, since the others wait for it. As a file
+    may take its child over, files that must not know of each other need parsers of their own.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -328,14 +309,9 @@ class WarmParser:
         return self.run("parse", path, decode_document, filename=filename)
 
     def run(self, job: str, path: Path, decode: Callable[[Any], _Read], **arguments: Any) -> _Read:
-        """As `run_job`, for a job that writes no files.
+        """As `run_job`, for a job that writes no files; TooSlow: it is allowed more time than the others should wait.
 
         `decode` makes what is wanted of the child's answer, and raises ParseError where that has another shape.
-
-        Raises:
-            ParseError: the file cannot be read, or reading it broke a limit.
-            TooSlow: the limits would allow it more time than the others should wait.
-            OSError: there is no such file, or it may not be opened.
         """
         if path.stat().st_size <= self._limits.input_bytes:
             try:
@@ -412,10 +388,7 @@ class WarmParser:
 
 
 def warm_child() -> None:
-    """The child's whole life: limits, then orders on stdin, each a line and a file's bytes.
-
-    For each it answers with the answer's length and the answer.
-    """
+    """Sets limits, then takes orders on stdin, each a line and a file's bytes; answers with a length and the answer."""
     answers = bind(Limits(**json.loads(sys.argv[2])))
     for line in sys.stdin.buffer:
         order = json.loads(line)

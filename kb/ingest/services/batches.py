@@ -111,10 +111,9 @@ def batch_resume(batch: IngestBatch) -> None:
 
 
 def batch_cancel(batch: IngestBatch) -> int:
-    """Takes the documents that are not done out of the queue; a worker at one of them writes nothing more.
+    """Takes the documents that are not done out of the queue, and returns how many; workers write no more of them.
 
-    Returns:
-        How many there were. What is searchable by now stays, and so do the files.
+    What is searchable by now stays, and so do the files.
     """
     cancelled = 0
     # Once more for what an archive was bringing in while this waited for it.
@@ -157,12 +156,9 @@ MOST_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file to take in.
+    """A file to take in, named with the folders that it lay in, "/" between them.
 
-    Attributes:
-        name: with the folders that it lay in, "/" between them.
-        path: where its bytes are.
-        title: blank: what the upload's table says, else taken from the file.
+    A blank title is what the upload's table says, else taken from the file.
     """
 
     name: str
@@ -189,12 +185,7 @@ def batch_add(
     user: User | None,
     source_type: str = Document.SourceType.BOOK,
 ) -> Document:
-    """Takes one file of an upload in, as a browser sends them; its name has the folders that it lay in.
-
-    Raises:
-        AlreadyThere: the knowledge base holds the same bytes.
-        Rejected: the file is too large, or of a type that cannot be read.
-    """
+    """Takes a file of an upload in, named with the folders that it lay in; raises as `document_add`."""
     details = details_of(batch, [name]).get(name) or FileDetails()
     return document_add(
         knowledge_base=batch.knowledge_base,
@@ -219,11 +210,9 @@ def batch_add_many(
 ) -> tuple[list[int], dict[str, int]]:
     """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
 
-    Their types and sizes are the caller's matter. `hold` is called first in the transaction; what it raises keeps the files
-    out.
-
-    Returns:
-        The ids of the documents that are new, and of those that held a file's bytes already, by its name.
+    Their types and sizes are the caller's matter. `hold` is called first in the transaction; what it raises keeps the
+    files out. Returns the ids of the documents that are new, and of those that held a file's bytes already, by its
+    name.
     """
     described = defaultdict(FileDetails, details_of(batch, [file.name for file in files]))
     digests = []
@@ -290,9 +279,8 @@ def batch_add_files(
 ) -> list[dict[str, Any]]:
     """Takes files into an upload, each with the name, and the folders, that it is known by.
 
-    Returns:
-        Those that became no document, with code, message and `document_id` of the one that holds the same bytes. One that
-        this upload has already is not among them, so that a request whose answer was lost can be sent again.
+    Returns those that became no document, with code, message and `document_id` of the one that holds the same bytes.
+    One that this upload has already is not among them, so that a request whose answer was lost can be sent again.
     """
     refused: list[dict[str, Any]] = []
     for name, file in files:
@@ -322,11 +310,8 @@ MOST_NOTES = 500
 def expand_archive(job: DocumentJob) -> None:
     """Makes every file of an archive a document of the archive's upload; the archive's own document goes.
 
-    Documents that are there from an earlier attempt are found by their bytes and stay.
-
-    Raises:
-        ParseError: the archive is damaged, protected, empty or too large, or a path in it leads outside.
-        LeaseLost: the archive is no longer this worker's.
+    Documents that are there from an earlier attempt are found by their bytes and stay. Raises ParseError as `unpack`,
+    and LeaseLost where the archive is no longer this worker's.
     """
     archive = job.document
     if archive.batch is None:  # it came alone

@@ -73,16 +73,11 @@ class Preview:
 
 
 def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[str, Any]) -> Preview:
-    """Cuts a document's file under settings that are not saved.
+    """Cuts a document's file, which the caller may see, under settings of `CHUNKING` that are not saved.
 
-    Args:
-        kb: the knowledge base, whose own settings serve where `chunking` names none.
-        document: one of its documents; the caller may see it.
-        chunking: values of the settings in `CHUNKING`.
-
-    Raises:
-        Rejected: the settings do not go together, the document has no file, or it cannot be read; or the embedding model
-            whose tokens are counted is out of reach.
+    Where `chunking` names none, those of the knowledge base serve. Raises Rejected where the settings do not go
+    together, the document has no file or cannot be read, or the embedding model, whose tokens are counted, is out of
+    reach.
     """
     changed = _changed(kb, chunking)
     if not document.file or not document.file.storage.exists(str(document.file.name)):

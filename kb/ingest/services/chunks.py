@@ -39,13 +39,9 @@ WHERE c.id = numbered.id AND c.position <> numbered.position
 def chunks_change(
     *, knowledge_base: KnowledgeBase, chunk_ids: Collection[int], action: Literal["enable", "disable", "delete"]
 ) -> int:
-    """Does one thing to chunks of a knowledge base.
+    """Does one thing to chunks of a knowledge base, and returns how many were not so already.
 
-    Returns:
-        How many were not so already.
-
-    Raises:
-        Rejected: some of them are not in the knowledge base; nothing was changed.
+    Raises Rejected where some of them are not in the knowledge base; nothing was changed then.
     """
     own = Chunk.objects.filter(knowledge_base=knowledge_base, pk__in=chunk_ids)
     if foreign := sorted(set(chunk_ids).difference(own.values_list("pk", flat=True))):
@@ -96,11 +92,7 @@ def entries(given: Iterable[str]) -> list[str]:
 
 
 def check_chunk(chunk: Chunk) -> None:
-    """Refuses what no chunk may be.
-
-    Raises:
-        Rejected: it has no text, or too much of something.
-    """
+    """Refuses, as Rejected, a chunk that has no text, or too much of something."""
     if not chunk.text.strip():
         raise Rejected("blank_text", _("A chunk needs text: switch it off or delete its document instead."))
     if len(chunk.text) > TEXT_CHARACTERS:
@@ -116,10 +108,9 @@ def check_chunk(chunk: Chunk) -> None:
 
 
 def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared]:
-    """What the indexes hold of chunks, which come with their document. A model runs: not inside a transaction.
+    """What the indexes hold of chunks, which come with their document; Rejected: the model is out of reach.
 
-    Raises:
-        Rejected: the model is out of reach.
+    A model runs: not inside a transaction.
     """
     try:
         return prepare_chunks(kb, [source_of(chunk) for chunk in chunks])
@@ -128,13 +119,10 @@ def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared
 
 
 def unchanged_chunks(document: Document, chunks: Sequence[Chunk], *, may_move: bool = False) -> list[Chunk]:
-    """The chunks of a document, locked until the transaction ends, which holds the knowledge base, if they are as they were read.
+    """The chunks of a document, locked until the transaction ends, which holds the knowledge base.
 
-    With `may_move` position and parent may be others by now.
-
-    Raises:
-        NotVisible: one is gone.
-        Rejected: one has changed, or the title of the document.
+    Raises NotVisible where one is gone, and Rejected where one has changed since it was read, or the title of the
+    document; with `may_move` position and parent may be others by now.
     """
     rows = Chunk.objects.select_for_update(of=("self",)).select_related("document").order_by("pk")
     found = rows.filter(document=document).in_bulk([chunk.pk for chunk in chunks])
@@ -175,19 +163,14 @@ def chunk_update(
     keywords: Sequence[str] | None = None,
     require: Callable[[Chunk], None] = lambda _chunk: None,
 ) -> None:
-    """Changes a chunk and what the indexes hold of it.
+    """Changes a chunk, which was read with its document and knowledge base, and what the indexes hold of it.
 
-    Args:
-        chunk: read with its document and knowledge base.
-        text: the new one.
-        enabled: whether searches find it.
-        questions: which it answers; None: those it has.
-        keywords: that it is to be found by; none: they are extracted from its text again; None: those it has.
-        require: raises where the chunk, which is locked, is not as the caller wants it to be before the change.
+    Without questions or keywords it keeps those it has; where keywords are empty they are extracted from its text
+    again. `require` raises where the chunk, locked, is not as the caller wants it to be before the change.
 
     Raises:
-        Rejected: the text is blank, something is too long, the model is out of reach, or somebody changed the chunk or the
-            document's title meanwhile; nothing was changed.
+        Rejected: the text is blank, something is too long, the model is out of reach, or somebody changed the chunk or
+            the document's title meanwhile; nothing was changed.
         Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
@@ -212,11 +195,7 @@ def chunk_update(
 
 
 def chunk_reindex(chunk: Chunk) -> None:
-    """Rebuilds what the indexes hold of a chunk, which stays as it is.
-
-    Raises:
-        Rejected, Superseded, NotVisible: as `chunk_update`.
-    """
+    """Rebuilds what the indexes hold of a chunk, which stays as it is; raises as `chunk_update`."""
     _rewrite_chunk(chunk, copy.copy(chunk), enabled=chunk.enabled)
 
 
@@ -247,17 +226,10 @@ def neighbours_of(chunk: Chunk, *, count: int = 1) -> tuple[list[Chunk], list[Ch
 
 
 def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
-    """Replaces neighbours by others; the first keeps its row, and the facts that were taken from the others.
+    """Replaces neighbours, with no other chunk between them, by others; raises as `chunk_update`.
 
-    Args:
-        document: theirs, with its knowledge base.
-        before: as they were read, in their order, without one between them.
-        after: what takes their place, in its order; the first is a copy of the first one before, the others are new.
-
-    Raises:
-        Rejected: one of them cannot be so, the model is out of reach, or somebody was faster; nothing was changed.
-        NotVisible: one of those before is gone.
-        Superseded: the knowledge base moved to another model meanwhile.
+    The first of those after is a copy of the first one before: it keeps the row, and the facts that were taken from the
+    others. The rest are new.
     """
     kb, (kept, *new) = document.knowledge_base, after
     model = embedder(kb.embedding_model)
@@ -292,12 +264,8 @@ def chunks_merge(*, document: Document, chunk_ids: Collection[int]) -> Chunk:
     """Makes one chunk of neighbours; what the end of one and the beginning of the next have in common is in it once.
 
     It has the place, page and headings of the first, whose row stays; questions and a curator's keywords of all; and it
-    is enabled where one of them was. Re-chunking the document leaves it as it is.
-
-    Raises:
-        NotVisible: one of them is not in the document.
-        Rejected: they cannot be merged, the model is out of reach, or somebody was faster; nothing was changed.
-        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
+    is enabled where one of them was. Re-chunking the document leaves it as it is. Raises NotVisible where one of them
+    is not in the document, Rejected where they cannot be merged, and as `chunk_update`.
     """
     wanted = set(chunk_ids)
     if not 1 < len(wanted) <= MOST_MERGED:
@@ -341,24 +309,12 @@ _SENTENCE_END = re.compile(r"(?:[。！？!?；;…]+[”’」』）》\"')\]]*
 
 
 def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = ()) -> list[Chunk]:
-    """Makes several chunks of one; together they have its text.
+    """Makes several chunks of one, which together have its text, and returns them; the first has the chunk's row.
 
-    Each question goes to the part that it has most in common with, and a curator's keywords to the parts that hold
-    them. Re-chunking the document leaves the parts as they are.
-
-    Args:
-        chunk: with its document and knowledge base.
-        at: offsets in its text, in characters, where parts begin; or
-        texts: of the parts, in their order, which differ from its text in white space at most.
-
-    Returns:
-        The parts; the first has the chunk's row.
-
-    Raises:
-        Rejected: there is no part on one side of an offset, the texts are another text, the model is out of reach, or
-            somebody was faster; nothing was changed.
-        NotVisible: the chunk is gone.
-        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
+    Parts begin at offsets in its text, in characters, or have the texts given, which differ from it in white space at
+    most. Each question goes to the part that it has most in common with, and a curator's keywords to the parts that
+    hold them. Re-chunking the document leaves the parts as they are. Raises Rejected where a part would be empty or the
+    texts are another text, and as `chunk_update`.
     """
     places = _places(chunk.text, at) if at else _places_of_texts(chunk.text, texts)
     if len(places) >= MOST_PARTS:

@@ -76,9 +76,7 @@ class DocumentJob(Job[Document]):
     def report(self, stage: Document.Stage, progress: int) -> None:
         """Shows how far the document is, in per cent of the whole, and renews the lease.
 
-        Raises:
-            LeaseLost: the document is no longer this worker's.
-            WorkerEnds: the worker has no time left; the document has to be given back.
+        Raises LeaseLost where the document is no longer this worker's, and WorkerEnds where it has to be given back.
         """
         return_if_ending()
         self.enter(stage)
@@ -153,12 +151,7 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
 def document_add_text(
     *, knowledge_base: KnowledgeBase, text: str, title: str, user: User | None, **details: Any
 ) -> Document:
-    """Takes pasted text in, kept as a UTF-8 file like any other.
-
-    Raises:
-        AlreadyThere: the knowledge base holds the same text.
-        Rejected: the text is blank or too large.
-    """
+    """Takes pasted text in, kept as a UTF-8 file like any other; raises as `document_add`, and for a blank text."""
     if not text.strip():
         raise Rejected("blank_text", _("The text is empty: paste or type some."))
     return document_add(
@@ -172,10 +165,10 @@ def document_add_text(
 
 
 def document_update(document: Document, **changes: Any) -> None:
-    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks again.
+    """Changes title, source type, metadata or tags, inside a transaction that holds the document.
 
-    A document that has failed or was cancelled stays so; it gets its new title when it is processed once more. Belongs inside a
-    transaction that holds the document.
+    A new title, which is part of what is indexed, indexes the chunks again. A document that has failed or was cancelled
+    stays so; it gets its new title when it is processed once more.
     """
     retitled = changes.get("title", document.title) != document.title
     if retitled and document.status not in (Status.FAILED, Status.CANCELLED):
@@ -209,13 +202,10 @@ def documents_delete(documents: QuerySet[Document]) -> None:
 
 
 def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
-    """Indexes a document once more.
+    """Indexes a document once more; NotVisible: it is gone.
 
-    With `keep_chunks` its chunks stay as they are, edits included, and are only indexed again; else they are cut from the
-    stored file. A document that was imported without a file always keeps them.
-
-    Raises:
-        NotVisible: it is gone.
+    With `keep_chunks` its chunks stay as they are, edits included, and are only indexed again; else they are cut from
+    the stored file. A document that was imported without a file always keeps them.
     """
     with document_held(document) as held:
         _wait(held, keep_chunks=keep_chunks)
@@ -256,11 +246,7 @@ def waiting() -> dict[str, Any]:
 def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
     """Gives a document another file, from which it is re-chunked; belongs inside a transaction that holds it.
 
-    What searches find of it is what they found before, until a worker has read the new file.
-
-    Raises:
-        AlreadyThere: another document of the knowledge base has these bytes.
-        Rejected: the file is too large, or of a type that cannot be read.
+    What searches find of it is what they found before, until a worker has read the new file. Raises as `document_add`.
     """
     source, known_as = source_of_name(name), str(document.file.name or "")
     check_file(source, file)
@@ -276,14 +262,7 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
 
 @contextmanager
 def document_held(document: Document) -> Iterator[Document]:
-    """A transaction in which nobody else changes a document or its chunks.
-
-    Yields:
-        The document as it is now.
-
-    Raises:
-        NotVisible: it is gone.
-    """
+    """A transaction in which nobody else changes a document, as it is now, or its chunks; NotVisible: it is gone."""
     with transaction.atomic():
         lock_knowledge_bases([document.knowledge_base_id])  # first, as every writer of chunks does
         held = Document.objects.select_for_update(no_key=True).filter(pk=document.pk).first()
@@ -293,11 +272,7 @@ def document_held(document: Document) -> Iterator[Document]:
 
 
 def file_response(document: Document) -> FileResponse:
-    """A document's file as an attachment; the caller may see the document.
-
-    Raises:
-        NotVisible: it has no file, or none any more.
-    """
+    """A document's file as an attachment, for who may see the document; NotVisible: it has none, or none any more."""
     try:
         file = document.file.open("rb")
     except (ValueError, FileNotFoundError) as error:  # not asked for first: it may go at any moment
@@ -321,11 +296,7 @@ def source_of_name(name: str) -> str:
 
 
 def check_file(source: str, file: "File[bytes]") -> None:
-    """Refuses what need not be stored first to be refused: by its size, and by how it begins.
-
-    Raises:
-        Rejected: the file is too large, or of a type that cannot be read, whatever its name says.
-    """
+    """Refuses, as Rejected, what need not be stored first: by its size, and its first bytes, whatever its name says."""
     most = settings.MAX_ZIP_BYTES if is_archive_name(source) else settings.MAX_UPLOAD_BYTES
     if file.size > most:
         template = gettext_noop("“{name}” is larger than {megabytes} MB: split it into smaller files.")
@@ -372,11 +343,7 @@ TITLE_CHARACTERS = 500
 
 @dataclass(frozen=True, slots=True)
 class WholeDocument:
-    """A document of one chunk; what is too long of its title and source is cut off.
-
-    Attributes:
-        sha256: tells it from the others of its knowledge base.
-    """
+    """A document of one chunk, known by `sha256`; what is too long of its title and source is cut off."""
 
     text: str
     title: str
@@ -398,9 +365,8 @@ def write_whole_documents(
 ) -> None:
     """Writes documents in place of others, in one transaction.
 
-    Raises:
-        ModelUnavailable: the knowledge base's model cannot be loaded.
-        Superseded: the knowledge base moved to another model meanwhile.
+    Raises ModelUnavailable where the knowledge base's model cannot be loaded, and Superseded where it has another by
+    now.
     """
     if not documents:
         return

@@ -122,11 +122,7 @@ def look_for_duplicates(kb: KnowledgeBase) -> list[DuplicateGroup]:
 
 
 def duplicates_of(chunk: Chunk) -> list[tuple[Chunk, float]]:
-    """The near-duplicates of a chunk, among those nearest to it and those of its very text, the most alike first.
-
-    Args:
-        chunk: with its knowledge base.
-    """
+    """The near-duplicates of a chunk, among those nearest to it and those of its very text, the most alike first."""
     kb, near = chunk.knowledge_base, [chunk.pk]
     own = ChunkEmbedding.objects.filter(chunk=chunk, kind=ChunkEmbedding.Kind.CONTENT, model=kb.embedding_model).first()
     if own is not None:

@@ -93,11 +93,9 @@ class DocumentBatch:
         return len(self.jobs) == 1
 
     def report(self, stage: Document.Stage, progress: int) -> None:
-        """Shows how far the documents are and renews their lease; of many now and then only, since that writes each row.
+        """Shows how far the documents are and renews their lease; of many only now and then: it writes each row.
 
-        Raises:
-            LeaseLost: the only document is no longer this worker's.
-            WorkerEnds: the worker has no time left; the documents have to be given back.
+        Raises WorkerEnds where they have to be given back, and LeaseLost where the only one is no longer this worker's.
         """
         if self.is_single:
             self.jobs[0].report(stage, progress)
@@ -108,11 +106,7 @@ class DocumentBatch:
             self._update(**DOCUMENTS.renewed(), stage=stage, progress=progress)
 
     def locked(self, plans: Sequence[Recut]) -> list[Recut]:
-        """Those of documents that are this worker's still, and stay so until the transaction ends.
-
-        Raises:
-            LeaseLost: the only document is not.
-        """
+        """Those of documents that stay this worker's until the transaction ends; LeaseLost: the only one is not its."""
         rows = self._rows.filter(pk__in=[plan.document.pk for plan in plans]).order_by("pk")
         own = set(rows.select_for_update(no_key=True).values_list("pk", flat=True))
         if self.is_single and not own:
@@ -143,8 +137,7 @@ class DocumentBatch:
 def index_document(document_id: int) -> bool:
     """Makes a waiting document searchable, or marks it failed with a sentence for the curator.
 
-    Returns:
-        Whether the document was put back because this worker ends, for another one to take at once.
+    Returns whether it was put back because this worker ends, for another one to take at once.
     """
     job = None if must_return() else DocumentJob.claim(document_id)
     if job is None:
@@ -154,11 +147,7 @@ def index_document(document_id: int) -> bool:
 
 
 def index_documents(document_ids: Sequence[int]) -> list[int]:
-    """Makes those of some waiting documents searchable that can go together.
-
-    Returns:
-        The ids of those that still wait, for `index_document`.
-    """
+    """Makes those waiting documents searchable that can go together; returns the others, for `index_document`."""
     while not must_return() and (batch := _claim(document_ids)):
         if isinstance(_run(batch, _index_many), WorkerEnds | FilesUnavailable):
             break
@@ -387,11 +376,7 @@ def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocume
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
-    """How a knowledge base cuts its documents; tokens are those of its embedding model.
-
-    Raises:
-        ValueError: its settings do not go together.
-    """
+    """How a knowledge base cuts its documents, by the tokens of its embedding model; ValueError: it cannot be so."""
     model = embedder(kb.embedding_model)
     by_tokens = KnowledgeBase.ChunkUnit.TOKENS in (kb.chunk_unit, kb.chunk_strategy)
     return ChunkSettings(

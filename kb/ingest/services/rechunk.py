@@ -37,11 +37,7 @@ class Survival:
 
 
 def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> tuple[int, int]:
-    """Gives new chunks what a curator did to those that go.
-
-    Returns:
-        How many edits of their texts, and how many disabled ones, that was possible for.
-    """
+    """Gives new chunks what a curator did to those that go; returns for how many edits, and disabled ones, it could."""
     if not any(map(is_touched, lost)):
         return 0, 0
     cut = [chunk.cut_text or chunk.text for chunk in lost]
@@ -122,14 +118,11 @@ HEADING_LENGTH = 300
 
 @dataclass(frozen=True, slots=True)
 class Recut:
-    """A document's chunks as they will be.
+    """A document's chunks as they will be, in order; those without an id are new, the others copies of rows.
 
-    Attributes:
-        before: the chunks as they were read, by id.
-        chunks: in order; those without an id are new, the others copies of rows.
-        drafts: what the chunks were made of: the strategy's, but for the passages that it may not cut.
-        parents: the passage that is returned in place of each, by position; one missing is returned itself.
-        renewed: the chunks that are indexed again.
+    `before` are the rows as they were read, by id; `drafts` what the chunks were made of: the strategy's, but for the
+    passages that it may not cut. `parents` are returned in place of the chunks at their positions, and `renewed` is
+    indexed again.
     """
 
     document: Document
@@ -269,8 +262,7 @@ def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
 def write_recuts(plans: Sequence[Recut], prepared: Mapping[Source, Prepared], model_id: str) -> None:
     """Writes what has changed; belongs inside the caller's transaction, which holds the knowledge base.
 
-    Raises:
-        ChunksChanged: some chunks are no longer those that the plans were made of.
+    Raises ChunksChanged where some chunks are no longer those that the plans were made of.
     """
     before = {pk: chunk for plan in plans for pk, chunk in plan.before.items()}
     documents = [plan.document for plan in plans]

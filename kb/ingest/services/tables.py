@@ -30,16 +30,11 @@ PIECE = 500
 
 
 def read_table(data: bytes) -> list[FileDetails]:
-    """Reads CSV with a header: `filename`, and any of `title`, `tags` (between semicolons) and `metadata` (a JSON object).
+    """Reads CSV with columns `filename` and any of `title`, `tags` (between semicolons) and `metadata` (a JSON object).
 
-    Every further column is an entry of the metadata under its own name: as numbers where each of its cells is one, else as
-    texts. An empty cell says nothing.
-
-    Returns:
-        What it says of each file, not saved and of no upload yet.
-
-    Raises:
-        Rejected: it is too large, has no column `filename`, or a row cannot be taken, which is named.
+    Every further column is an entry of the metadata under its own name: as numbers where each of its cells is one, else
+    as texts. An empty cell says nothing. Returns rows that are not saved and of no upload yet. Raises Rejected where it
+    is too large, has no column `filename`, or a row, which is named, cannot be taken.
     """
     if len(data) > MOST_BYTES:
         raise Rejected("table_invalid", _("The table is larger than %(megabytes)s MB: split it.") % {"megabytes": 10})
@@ -69,11 +64,7 @@ def read_table(data: bytes) -> list[FileDetails]:
 
 
 def batch_describe(batch: IngestBatch, rows: Sequence[FileDetails]) -> int:
-    """Keeps a table for the files that come, and gives those that are here what it says.
-
-    Returns:
-        How many documents are here that it names.
-    """
+    """Keeps a table for the files that come, and tells the documents that are here, whose number it returns."""
     for row in rows:
         row.batch = batch
     FileDetails.objects.bulk_create(
