@@ -70,8 +70,7 @@ CHANGED = {
     "delete": ngettext_lazy("%(count)d chunk was deleted.", "%(count)d chunks were deleted.", "count"),
 }
 
-Run = tuple[bool, str]
-"""Whether a piece of a text is only in this one, and the piece."""
+Run = tuple[bool, str]  # Whether a piece of a text is only in this one, and the piece
 
 
 class NearDuplicatesView(ModelPage, TemplateView):

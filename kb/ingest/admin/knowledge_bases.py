@@ -57,8 +57,7 @@ from kb.web.admin.scoped import (
 )
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
-MOST_OFFERED = 50
-"""The newest documents; any other is chosen by its id in the address."""
+MOST_OFFERED = 50  # The newest documents; any other is chosen by its id in the address
 
 
 class ChunkPreviewForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -15,8 +15,7 @@ from kb.ingest.chunkers.strategies import ChunkDraft
 
 Span = tuple[int, int]
 
-_WINDOW: Final = 32_000
-"""How far from its place in the order of the texts one is looked for, in characters, so that the work stays linear."""
+_WINDOW: Final = 32_000  # Characters around its place in which a text is looked for, so that the work stays linear
 _BETWEEN: Final = "\0"
 _WORD: Final = re.compile(r"\w+\W*|\W+")
 
@@ -26,8 +25,7 @@ def hash_content(text: str) -> str:
     return hashlib.sha256(" ".join(unicodedata.normalize("NFC", text).split()).encode()).hexdigest()
 
 
-MIN_SHARED: Final = 8
-"""Characters: what the end of a text and the beginning of the next have in common by chance is shorter, as a rule."""
+MIN_SHARED: Final = 8  # Characters: what neighbours have in common by chance is shorter, as a rule
 
 
 @dataclass(frozen=True, slots=True)

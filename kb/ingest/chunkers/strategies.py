@@ -122,8 +122,8 @@ class ChunkDraft:
 
 SEPARATOR = "\n\n"
 
+# Of a chunk: text, page, heading path, what is returned in its place, and questions.
 Piece = tuple[str, int | None, tuple[str, ...], ParentDraft | None, tuple[str, ...]]
-"""Of a chunk: text, page, heading path, what is returned in its place, and questions."""
 
 
 @dataclass(frozen=True, slots=True)

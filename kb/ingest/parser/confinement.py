@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+# Of the Debian package libseccomp2; apt and systemd depend on it, so that nearly every system has it.
 SECCOMP_LIBRARY: Final = "libseccomp.so.2"
-"""Of the Debian package libseccomp2; apt and systemd depend on it, so that nearly every system has it."""
 
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
@@ -69,8 +69,8 @@ _SYSTEM_FILES: Final = (
 )
 _LIBRARY_PATHS: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
+# Of one argument of a system call: its place, the comparison, the mask or value, the value under the mask.
 Condition = tuple[int, int, int, int]
-"""Of one argument of a system call: its place, the comparison, the mask or value, the value under the mask."""
 
 
 class _Comparison(ctypes.Structure):

@@ -179,8 +179,8 @@ SUPPORTED_EXTENSIONS: Final = (
     *(".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx", ".pptx", ".xlsx"),
     *(".csv", ".tsv", ".epub", ".jsonl"),
 )
+# Formats of Office before 2007, and what to save them as.
 LEGACY_EXTENSIONS: Final[dict[str, str]] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
-"""Formats of Office before 2007, and what to save them as."""
 _LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # PostgreSQL stores no NUL and UTF-8 no lone surrogate; the rest are invisible or not characters.
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
@@ -207,7 +207,7 @@ def clean(text: str) -> str:
     return _BLANK_LINES.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip("\n")
 
 
+# Names of programs, which are refused whatever their bytes are.
 PROGRAM_EXTENSIONS: Final = frozenset(
     {".apk", ".bat", ".class", ".cmd", ".dll", ".dmg", ".exe", ".iso", ".jar", ".msi", ".scr", ".sys"}
 )
-"""Names of programs, which are refused whatever their bytes are."""

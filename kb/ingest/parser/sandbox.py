@@ -277,8 +277,7 @@ def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
 
 
 FILES_A_CHILD: Final = 500
-PATIENCE_SECONDS: Final = 10.0
-"""So long the common child may take over a small file."""
+PATIENCE_SECONDS: Final = 10.0  # So long the common child may take over a small file
 _LENGTH_BYTES: Final = 8
 
 

@@ -149,8 +149,7 @@ def _enqueue_on_commit(batch: IngestBatch) -> None:
     transaction.on_commit(partial(batch_waiting.send, IngestBatch, batch_id=batch.pk))
 
 
-PIECE = 200
-"""How many files are taken in together."""
+PIECE = 200  # How many files are taken in together
 MOST_TRIES = 3
 
 
@@ -303,8 +302,7 @@ def note_message(note: dict[str, Any]) -> str:
     return _(template).format(**note["params"]) if template else ""
 
 
-MOST_NOTES = 500
-"""How many of the files that became no document an upload names; it counts all."""
+MOST_NOTES = 500  # How many of the files that became no document an upload names; it counts all
 
 
 def expand_archive(job: DocumentJob) -> None:

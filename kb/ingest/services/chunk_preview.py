@@ -24,11 +24,10 @@ from kb.ingest.services.indexing import chunk_settings
 from kb.ingest.services.rechunk import Survival, chunks_of, recut
 from retrieval.errors import RetrievalError
 
+# The settings of a knowledge base that say how its documents are cut.
 CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")
-"""The settings of a knowledge base that say how its documents are cut."""
 MOST_SHOWN = 200
-MOST_CHARACTERS = 400_000
-"""Of a longer document only the beginning is cut."""
+MOST_CHARACTERS = 400_000  # Of a longer document only the beginning is cut
 SECONDS = 20.0
 
 

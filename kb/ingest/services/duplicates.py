@@ -20,12 +20,10 @@ from kb.index.models import ChunkEmbedding, ChunkPostings, KnowledgeBaseVersion
 from kb.index.pgvector import PgVectorStore
 from retrieval.dedupe import Ids, Sketches, Terms, candidate_pairs, groups_of, shared_shares
 
-ALIKE = 0.8
-"""Two chunks are near-duplicates where they have so much of their terms in common, of those that one of them has."""
+ALIKE = 0.8  # Near-duplicates have so much of their terms in common, of those that one of them has
 MOST_GROUPS = 2_000
 MOST_IN_GROUP = 200
-AT_ONCE = 20_000
-"""Chunks: so many are looked through while a page waits."""
+AT_ONCE = 20_000  # Chunks: so many are looked through while a page waits
 FETCH = 2_000
 PAIRS_AT_ONCE = 20_000
 WAITED_LONG = timedelta(minutes=10)

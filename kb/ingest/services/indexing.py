@@ -56,12 +56,10 @@ logger = logging.getLogger(__name__)
 Status, Stage = Document.Status, Document.Stage
 
 MAX_ATTEMPTS = 3
-MOST_PLANS = 5
-"""How often a document is planned again because a curator changed its chunks meanwhile, before it waits its turn again."""
+MOST_PLANS = 5  # As curators change its chunks meanwhile; then a document waits its turn again
 SMALL_BYTES: Final = 16 * 1024
 BATCH_BYTES: Final = 512 * 1024
-BATCH_CHARACTERS: Final = 256 * 1024
-"""Of text that is embedded and written at once: a small file can unpack to much."""
+BATCH_CHARACTERS: Final = 256 * 1024  # Of text that is embedded and written at once: a small file can unpack to much
 RENEW_SECONDS: Final = 5.0
 WORKER_LOST = gettext_noop(
     "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."

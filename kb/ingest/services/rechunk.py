@@ -19,8 +19,7 @@ from kb.ingest.chunkers.matching import Pin, edited_part, hash_content, holders,
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
 from kb.providers.embedding_models import embedder
 
-DISABLED_SHARE = 0.8
-"""A chunk that takes in chunks which were switched off is switched off too where they are so much of it."""
+DISABLED_SHARE = 0.8  # A chunk of which chunks that were switched off are so much is switched off too
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +217,8 @@ def stored_path(heading_path: Iterable[str]) -> list[str]:
 
 logger = logging.getLogger(__name__)
 
+# What a curator changes of a chunk.
 EDITED = ("text", "cut_text", "keywords", "questions", "own_keywords", "own_questions", "enabled")
-"""What a curator changes of a chunk."""
 _WRITTEN = (*EDITED, "position", "page", "heading_path", "content_hash", "token_count", "parent")
 
 
