@@ -80,8 +80,7 @@ def export_open(principal: Principal, kb: KnowledgeBase, *, vectors: bool = Fals
         Rejected: it holds more than an archive may.
     """
     require_editable_base(principal, kb)
-    folder = archive_folder()
-    archive = TemporaryFile(dir=folder)  # noqa: SIM115 - the caller reads it
+    archive = TemporaryFile(dir=archive_folder())  # noqa: SIM115 - the caller reads it
     try:
         export_kb(kb, archive, vectors=vectors)
     except BaseException:
@@ -110,13 +109,9 @@ def archive_rows(kb: KnowledgeBase, *, vectors: bool = False) -> int:
 def export_kb(
     kb: KnowledgeBase, target: IO[bytes] | Path, *, vectors: bool = False, on_progress: OnProgress = lambda _: None
 ) -> Exported:
-    """Writes a knowledge base as it is at this moment, with its originals.
+    """Writes a knowledge base as it is at this moment, with its originals, to a path or a file that can be sought in.
 
-    Args:
-        kb: the knowledge base.
-        target: a file that can be sought in, or where to make one.
-        vectors: write its vectors too, so that they need not be made again.
-        on_progress: called with how many further rows, originals and vectors are written; `archive_rows` says of how many.
+    `on_progress` is called with how many further rows, originals and vectors are written; `archive_rows` says of how many.
 
     Raises:
         Rejected: it holds more than an archive may.
@@ -130,9 +125,8 @@ def export_kb(
         for table in TABLES:
             writer.table(table, kb)
         writer.originals(kb)
-        if vectors:
-            for kind in VECTOR_KINDS:
-                writer.vectors(kb, kind)
+        for kind in VECTOR_KINDS if vectors else ():
+            writer.vectors(kb, kind)
         writer.manifest(kb)
         return Exported(
             {table.name: writer.parts[table.part]["rows"] for table in TABLES},
@@ -154,12 +148,7 @@ def _snapshot() -> Iterator[None]:
 
 
 class _Writer:
-    """One archive while it is written.
-
-    Attributes:
-        parts: by name, what the manifest says of them.
-        missing_files: originals that were no longer on the disk.
-    """
+    """One archive while it is written; `parts` is what the manifest says of each, by name."""
 
     def __init__(self, archive: zipfile.ZipFile, allowed: Limits, on_progress: OnProgress) -> None:
         self.parts: dict[str, dict[str, Any]] = {}
@@ -168,7 +157,6 @@ class _Writer:
         self._ids: dict[str, NDArray[np.int64]] = {}
 
     def table(self, table: Table, kb: KnowledgeBase) -> None:
-        """Writes the rows of a table, and notes their ids for those that refer to them."""
         rows = _rows_of(table, kb)
         self._ids[table.name] = np.fromiter(rows.values_list("pk", flat=True).iterator(ROWS), dtype=np.int64)
         columns = [*table.fields, *(table.model._meta.get_field(name).attname for name in table.refers)]  # type: ignore[union-attr]
@@ -178,7 +166,11 @@ class _Writer:
                 row |= {name: self._line(row[name], into) for name, into in table.refers.items()}
                 if table.model is SearchProvider:
                     row["settings"] = _without_secrets(row["settings"])
-                self._write_row(part, row)
+                line = _json_line(row)
+                if len(line) > self._allowed.line_bytes:
+                    raise _too_large()
+                part.write(line)
+                part.rows += 1
                 self._on_progress(1)
 
     def originals(self, kb: KnowledgeBase) -> None:
@@ -199,7 +191,6 @@ class _Writer:
                 part.rows = count
 
     def vectors(self, kb: KnowledgeBase, kind: str) -> None:
-        """Writes the vectors of one kind, if there are any."""
         rows = _vectors_of(kb).filter(kind=kind)
         count = rows.count()
         if not count:
@@ -230,20 +221,16 @@ class _Writer:
             "knowledge_base": {name: getattr(kb, name) for name in KNOWLEDGE_BASE_FIELDS},
             "tokenizer": {"id": kb.tokenizer_id} | {name: getattr(chosen, name) for name in TOKENIZER_FIELDS},
             "embedding": {"model": kb.embedding_model, "dimension": kb.dimension},
-            "profile": {
-                "name": profile.name,
-                "version": profile.version,
-                "description": profile.description,
-                "settings": profile.settings,
-                "is_own": profile.knowledge_base_id is not None,
-            },
+            "profile": {name: getattr(profile, name) for name in ("name", "version", "description", "settings")}
+            | {"is_own": profile.knowledge_base_id is not None},
             "configuration": configuration_of(profile.settings).as_dict(),
             "parts": self.parts,
         }
         data = json.dumps(manifest, ensure_ascii=False, indent=1, default=datetime.isoformat).encode()
         if len(data) > self._allowed.manifest_bytes:
             raise _too_large()
-        self._archive.writestr(_entry(MANIFEST, zipfile.ZIP_DEFLATED), data)
+        with self._entry(MANIFEST, zipfile.ZIP_DEFLATED) as part:
+            part.write(data)
 
     def _original(self, document: Document, name: str) -> dict[str, int | str] | None:
         """Size and hash of what was written; None where the file was deleted."""
@@ -266,16 +253,11 @@ class _Writer:
         line = int(np.searchsorted(ids, key))
         return line if line < ids.size and ids[line] == key else None
 
-    def _write_row(self, part: "_Part", row: dict[str, Any]) -> None:
-        line = _json_line(row)
-        if len(line) > self._allowed.line_bytes:
-            raise _too_large()
-        part.write(line)
-        part.rows += 1
-
     @contextmanager
     def _entry(self, name: str, compression: int) -> Iterator["_Part"]:
-        with self._archive.open(_entry(name, compression), "w", force_zip64=True) as stream:
+        entry = zipfile.ZipInfo(name, timezone.now().timetuple()[:6])
+        entry.compress_type = compression
+        with self._archive.open(entry, "w", force_zip64=True) as stream:
             yield _Part(stream)
 
     @contextmanager
@@ -309,12 +291,6 @@ def _with_files(kb: KnowledgeBase) -> QuerySet[Document]:
 
 def _vectors_of(kb: KnowledgeBase) -> QuerySet[ChunkEmbedding]:
     return ChunkEmbedding.objects.filter(knowledge_base=kb, model=F("knowledge_base__embedding_model"))
-
-
-def _entry(name: str, compression: int) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name, timezone.now().timetuple()[:6])
-    entry.compress_type = compression
-    return entry
 
 
 def _json_line(row: dict[str, Any]) -> bytes:

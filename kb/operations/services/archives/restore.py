@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import Any
 
 from django.conf import settings
 from django.core.files import File
 from django.db import DataError, IntegrityError, connection, transaction
+from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase, Principal, User
-from kb.base.db.transactions import fetch_all
+from kb.base.db.transactions import Purpose, fetch_all, lock_until_commit
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.files import FilesUnavailable, delete_folder
 from kb.content.models import Chunk, Document, documents_folder, upload_path
@@ -26,54 +28,112 @@ from kb.graph.models import Concept
 from kb.index.models import ChunkEmbedding
 from kb.index.services.writing import ROWS_A_STATEMENT, write_postings, write_vectors
 from kb.ingest.services.chunks import TEXT_CHARACTERS
-from kb.operations.services.archives.checking import (
-    Contents,
-    Settings,
-    check_rows,
-    originals,
-    read_settings_of,
-    rows_of,
-)
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.archives.format import (
     FILE_LIST,
     TABLES,
     VECTOR_KINDS,
+    Archive,
     Table,
+    damaged,
     file_part,
     limits,
+    open_archive,
     vector_parts,
 )
-from kb.operations.services.archives.reading import Archive, damaged, open_archive
-from kb.operations.services.archives.rows import Profiles
+from kb.operations.services.archives.rows import Settings, check_rows, originals, read_settings_of, rows_of
 from kb.operations.services.archives.vectors import Indexes, chunk_count, in_pieces, stage, staged
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import configuration_of, starting_profile
+from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, configuration_of, starting_profile
 from kb.providers.embedding_models import embedder, options_of, require_embedding_model, tokenizer
 from kb.quality.models import Judgment
 from kb.sources.models import SearchProvider, WebSource
 from retrieval.errors import RetrievalError
 from retrieval.tokenize import JiebaTokenizer
 
+OnProgress = Callable[[int, int], None]
+# What a caller waits for, of each at most; what is not named is not bounded.
+# rows: of all tables; json_bytes: of all tables, by what the manifest says; unpacked_bytes: of the whole archive;
+# embedded_chunks: that have no vectors which can be used; embedded_texts: with the questions and keywords of those chunks;
+# characters: of what is tokenised; longest: characters of a chunk or a parent, which one call of the tokenizer takes.
+Bounds = Mapping[str, int]
+# Some seconds of checking, of tokenising and of a local model; the command knows no such bounds.
+AT_ONCE: Bounds = {
+    "rows": 20_000,
+    "json_bytes": 20 * 1024**2,
+    "embedded_chunks": 500,
+    "embedded_texts": 2_000,
+    "characters": 4_000_000,
+    "longest": TEXT_CHARACTERS,
+}
+
+
+class Profiles:
+    """The names that a new knowledge base's profiles get, and which of them it searches by. Belongs inside a transaction."""
+
+    def __init__(self, kb: KnowledgeBase) -> None:
+        self._kb = kb
+        self._names: dict[str, str] = {}
+
+    def rename(self, profile: RetrievalProfile) -> None:
+        """Gives a version a name that no shared profile has; versions of one name stay together.
+
+        Raises:
+            Rejected: it is no name of a profile.
+        """
+        name = profile.name
+        if not name.strip() or not name.isprintable() or NOT_IN_NAMES & set(name):
+            raise damaged(_("a profile has a name that none can have"))
+        if name not in self._names:
+            self._names[name] = self._free(name)
+        profile.name = self._names[name]
+
+    def chosen(self, wanted: Mapping[str, Any]) -> RetrievalProfile:
+        """The profile that an archive's knowledge base has searched by.
+
+        A shared one is used where the installation has it with the same settings, else made the knowledge base's own.
+
+        Raises:
+            Rejected: it is said to be among the knowledge base's own profiles, and is not.
+        """
+        if wanted["is_own"]:
+            name = self._names.get(wanted["name"])
+            own = RetrievalProfile.objects.filter(knowledge_base=self._kb, name=name, version=wanted["version"]).first()
+            if own is None:
+                raise damaged(_("the profile in use is not in it"))
+            return own
+        shared = RetrievalProfile.objects.filter(knowledge_base=None, name=wanted["name"])
+        live = shared.live(wanted["name"]) if shared.exists() else None
+        if live is not None and live.settings == wanted["settings"]:
+            return live
+        return RetrievalProfile.objects.create(
+            name=self._free(wanted["name"]),
+            knowledge_base=self._kb,
+            description=wanted["description"],
+            settings=wanted["settings"],
+            published=True,
+            published_at=timezone.now(),
+            created_by=self._kb.owner,
+        )
+
+    def _free(self, name: str) -> str:
+        lock_until_commit(Purpose.PROFILES)
+        seen = RetrievalProfile.objects.filter(Q(knowledge_base=None) | Q(knowledge_base=self._kb))
+        endings = chain([""], (f" ({number})" for number in count(2)))
+        names = (name[: MAX_NAME_CHARACTERS - len(ending)] + ending for ending in endings)
+        taken = self._names.values()
+        return next(each for each in names if each not in taken and not seen.filter(name=each).exists())
+
 
 class TableWriter:
     """Writes one table after the other; belongs inside the transaction that makes the knowledge base.
 
-    Args:
-        archive: whose rows have been checked.
-        kb: the knowledge base.
-        indexes: postings and vectors of each chunk, as `vectors.staged` gives them.
-        files: by the line of its document, the name of each original.
-        profiles: what names the retrieval profiles.
+    `indexes` are the postings and vectors of each chunk, as `vectors.staged` gives them, and `files` the names of the originals
+    by the line of their document.
     """
 
     def __init__(
-        self,
-        archive: Archive,
-        kb: KnowledgeBase,
-        indexes: Indexes,
-        files: dict[int, str],
-        profiles: Profiles,
+        self, archive: Archive, kb: KnowledgeBase, indexes: Indexes, files: dict[int, str], profiles: Profiles
     ) -> None:
         self._archive, self._kb, self._indexes = archive, kb, indexes
         self._files, self._profiles = files, profiles
@@ -127,25 +187,9 @@ class TableWriter:
             write_vectors(of_kind, model, ChunkEmbedding.Kind(kind))
 
 
-OnProgress = Callable[[int, int], None]
-_PIECE = 1024**2
-
-
-# What a caller waits for, of each at most; what is not named is not bounded.
-# rows: of all tables; json_bytes: of all tables, by what the manifest says; unpacked_bytes: of the whole archive;
-# embedded_chunks: that have no vectors which can be used; embedded_texts: with the questions and keywords of those chunks;
-# characters: of what is tokenised; longest: characters of a chunk or a parent, which one call of the tokenizer takes.
-Bounds = Mapping[str, int]
-
-
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What an import made.
-
-    Attributes:
-        rows: by table.
-        notes: what the owner should look at, in the caller's language.
-    """
+    """What an import made: rows by table, and what the owner should look at, in the caller's language."""
 
     knowledge_base: KnowledgeBase
     rows: dict[str, int]
@@ -161,15 +205,10 @@ def restore_kb(
     bounds: Bounds | None = None,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> Restored:
-    """Makes a knowledge base of an archive; it is there once it is complete.
+    """Makes a knowledge base of an archive, for the owner of it and of everything in it; it is there once it is complete.
 
-    Args:
-        path: of the archive.
-        owner: of the knowledge base, and of everything in it.
-        name: blank: that in the archive.
-        embedding_model: blank: that in the archive, whose vectors are then taken where it has any.
-        bounds: None: none.
-        on_progress: called with how much is done, and of how much.
+    A blank name is that in the archive, as is a blank embedding model, whose vectors are then taken where it has any.
+    `on_progress` is called with how much is done, and of how much.
 
     Raises:
         Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot run here; nothing
@@ -213,7 +252,7 @@ class _Restoring:
         archive = self._archive
         self._refuse_more(
             rows=sum(self._rows.values()),
-            json_bytes=sum(archive.bytes_in(part) for part in (*(table.part for table in TABLES), FILE_LIST)),
+            json_bytes=sum(archive.parts[part]["bytes"] for part in (*(table.part for table in TABLES), FILE_LIST)),
             unpacked_bytes=archive.unpacked_bytes,
             embedded_chunks=chunk_count(archive) if self._embeds else 0,
         )
@@ -224,7 +263,19 @@ class _Restoring:
             characters=contents.characters,
             longest=contents.longest,
         )
-        self._stage(contents, folder)
+        try:
+            stage(
+                archive,
+                contents,
+                folder,
+                cutter=self._cutter,
+                model=self._model,
+                embeds=self._embeds,
+                keyword_vectors=self._wanted.fields["keyword_vectors"],
+                on_chunks=self._advance,
+            )
+        except RetrievalError as error:
+            raise Rejected("model_unavailable", str(error)) from error
         # The originals are stored under the id before the knowledge base is there.
         [(kb_id,)] = fetch_all("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")
         try:
@@ -232,7 +283,7 @@ class _Restoring:
             for line, suffix, size, sha256 in originals(archive):
                 name = upload_path(Document(knowledge_base_id=kb_id, sha256=sha256), f"original.{suffix or 'bin'}")
                 with archive.entry(file_part(line, suffix), size=size, sha256=sha256) as stream:
-                    self._files[line] = storage.save(name, _Original(stream))
+                    self._files[line] = storage.save(name, File(stream, name="original"))
                 self._advance(1)
             kb = self._write(kb_id, owner, folder)
         except BaseException:
@@ -246,26 +297,11 @@ class _Restoring:
             message = _("The archive holds more than can be imported while somebody waits: use “manage.py import_kb”.")
             raise Rejected("too_large", message)
 
-    def _stage(self, contents: Contents, folder: Path) -> None:
-        try:
-            stage(
-                self._archive,
-                contents,
-                folder,
-                cutter=self._cutter,
-                model=self._model,
-                embeds=self._embeds,
-                keyword_vectors=self._wanted.fields["keyword_vectors"],
-                on_chunks=self._advance,
-            )
-        except RetrievalError as error:
-            raise Rejected("model_unavailable", str(error)) from error
-
     def _takes_vectors(self) -> bool:
         """Whether the archive holds vectors of the same model, in the same dimension."""
         vectors, _rows = vector_parts(ChunkEmbedding.Kind.CONTENT)
         wanted = self._wanted
-        if wanted.embedding_model != self._model.model_id or not self._archive.has(vectors):
+        if wanted.embedding_model != self._model.model_id or vectors not in self._archive.parts:
             return False
         try:
             return wanted.dimension == self._model.dimension
@@ -341,40 +377,11 @@ class _Restoring:
         self._on_progress(self._done, self._total)
 
 
-class _Original(File):  # type: ignore[type-arg]
-    """A file that is read once, from its beginning, in pieces."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        super().__init__(stream, name="original")
-        self._stream = stream
-
-    def chunks(self, chunk_size: int | None = None) -> Iterator[bytes]:
-        while piece := self._stream.read(chunk_size or _PIECE):
-            yield piece
-
-
-AT_ONCE: Bounds = {
-    "rows": 20_000,
-    "json_bytes": 20 * 1024**2,
-    "embedded_chunks": 500,
-    "embedded_texts": 2_000,
-    "characters": 4_000_000,
-    "longest": TEXT_CHARACTERS,
-}
-"""Some seconds of checking, of tokenising and of a local model; the command knows no such bounds."""
-
-
 def import_upload(principal: Principal, owner: User, file: "File[Any]", name: str = "") -> Restored:
-    """Makes a knowledge base of an uploaded archive.
-
-    Args:
-        principal: the caller, who must not be bound to knowledge bases.
-        owner: the caller's user.
-        file: the archive.
-        name: blank: that in the archive.
+    """Makes a knowledge base of an uploaded archive, under its own name where `name` is blank; `owner` is the caller's user.
 
     Raises:
-        NotAllowed: the caller may not make knowledge bases.
+        NotAllowed: the caller may not make knowledge bases, or is bound to some.
         Rejected: the archive is wrong, or too large to wait for; nothing was made.
     """
     if principal.kb_ids is not None or not principal.can_write:

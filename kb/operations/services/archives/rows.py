@@ -1,34 +1,47 @@
-"""Lines of an archive as rows of the database: every field is checked as a form would, and what follows from it is recomputed.
+"""Lines of an archive as rows of the database: everything that can be wrong is found before anything is written.
 
-Also a knowledge base's retrieval profiles in an installation where their names may be taken.
+Every field is checked as a form would, and what follows from it is computed again.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC
-from itertools import count
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 import regex
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Q
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import Purpose, lock_until_commit
 from kb.base.findings import Remark, RemarkCode
 from kb.base.net.addresses import parse_url
 from kb.base.net.errors import FetchError
 from kb.base.text import normalized_key
-from kb.content.models import Chunk, Document
-from kb.graph.models import ConceptTerm, EntityName, GraphFact
+from kb.content.models import Chunk, ChunkParent, Document
+from kb.graph.models import Concept, ConceptTerm, EntityName, GraphFact
+from kb.index.services.tokenizing import read_settings
 from kb.ingest.chunkers.matching import hash_content
-from kb.operations.services.archives.format import Table
-from kb.operations.services.archives.reading import damaged
+from kb.operations.services.archives.format import (
+    FILE_LIST,
+    KNOWLEDGE_BASE_FIELDS,
+    TABLE,
+    TABLES,
+    TOKENIZER_FIELDS,
+    Archive,
+    Table,
+    damaged,
+    is_sha256,
+)
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, configuration_of
+from kb.profiles.services import MAX_NAME_CHARACTERS, MAX_VERSION, NOT_IN_NAMES, configuration_of
+from kb.providers.models import TokenizerSettings
 from kb.quality.models import Judgment
 from kb.sources.connectors.listing import MOST_PATTERNS, compiled
 from kb.sources.models import SearchProvider, WebPage, WebSource
@@ -36,86 +49,21 @@ from kb.sources.web.services.pages import hash_of
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.judged_sets import anchor_hash
 
-
-class Profiles:
-    """The names that a new knowledge base's profiles get, and which of them it searches by. Belongs inside a transaction."""
-
-    def __init__(self, kb: KnowledgeBase) -> None:
-        self._kb = kb
-        self._names: dict[str, str] = {}
-
-    def rename(self, profile: RetrievalProfile) -> None:
-        """Gives a version a name that no shared profile has; versions of one name stay together.
-
-        Raises:
-            Rejected: it is no name of a profile.
-        """
-        name = profile.name
-        if not name.strip() or not name.isprintable() or NOT_IN_NAMES & set(name):
-            raise damaged(_("a profile has a name that none can have"))
-        if name not in self._names:
-            self._names[name] = self._free(name)
-        profile.name = self._names[name]
-
-    def chosen(self, wanted: Mapping[str, Any]) -> RetrievalProfile:
-        """The profile that an archive's knowledge base has searched by.
-
-        A shared one is used where the installation has it with the same settings, else made the knowledge base's own.
-
-        Raises:
-            Rejected: it is said to be among the knowledge base's own profiles, and is not.
-        """
-        if wanted["is_own"]:
-            name = self._names.get(wanted["name"])
-            own = RetrievalProfile.objects.filter(knowledge_base=self._kb, name=name, version=wanted["version"]).first()
-            if own is None:
-                raise damaged(_("the profile in use is not in it"))
-            return own
-        shared = RetrievalProfile.objects.filter(knowledge_base=None, name=wanted["name"])
-        live = shared.live(wanted["name"]) if shared.exists() else None
-        if live is not None and live.settings == wanted["settings"]:
-            return live
-        made = RetrievalProfile(
-            name=self._free(wanted["name"]),
-            knowledge_base=self._kb,
-            description=wanted["description"],
-            settings=wanted["settings"],
-            published=True,
-            published_at=timezone.now(),
-            created_by=self._kb.owner,
-        )
-        made.save()
-        return made
-
-    def _free(self, name: str) -> str:
-        lock_until_commit(Purpose.PROFILES)
-        seen = RetrievalProfile.objects.filter(Q(knowledge_base=None) | Q(knowledge_base=self._kb))
-        given = self._names.values()
-        return next(each for each in _alternatives(name) if each not in given and not seen.filter(name=each).exists())
-
-
-def _alternatives(name: str) -> Iterator[str]:
-    yield name
-    for number in count(2):
-        ending = f" ({number})"
-        yield name[: MAX_NAME_CHARACTERS - len(ending)] + ending
-
-
 FAILED_BEFORE: Final = gettext_noop(
     "This document had failed in the knowledge base that the archive was made from: process it again."
 )
-_TEXT: Final = (str,)
-_NUMBER: Final = (int,)
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
+NO_IDS: Mapping[str, Sequence[int]] = {}
+# The types that JSON gives for the fields of the tables.
+_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "ArrayField": (list,),
     "BooleanField": (bool,),
-    "CharField": _TEXT,
-    "DateTimeField": _TEXT,
+    "CharField": (str,),
+    "DateTimeField": (str,),
     "JSONField": (dict, list),
-    "PositiveBigIntegerField": _NUMBER,
-    "PositiveIntegerField": _NUMBER,
-    "PositiveSmallIntegerField": _NUMBER,
-    "TextField": _TEXT,
+    "PositiveBigIntegerField": (int,),
+    "PositiveIntegerField": (int,),
+    "PositiveSmallIntegerField": (int,),
+    "TextField": (str,),
 }
 
 
@@ -123,76 +71,252 @@ class WrongRow(ValueError):
     """A line that no row can be made of; the message says which field is at fault."""
 
 
-def checked_fields(model: type[models.Model], names: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of fields, as the model wants them.
+def _require(condition: object, field_name: str) -> None:
+    if not condition:
+        raise WrongRow(field_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a manifest says of a knowledge base.
+
+    Attributes:
+        fields: of the knowledge base.
+        tokenizer: its options, unsaved, under the id that they have here.
+        archived_tokenizer_id: the id that they had there.
+        dimension: of the embedding model's vectors; 0: not known.
+        profile: name, version, settings and description of the profile, and whether it is among the tables.
+        configuration: as retrieval was configured there.
+    """
+
+    fields: dict[str, Any]
+    tokenizer: TokenizerSettings
+    archived_tokenizer_id: str
+    embedding_model: str
+    dimension: int
+    profile: dict[str, Any]
+    configuration: dict[str, Any]
+
+
+def read_settings_of(archive: Archive) -> Settings:
+    """The settings in a manifest.
 
     Raises:
-        WrongRow: one is of another type, too long, out of range or none of its choices.
+        Rejected: they are not those of a knowledge base, or ask for packages that are not installed.
     """
-    return {name: _checked(model._meta.get_field(name), row[name]) for name in names}
+    try:
+        return _settings(archive.manifest)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise damaged(_("the manifest lacks a setting")) from error
+    except WrongRow as error:
+        raise damaged(_("the manifest’s “%(field)s” is wrong") % {"field": error}) from error
 
 
-def instance_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | None], kb_id: int) -> Any:
-    """A row of the database, unsaved.
+def _settings(manifest: Mapping[str, Any]) -> Settings:
+    of_kb, of_tokenizer = manifest["knowledge_base"], manifest["tokenizer"]
+    embedding, profile, configuration = manifest["embedding"], manifest["profile"], manifest["configuration"]
+    has_all = of_kb.keys() == set(KNOWLEDGE_BASE_FIELDS) and of_tokenizer.keys() == {"id", *TOKENIZER_FIELDS}
+    _require(has_all, "knowledge_base, tokenizer")
+    fields = _checked_fields(KnowledgeBase, KNOWLEDGE_BASE_FIELDS, of_kb)
+    _require(fields["name"].strip() and fields["chunk_overlap"] < fields["chunk_size"], "name, chunk_overlap")
+    tokenizer = read_settings(**_checked_fields(TokenizerSettings, TOKENIZER_FIELDS, of_tokenizer))
+    model, dimension = embedding["model"], embedding["dimension"] or 0
+    _require(isinstance(model, str) and model and isinstance(dimension, int), "embedding")
+    name, number = profile["name"], profile["version"]
+    _require(
+        isinstance(name, str)
+        and 0 < len(name.strip()) <= MAX_NAME_CHARACTERS
+        and name.isprintable()
+        and not NOT_IN_NAMES & set(name)
+        and isinstance(number, int)
+        and 0 < number <= MAX_VERSION
+        and isinstance(profile["description"], str)
+        and isinstance(profile["is_own"], bool),
+        "profile",
+    )
+    _check_profile_settings(profile["settings"])
+    _require(isinstance(configuration, dict), "configuration")
+    return Settings(fields, tokenizer, str(of_tokenizer["id"]), model, dimension, dict(profile), configuration)
+
+
+@dataclass(slots=True)
+class Contents:
+    """What the rows of an archive come to, as little of each as the checks and the indexes need.
+
+    Attributes:
+        titles: of the documents, by line: what chunks are indexed under.
+        keyword_chunks: how many chunks have keywords.
+        questions: how many questions all chunks have.
+        characters: of what is tokenised: the texts of all chunks, each with its title and headings.
+        longest: characters of the longest chunk or parent.
+        wider: by line, the wider concept of each; -1: none.
+        parents: by line, the document of each parent.
+    """
+
+    titles: list[str] = field(default_factory=list)
+    keyword_chunks: int = 0
+    questions: int = 0
+    characters: int = 0
+    longest: int = 0
+    wider: "array[int]" = field(default_factory=partial(array, "q"))
+    parents: "array[int]" = field(default_factory=partial(array, "q"))
+
+    def add(self, row: Any) -> None:
+        match row:
+            case Document():
+                self.titles.append(row.title)
+            case Concept():
+                self.wider.append(-1 if row.parent_id is None else row.parent_id)
+            case ChunkParent():
+                self.parents.append(row.document_id)
+                self.longest = max(self.longest, len(row.text))
+            case Chunk():
+                if row.parent_id is not None and self.parents[row.parent_id] != row.document_id:
+                    raise damaged(_("a chunk has a passage of another document"))
+                self.keyword_chunks += bool(row.keywords)
+                self.questions += len(row.questions)
+                self.longest = max(self.longest, len(row.text), len(row.cut_text or ""))
+                self.characters += len(self.titles[row.document_id]) + sum(map(len, row.heading_path)) + len(row.text)
+
+
+def check_rows(archive: Archive, on_row: Callable[[], None]) -> Contents:
+    """Reads every row once.
+
+    Raises:
+        Rejected: one is wrong, refers to none, or rows contradict each other.
+    """
+    contents = Contents()
+    for table in TABLES:
+        for _size, row in rows_of(archive, table):
+            contents.add(row)
+            on_row()
+    try:
+        TopologicalSorter({line: [wider] for line, wider in enumerate(contents.wider) if wider >= 0}).prepare()
+    except CycleError as error:
+        raise damaged(_("a concept is wider than itself")) from error
+    return contents
+
+
+def rows_of(
+    archive: Archive, table: Table, *, ids: Mapping[str, Sequence[int]] = NO_IDS, kb_id: int = 0
+) -> Iterator[tuple[int, Any]]:
+    """The size in bytes of each line of a table, and the row that it stands for, unsaved.
 
     Args:
-        table: that the line is of.
-        row: the line.
-        keys: by the names of `table.refers`, the ids of the rows that it refers to.
+        archive: the archive.
+        table: one of its tables.
+        ids: of the rows that were written, by table and line; a row of another table is referred to by its line.
         kb_id: of the knowledge base.
 
     Raises:
-        WrongRow: it has other fields than the table, or one of them is wrong.
+        Rejected: a line is wrong, or refers to a row that is not there.
     """
-    if row.keys() != table.keys:
-        raise WrongRow(", ".join(sorted(row.keys() ^ table.keys))[:200])
-    values = checked_fields(table.model, table.fields, row)
+    for line, (size, row) in enumerate(archive.json_lines(table.part), start=1):
+        try:
+            keys = {name: _key(archive, into, row.get(name), ids) for name, into in table.refers.items()}
+            yield size, _row_of(table, row, keys, kb_id)
+        except WrongRow as error:
+            words = {"line": line, "name": table.part, "field": error}
+            raise damaged(_("line %(line)d of “%(name)s”: %(field)s") % words) from error
+
+
+def originals(archive: Archive) -> Iterator[tuple[int, str, int, str]]:
+    """The list of files, one a document at most, in the order of the documents.
+
+    Yields:
+        The line of the document, the ending of its name, the size in bytes and the SHA-256.
+
+    Raises:
+        Rejected: a line is wrong.
+    """
+    last = -1
+    for _size, row in archive.json_lines(FILE_LIST):
+        line, suffix, size, sha256 = (row.get(name) for name in ("document", "suffix", "size", "sha256"))
+        if not (
+            isinstance(line, int)
+            and last < line < archive.rows_in(TABLE["documents"].part)
+            and isinstance(suffix, str)
+            and re.fullmatch("[A-Za-z0-9]{0,12}", suffix)
+            and isinstance(size, int)
+            and size >= 0
+            and is_sha256(sha256)
+        ):
+            raise damaged(_("the list of files is wrong"))
+        last = line
+        yield line, suffix, size, str(sha256)
+
+
+def _key(archive: Archive, into: str, line: Any, ids: Mapping[str, Sequence[int]]) -> int | None:
+    if line is None:
+        return None
+    if type(line) is not int or not 0 <= line < archive.rows_in(TABLE[into].part):
+        raise WrongRow(into)
+    return ids[into][line] if into in ids else line
+
+
+def _row_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | None], kb_id: int) -> Any:
+    """A row of the database, unsaved, with the ids of those that it refers to."""
+    _require(row.keys() == table.keys, ", ".join(sorted(row.keys() ^ table.keys))[:200])
+    values = _checked_fields(table.model, table.fields, row)
     for name, key in keys.items():
-        field = table.model._meta.get_field(name)
-        if key is None and not field.null:
-            raise WrongRow(name)
-        values[field.attname] = key  # type: ignore[union-attr]
-    if any(field.name == "knowledge_base" for field in table.model._meta.concrete_fields):
+        reference = table.model._meta.get_field(name)
+        _require(key is not None or reference.null, name)
+        values[reference.attname] = key  # type: ignore[union-attr]
+    if table.kb_path == "knowledge_base":
         values["knowledge_base_id"] = kb_id
     made = table.model(**values)
-    if complete := _COMPLETE.get(table.model):
-        complete(made)
+    _complete(made)
     return made
 
 
+def _checked_fields(model: type[models.Model], names: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of fields, as the model wants them: of its type, neither too long nor out of range, among its choices."""
+    return {name: _checked(model._meta.get_field(name), row[name]) for name in names}
+
+
 def _checked(field: Any, value: Any) -> Any:
-    if value is None:
-        if not field.null:
-            raise WrongRow(field.name)
+    if value is None and field.null:
         return None
-    kinds = _KINDS[field.get_internal_type()]
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise WrongRow(field.name)
-    if (
-        isinstance(value, list)
-        and not isinstance(field, models.JSONField)
-        and not all(isinstance(each, str) for each in value)
-    ):
-        raise WrongRow(field.name)
-    if isinstance(field, models.DateTimeField):
-        return _moment(field, str(value))
-    if field.choices and value not in dict(field.flatchoices):
-        raise WrongRow(field.name)
+    kind = field.get_internal_type()
+    _require(type(value) in _TYPES[kind], field.name)
+    _require(kind != "ArrayField" or all(isinstance(each, str) for each in value), field.name)
+    _require(not field.choices or value in dict(field.flatchoices), field.name)
     try:
-        field.run_validators(value)
-    except ValidationError as error:
-        raise WrongRow(field.name) from error
-    return value
-
-
-def _moment(field: Any, value: str) -> Any:
-    try:
+        if kind != "DateTimeField":
+            field.run_validators(value)
+            return value
         moment = parse_datetime(value)
         if moment is None or timezone.is_naive(moment):
             raise WrongRow(field.name)
         return moment.astimezone(UTC)  # PostgreSQL knows no zone as far from Greenwich as may be written
-    except (ValueError, OverflowError) as error:
+    except (ValidationError, ValueError, OverflowError) as error:
         raise WrongRow(field.name) from error
+
+
+def _complete(row: Any) -> None:
+    """Sets what follows from other fields, and checks what no validator of a field does."""
+    match row:
+        case Chunk():
+            _require(row.text.strip(), "text")
+            row.content_hash = hash_content(row.text)
+        case ConceptTerm() | EntityName():
+            row.key = normalized_key(row.text)
+        case Document():
+            _complete_document(row)
+        case GraphFact():
+            row.subject_key, row.object_key = normalized_key(row.subject), normalized_key(row.object)
+        case Judgment():
+            row.quote_hash = anchor_hash(row.quote) if row.quote else ""
+        case RetrievalProfile():
+            _check_profile_settings(row.settings)
+        case SearchProvider():
+            _require(isinstance(row.settings, dict), "settings")
+            row.enabled = False
+        case WebPage():
+            _check_url(row.url)
+            row.url_hash = hash_of(row.url)
+        case WebSource():
+            _complete_web_source(row)
 
 
 def _complete_document(document: Document) -> None:
@@ -204,54 +328,21 @@ def _complete_document(document: Document) -> None:
         document.progress = 100
     elif document.status == status.FAILED:
         document.error_code, document.error = "failed_before", FAILED_BEFORE
-    if not isinstance(document.metadata, dict):
-        raise WrongRow("metadata")
-    if not isinstance(document.remarks, list):
-        raise WrongRow("remarks")
-    for remark in document.remarks:
-        try:
-            params = remark["params"]
-            is_plain = all(isinstance(each, str | int) for each in params.values())
-            if (
-                remark.keys() != {"code", "params"}
-                or not is_plain
-                or not Remark(RemarkCode(remark["code"]), params).message
-            ):
-                raise WrongRow("remarks")
-        except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
-            raise WrongRow("remarks") from error
+    _require(isinstance(document.metadata, dict), "metadata")
+    _require(isinstance(document.remarks, list) and all(map(_is_remark, document.remarks)), "remarks")
 
 
-def _complete_chunk(chunk: Chunk) -> None:
-    if not chunk.text.strip():
-        raise WrongRow("text")
-    chunk.content_hash = hash_content(chunk.text)
+def _is_remark(value: Any) -> bool:
+    try:
+        params = value["params"]
+        is_plain = value.keys() == {"code", "params"} and all(isinstance(each, str | int) for each in params.values())
+        return is_plain and bool(Remark(RemarkCode(value["code"]), params).message)
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError):
+        return False
 
 
-def _complete_term(term: "ConceptTerm | EntityName") -> None:
-    term.key = normalized_key(term.text)
-
-
-def _complete_fact(fact: GraphFact) -> None:
-    fact.subject_key, fact.object_key = normalized_key(fact.subject), normalized_key(fact.object)
-
-
-def _complete_judgment(judgment: Judgment) -> None:
-    judgment.quote_hash = anchor_hash(judgment.quote) if judgment.quote else ""
-
-
-def _complete_profile(profile: RetrievalProfile) -> None:
-    check_profile_settings(profile.settings)
-
-
-def check_profile_settings(settings: Any) -> None:
-    """Returns where they are settings of retrieval.
-
-    Raises:
-        WrongRow: one of them is unknown or out of range.
-    """
-    if not isinstance(settings, dict):
-        raise WrongRow("settings")
+def _check_profile_settings(settings: Any) -> None:
+    _require(isinstance(settings, dict), "settings")
     try:
         configuration_of(settings)
     except (InvalidConfiguration, TypeError) as error:
@@ -262,43 +353,17 @@ def _complete_web_source(source: WebSource) -> None:
     """Switched off: what strangers wrote must not be read, nor asked, before somebody has looked at it."""
     source.enabled = False
     _check_url(source.url)
-    if max(len(source.include), len(source.exclude)) > MOST_PATTERNS:
-        raise WrongRow("include, exclude")
-    for pattern in (*source.include, *source.exclude):
-        try:
+    _require(max(len(source.include), len(source.exclude)) <= MOST_PATTERNS, "include, exclude")
+    try:
+        for pattern in (*source.include, *source.exclude):
             compiled(pattern)
-        except regex.error as error:
-            raise WrongRow("include, exclude") from error
+    except regex.error as error:
+        raise WrongRow("include, exclude") from error
 
 
 def _check_url(url: str) -> None:
-    """Returns where it is a web address: others, such as those that are scripts, would become links all the same."""
+    """Refuses what is no web address: others, such as those that are scripts, would become links all the same."""
     try:
         parse_url(url)
     except FetchError as error:
         raise WrongRow("url") from error
-
-
-def _complete_web_page(page: WebPage) -> None:
-    _check_url(page.url)
-    page.url_hash = hash_of(page.url)
-
-
-def _complete_provider(provider: SearchProvider) -> None:
-    provider.enabled = False
-    if not isinstance(provider.settings, dict):
-        raise WrongRow("settings")
-
-
-_COMPLETE: Final[dict[type[models.Model], Callable[[Any], None]]] = {
-    Chunk: _complete_chunk,
-    ConceptTerm: _complete_term,
-    Document: _complete_document,
-    EntityName: _complete_term,
-    GraphFact: _complete_fact,
-    Judgment: _complete_judgment,
-    RetrievalProfile: _complete_profile,
-    SearchProvider: _complete_provider,
-    WebPage: _complete_web_page,
-    WebSource: _complete_web_source,
-}

@@ -8,8 +8,6 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from itertools import repeat
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, Final, TypeVar
@@ -21,9 +19,8 @@ from numpy.typing import NDArray
 from kb.content.models import Chunk
 from kb.index.models import ChunkEmbedding
 from kb.index.services.writing import embed, tokenize
-from kb.operations.services.archives.checking import Contents, rows_of
-from kb.operations.services.archives.format import TABLE, VECTOR_KINDS, vector_parts
-from kb.operations.services.archives.reading import Archive, damaged
+from kb.operations.services.archives.format import TABLE, VECTOR_KINDS, Archive, damaged, vector_parts
+from kb.operations.services.archives.rows import Contents, rows_of
 from retrieval.postings import Postings
 from retrieval.protocols import Embedder, Tokenizer
 from retrieval.rerankers.chain import searchable_text
@@ -89,14 +86,19 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _by_chunk(rows: Iterator[tuple[int, Vector]], chunk_count: int) -> Iterator[list[Vector]]:
-    """The vectors of one kind of each chunk; some have none.
+def _archived(archive: Archive, kind: str, dimension: int, stack: ExitStack) -> Iterator[list[Vector]]:
+    """The vectors of one kind of each chunk; some have none, and an archive need not have the kind.
 
     Raises:
         Rejected: a vector is of a chunk that is not there.
     """
+    names = vector_parts(kind)
+    rows: Iterator[tuple[int, Vector]] = iter(())
+    if names[0] in archive.parts:
+        streams = [stack.enter_context(archive.part(name)) for name in names]
+        rows = _read_vectors(*streams, count=archive.rows_in(names[0]), dimension=dimension)
     row = next(rows, None)
-    for line in range(chunk_count):
+    for line in range(chunk_count(archive)):
         vectors = []
         while row is not None and row[0] == line:
             vectors.append(row[1])
@@ -104,15 +106,6 @@ def _by_chunk(rows: Iterator[tuple[int, Vector]], chunk_count: int) -> Iterator[
         yield vectors
     if row is not None:
         raise damaged("a vector has no chunk")
-
-
-def _archived(archive: Archive, kind: str, dimension: int, stack: ExitStack) -> Iterator[list[Vector]]:
-    names = vector_parts(kind)
-    streams = [stack.enter_context(archive.part(name)) for name in names if archive.has(name)]
-    if not streams:
-        return repeat([], chunk_count(archive))
-    rows = _read_vectors(*streams, count=archive.rows_in(names[0]), dimension=dimension)
-    return _by_chunk(rows, chunk_count(archive))
 
 
 def stage(
@@ -126,17 +119,10 @@ def stage(
     keyword_vectors: bool,
     on_chunks: Callable[[int], None],
 ) -> None:
-    """Tokenises every chunk, and embeds it where the archive's vectors are not used.
+    """Tokenises every chunk of a checked archive into files of a folder.
 
-    Args:
-        archive: whose rows have been checked.
-        contents: what they come to.
-        folder: where to.
-        cutter: the tokenizer.
-        model: whose space the vectors are in.
-        embeds: whether vectors are to be made.
-        keyword_vectors: whether the knowledge base has vectors of keywords.
-        on_chunks: called with how many further chunks are done.
+    `embeds` says whether vectors are made too, those of keywords where the knowledge base has `keyword_vectors`; `on_chunks`
+    is called with how many further chunks are done.
 
     Raises:
         ModelUnavailable: the model cannot be loaded or reached.
@@ -144,9 +130,11 @@ def stage(
     with (folder / _POSTINGS).open("wb") as postings, (folder / _VECTORS).open("wb") as vectors:
         for chunks in in_pieces(rows_of(archive, TABLE["chunks"])):
             texts = [
-                searchable_text(contents.titles[each.document_id], each.heading_path, each.text) for each in chunks
+                searchable_text(contents.titles[chunk.document_id], chunk.heading_path, chunk.text) for chunk in chunks
             ]
-            postings.writelines(_postings_line(each[cutter.id]) for each in tokenize(texts, [cutter]))
+            for tokenized in tokenize(texts, [cutter]):
+                each = tokenized[cutter.id]
+                postings.write(_json_line([each.terms.tolist(), each.frequencies.tolist(), each.length, each.lexemes]))
             if embeds:
                 vectors.writelines(_embedded_lines(chunks, texts, model, with_keywords=keyword_vectors))
             on_chunks(len(chunks))
@@ -161,13 +149,16 @@ def staged(archive: Archive, folder: Path, dimension: int, *, embeds: bool) -> I
         Rejected: the archive's are damaged, or of a chunk that is not there.
     """
     with ExitStack() as stack:
-        postings = map(_postings_read, stack.enter_context((folder / _POSTINGS).open("rb")))
+        lines = stack.enter_context((folder / _POSTINGS).open("rb"))
+        postings = (
+            Postings(np.array(terms, np.uint64), np.array(frequencies, np.uint32), length, tuple(lexemes))
+            for terms, frequencies, length, lexemes in map(json.loads, lines)
+        )
         vectors: Iterator[Sequence[Iterable[Vector]]]
         if embeds:
-            lines = stack.enter_context((folder / _VECTORS).open("rb"))
             vectors = (
-                [np.frombuffer(b64decode(each), FLOAT16).reshape(-1, dimension) for each in json.loads(line)]
-                for line in lines
+                [np.frombuffer(b64decode(each), FLOAT16).reshape(-1, dimension) for each in of_kinds]
+                for of_kinds in map(json.loads, stack.enter_context((folder / _VECTORS).open("rb")))
             )
         else:
             vectors = zip(*(_archived(archive, kind, dimension, stack) for kind in VECTOR_KINDS), strict=True)
@@ -207,23 +198,8 @@ def _embedded_lines(
     vectors = iter(embed(flat, model).astype(FLOAT16))
     for of_kinds in wanted:
         made = {kind: b"".join(next(vectors).tobytes() for _ in of_kind) for kind, of_kind in of_kinds.items()}
-        yield _json_line([_text(made[kind]) for kind in VECTOR_KINDS])
-
-
-def _postings_line(postings: Postings) -> bytes:
-    parts = (_text(postings.terms_bytes), _text(postings.frequencies_bytes))
-    return _json_line([*parts, postings.length, postings.lexemes])
-
-
-def _postings_read(line: bytes) -> Postings:
-    terms, frequencies, length, lexemes = json.loads(line)
-    read = Postings.from_bytes(b64decode(terms), b64decode(frequencies), length)
-    return replace(read, lexemes=tuple(lexemes))
+        yield _json_line([b64encode(made[kind]).decode() for kind in VECTOR_KINDS])
 
 
 def _json_line(values: list[Any]) -> bytes:
     return json.dumps(values).encode() + b"\n"
-
-
-def _text(data: bytes) -> str:
-    return b64encode(data).decode()

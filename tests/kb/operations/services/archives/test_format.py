@@ -2,14 +2,91 @@
 
 import pytest
 
-from kb.models import Document, KnowledgeBase
-from kb.operations.services.archives.format import KNOWLEDGE_BASE_FIELDS, LEFT_OUT, TABLES
+from kb.models import (
+    Chunk,
+    ConceptTerm,
+    Document,
+    EntityName,
+    GraphFact,
+    Judgment,
+    KnowledgeBase,
+    RetrievalProfile,
+    WebPage,
+    WebSource,
+)
+from kb.operations.services.archives.format import KNOWLEDGE_BASE_FIELDS, TABLES
+
+# What is not written, and why: it is rebuilt, belongs to the installation, or is of the moment.
+LEFT_OUT = {
+    KnowledgeBase: frozenset(
+        {
+            "owner",
+            "embedding_model",  # in the manifest, with its dimension
+            "dimension",
+            "target_embedding_model",
+            "previous_embedding_model",
+            "tokenizer_id",  # in the manifest, with its options
+            "target_tokenizer_id",
+            "tokenizing_at",
+            "tokenizer_swapped_at",
+            "lacks_postings",
+            "store",  # the installation's: a copy is filled by `manage.py migrate_store`
+            "target_store",
+            "profile",  # in the manifest, by name and version
+            "created_at",
+            "updated_at",
+        }
+    ),
+    RetrievalProfile: {"knowledge_base", "created_by", "created_at"},
+    ConceptTerm: {"key"},
+    EntityName: {"key"},
+    GraphFact: {"subject_key", "object_key"},
+    Document: frozenset(
+        {
+            "file",  # see FILE_LIST
+            "batch",
+            "stage",
+            "progress",
+            "attempts",
+            "waiting_since",
+            "lease",
+            "lease_until",
+            "error_code",
+            "error",
+            "error_params",
+            "created_by",
+            "updated_at",
+        }
+    ),
+    Chunk: {"content_hash", "updated_at"},
+    Judgment: {"quote_hash", "created_by"},
+    WebSource: frozenset(
+        {
+            "status",
+            "attempts",
+            "error_code",
+            "error",
+            "error_params",
+            "counts",
+            "started_at",
+            "finished_at",
+            "next_run_at",
+            "lease",
+            "lease_until",
+            "accepted_at",
+            "accepted_keys",
+            "created_by",
+            "created_at",
+        }
+    ),
+    WebPage: {"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"},
+}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_every_field_is_written_or_left_out_knowingly(table):
     fields = {field.name for field in table.model._meta.concrete_fields} - {"id", "knowledge_base"}
-    left_out = LEFT_OUT.get(table.model, frozenset()) - {"knowledge_base"}
+    left_out = LEFT_OUT.get(table.model, set()) - {"knowledge_base"}
     assert fields == table.keys | left_out
     assert not table.keys & left_out
 

@@ -7,7 +7,7 @@ from django.core.files import File
 
 from kb.base.errors import Rejected
 from kb.models import KnowledgeBase
-from kb.operations.services.archives import reading, vectors
+from kb.operations.services.archives import format as reading, vectors
 from kb.operations.services.archives.restore import import_upload, restore_kb
 from tests.factories import make_document, make_kb, principal
 from tests.kb.operations.services.archives.bases import part_of, rewritten
