@@ -14,7 +14,7 @@ from kb.quality.eval_sets.services.files import (
     eval_set_import_archive,
     pack,
 )
-from kb.quality.eval_sets.services.queries import eval_set_by_name, eval_set_overview
+from kb.quality.eval_sets.services.sets import eval_set_by_name, eval_set_overview
 from retrieval.eval.judged_sets import Layout
 
 ARCHIVE = ".zip"

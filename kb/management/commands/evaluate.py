@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase, Principal
 from kb.management.base import KnowledgeBaseCommand, add_all, argument, kb_arguments, setting
 from kb.profiles.services import find_version, name_and_version
-from kb.quality.eval_sets.services.queries import eval_set_by_name
+from kb.quality.eval_sets.services.sets import eval_set_by_name
 from kb.quality.models import EvalQuery, EvalRun, EvalSet
 from kb.quality.runs.services import report as floors
 from kb.quality.runs.services.report import evaluate, report_as_json

@@ -34,8 +34,10 @@ class Command(KnowledgeBaseCommand):
             added, unchanged = import_passages(kb, directory, bar.update)
         self.stdout.write(f"{kb.name}: {added} passages imported, {unchanged} were there already")
         if options["eval_set"]:
-            queries, judgments = import_eval_set(kb, directory, options["eval_set"])
-            self.stdout.write(f"evaluation set {options['eval_set']}: {queries} queries, {judgments} judgments")
+            done = import_eval_set(kb, directory, options["eval_set"])
+            self.stdout.write(
+                f"evaluation set {done.eval_set.name}: {done.queries} queries, {done.judgments} judgments"
+            )
         self.build_indexes([kb])
 
     def _find_or_create(self, options: dict[str, Any]) -> KnowledgeBase:

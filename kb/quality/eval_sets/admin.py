@@ -10,7 +10,7 @@ from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, reverse
 from django.utils.functional import cached_property
@@ -30,16 +30,19 @@ from kb.base.errors import Rejected, ServiceError
 from kb.content.models import Chunk, Document
 from kb.graph.admin.concepts import GraphAdmin
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url
-from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, eval_set_import_archive
-from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade, source_label
-from kb.quality.eval_sets.services.queries import (
+from kb.quality.eval_sets.services.files import eval_set_import_archive, eval_set_response
+from kb.quality.eval_sets.services.sets import (
     NAME_CHARACTERS,
+    anchored_chunks,
+    documents_judged,
     eval_query_overview,
     eval_set_overview,
-    eval_set_rename,
+    eval_set_save,
+    judgments_regrade,
     queries_add,
     queries_delete,
     query_update,
+    source_label,
 )
 from kb.quality.models import EvalQuery, EvalSet, Judgment
 from kb.web.admin.scoped import (
@@ -173,7 +176,7 @@ class SetView(OfSetView):
     def write(self, posted: QueryDict) -> str:
         caller = principal(self.request)
         if posted.get("action") == "rename":
-            eval_set_rename(caller, self.eval_set, posted.get("name", ""))
+            eval_set_save(caller, self.eval_set, posted.get("name", ""))
             messages.success(self.request, _("The set was renamed."))
             return self.url
         lines = [line for line in posted.get("queries", "").splitlines() if line.strip()]
@@ -405,13 +408,7 @@ class EvalSetAdmin(GraphAdmin):
         """The set as a ZIP file, in the layout of `layout`, with the documents where `documents` is given."""
         eval_set = self.get_object_or_404(request, str(object_id))
         layout = Layout.TREC if request.GET.get("layout") == Layout.TREC else Layout.BEIR
-        return FileResponse(
-            eval_set_archive(principal(request), eval_set, layout, with_documents="documents" in request.GET),
-            as_attachment=True,
-            filename=archive_name(eval_set, layout),
-            content_type="application/zip",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return eval_set_response(principal(request), eval_set, layout, with_documents="documents" in request.GET)
 
     def judge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""

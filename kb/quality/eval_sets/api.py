@@ -12,15 +12,15 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.content.models import Chunk
-from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, eval_set_import_archive
-from kb.quality.eval_sets.services.judgments import judge, judgments_regrade
-from kb.quality.eval_sets.services.queries import (
+from kb.quality.eval_sets.services.files import eval_set_import_archive, eval_set_response
+from kb.quality.eval_sets.services.sets import (
     NAME_CHARACTERS,
     QUERY_CHARACTERS,
     eval_query_overview,
-    eval_set_create,
     eval_set_overview,
-    eval_set_rename,
+    eval_set_save,
+    judge,
+    judgments_regrade,
     mark_unanswerable,
     queries_add,
     queries_delete,
@@ -200,7 +200,8 @@ class EvalSetViewSet(OfSetViewSet):
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(EvalSetCreateSerializer)
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields["knowledge_base_id"])
-        eval_set = eval_set_create(self.principal, kb, fields["name"])
+        eval_set = EvalSet(knowledge_base=kb)
+        eval_set_save(self.principal, eval_set, fields["name"])
         return Response(self._described(eval_set.pk), status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -209,7 +210,7 @@ class EvalSetViewSet(OfSetViewSet):
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         eval_set = self.editable_set(pk)
         if "name" in (fields := self.checked(EvalSetChangeSerializer, partial=True)):
-            eval_set_rename(self.principal, eval_set, fields["name"])
+            eval_set_save(self.principal, eval_set, fields["name"])
         return Response(self._described(pk))
 
     def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -367,11 +368,4 @@ class EvalSetExportView(ApiView):
     def get(self, request: Request, pk: int) -> FileResponse:
         eval_set = one(EvalSet.objects.visible_to(self.principal).select_related("knowledge_base"), pk)
         given = asked(EvalSetExportSerializer, request)
-        layout = Layout(given["layout"])
-        return FileResponse(
-            eval_set_archive(self.principal, eval_set, layout, with_documents=given["documents"]),
-            as_attachment=True,
-            filename=archive_name(eval_set, layout),
-            content_type="application/zip",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return eval_set_response(self.principal, eval_set, Layout(given["layout"]), with_documents=given["documents"])

@@ -22,7 +22,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import Rejected, ServiceError
 from kb.quality.debug.admin.judge import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
-from kb.quality.eval_sets.services.queries import DEFAULT_SET, NAME_CHARACTERS
+from kb.quality.eval_sets.services.sets import DEFAULT_SET, NAME_CHARACTERS
 from kb.quality.failed_queries.services import (
     assign,
     assignable_user,

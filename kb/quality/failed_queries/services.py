@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase, Membership, Principal, User
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.text import storable
-from kb.quality.eval_sets.services.queries import (
+from kb.quality.eval_sets.services.sets import (
     eval_set_named,
     mark_unanswerable,
     query_of,

@@ -6,8 +6,7 @@ from django.core.management import CommandError, call_command
 
 from kb.models import EvalQuery, EvalSet
 from kb.quality.eval_sets.services.files import judged_set
-from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, queries_add
+from kb.quality.eval_sets.services.sets import eval_set_named, judge, mark_unanswerable, queries_add
 from tests.factories import make_document, make_kb, principal
 
 pytestmark = pytest.mark.django_db

@@ -46,7 +46,7 @@ from kb.operations.services.archives.format import (
 )
 from kb.operations.services.archives.vectors import FLOAT16, write_header
 from kb.profiles.services import configuration_of
-from kb.quality.eval_sets.services.queries import require_editable_base
+from kb.quality.eval_sets.services.sets import require_editable_base
 from kb.sources.models import SearchProvider
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from kb.profiles.services import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, cre
 from kb.quality.compare.admin.results import name_at
 from kb.quality.debug.admin.form import SETTINGS, SearchPage, open_search_page, visible_bases
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url, judging
-from kb.quality.eval_sets.services.queries import DEFAULT_SET
+from kb.quality.eval_sets.services.sets import DEFAULT_SET
 from kb.search.admin.explain.explanation import explain
 from kb.search.admin.labels import listed, notices
 from kb.search.models import SearchLog

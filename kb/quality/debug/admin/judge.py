@@ -23,8 +23,19 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
 from kb.content.models import Chunk
 from kb.quality.debug.admin.form import search_parameters
-from kb.quality.eval_sets.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
-from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
+from kb.quality.eval_sets.services.sets import (
+    DEFAULT_SET,
+    IRRELEVANT,
+    PARTLY,
+    RELEVANT,
+    eval_set_named,
+    judge,
+    judgments_in,
+    mark_unanswerable,
+    set_name,
+    spellings,
+    unjudge,
+)
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet
 from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog

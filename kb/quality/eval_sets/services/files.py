@@ -14,6 +14,7 @@ from django.conf import settings
 from django.core.files import File
 from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Prefetch, When
+from django.http import FileResponse
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, User
@@ -21,8 +22,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
 from kb.ingest.services.documents import WholeDocument, batches, write_whole_documents
-from kb.quality.eval_sets.services.judgments import documents_by_label, source_label
-from kb.quality.eval_sets.services.queries import require_editable_base, set_name
+from kb.quality.eval_sets.services.sets import documents_by_label, require_editable_base, set_name, source_label
 from kb.quality.models import EvalQuery, EvalSet, Judgment
 from retrieval.eval.judged_sets import (
     JudgedQuery,
@@ -43,11 +43,7 @@ _SHORTEST_OVERLAP = 8  # characters: an overlap of chunks is of whole sentences
 
 @dataclass(frozen=True, slots=True)
 class ImportedSet:
-    """What an import made.
-
-    Attributes:
-        missing: how many judgments are of documents that the knowledge base does not have; they count once it does.
-    """
+    """What an import made; `missing` judgments are of documents that the base lacks, and count once it has them."""
 
     eval_set: EvalSet
     queries: int
@@ -64,21 +60,11 @@ def eval_set_import(
     layout: Layout | None = None,
     replace: bool = False,
 ) -> ImportedSet:
-    """Reads a folder as an evaluation set of a knowledge base.
+    """Reads a folder as an evaluation set of a knowledge base, whose documents are known by their source.
 
-    Args:
-        principal: who imports.
-        knowledge_base: whose documents are judged; they are known by their source.
-        directory: holds the files.
-        name: of the set; blank: the one in the files.
-        layout: None: as the files are.
-        replace: whether a set of the name gives its queries and judgments up; its runs stay.
-
-    Raises:
-        SetFormatError: a file is missing or wrong; nothing was changed.
-        NotVisible: the knowledge base does not exist for the principal.
-        NotAllowed: the principal may see but not change it.
-        Rejected: there is a set of the name, and it is not to be replaced.
+    A blank name stands for the one in the files, no layout for that which they have. With `replace` a set of the name gives
+    its queries and judgments up; its runs stay. Raises as `require_editable_base`, `SetFormatError` where a file is missing
+    or wrong, and `Rejected` where there is a set of the name that shall stay; nothing was changed then.
     """
     require_editable_base(principal, knowledge_base)
     judged = read_judged_set(directory, layout)
@@ -126,18 +112,10 @@ def write_eval_set(kb: KnowledgeBase, name: str, judged: JudgedSet, *, user: Any
 def eval_set_export(
     principal: Principal, eval_set: EvalSet, directory: Path, layout: Layout, *, with_documents: bool = True
 ) -> None:
-    """Writes a set into a folder, from which `eval_set_import` makes the same one.
+    """Writes a set into a folder, which it makes, and from which `eval_set_import` makes the same set.
 
-    Args:
-        principal: who exports.
-        eval_set: with its knowledge base.
-        directory: where to; it is made.
-        layout: of the files.
-        with_documents: write the texts of all documents beside, as corpus.jsonl, for an installation that lacks them
-            (`manage.py import_beir`).
-
-    Raises:
-        NotVisible: the set does not exist for the principal.
+    With documents, the texts of all of them stand beside, as corpus.jsonl, for an installation that lacks them
+    (`manage.py import_beir`). Raises `NotVisible` where the set does not exist for the principal.
     """
     if not EvalSet.objects.visible_to(principal).filter(pk=eval_set.pk).exists():
         raise NotVisible(_("There is no such evaluation set: choose one of the list."))
@@ -238,19 +216,11 @@ def _distinct(judgments: Iterable[SourceJudgment]) -> tuple[SourceJudgment, ...]
 def import_passages(
     knowledge_base: KnowledgeBase, directory: Path, on_progress: Callable[[int], None] = lambda _: None
 ) -> tuple[int, int]:
-    """Imports a corpus; passages that are there already are kept, changed ones replaced, so it can be run again.
+    """Imports corpus.jsonl; passages that are there already are kept, changed ones replaced, so it can be run again.
 
-    Args:
-        knowledge_base: where to.
-        directory: holds corpus.jsonl.
-        on_progress: called with how many further passages are done.
-
-    Returns:
-        How many passages were added, and how many were there unchanged.
-
-    Raises:
-        SetFormatError: the file is missing or a line of it is wrong; earlier batches stay imported.
-        ModelUnavailable: the knowledge base's model cannot be loaded.
+    `on_progress` is called with how many further passages are done. Returns how many were added, and how many were there
+    unchanged. Raises `SetFormatError` where the file is missing or a line of it is wrong (earlier batches stay imported),
+    and `ModelUnavailable` where the knowledge base's model cannot be loaded.
     """
     known = dict(Document.objects.filter(knowledge_base=knowledge_base).values_list("source", "sha256"))
     added = unchanged = 0
@@ -264,19 +234,13 @@ def import_passages(
     return added, unchanged
 
 
-def import_eval_set(knowledge_base: KnowledgeBase, directory: Path, name: str) -> tuple[int, int]:
+def import_eval_set(knowledge_base: KnowledgeBase, directory: Path, name: str) -> ImportedSet:
     """Imports queries and judgments in place of those of a set of the same name; queries of other splits are left out.
 
-    Returns:
-        The number of queries and of judgments.
-
-    Raises:
-        SetFormatError: a file is missing or a line of it is wrong; nothing was changed.
+    Raises `SetFormatError` where a file is missing or a line of it is wrong; nothing was changed then.
     """
     documents = frozenset(Document.objects.filter(knowledge_base=knowledge_base).values_list("source", flat=True))
-    judged = read_judged_set(directory, Layout.BEIR, documents=documents)
-    imported = write_eval_set(knowledge_base, name, judged)
-    return imported.queries, imported.judgments
+    return write_eval_set(knowledge_base, name, read_judged_set(directory, Layout.BEIR, documents=documents))
 
 
 def _digest(passage: BeirPassage) -> str:
@@ -343,9 +307,7 @@ def eval_set_import_archive(
 ) -> ImportedSet:
     """As `eval_set_import`, from a ZIP file; a set without a name in its files has that of the file.
 
-    Raises:
-        Rejected: the archive or a file in it is wrong; nothing was changed.
-        NotVisible, NotAllowed: as `eval_set_import`.
+    Raises `Rejected` where the archive or a file in it is wrong.
     """
     if file.size > settings.MAX_UPLOAD_BYTES:
         megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
@@ -364,26 +326,24 @@ def eval_set_import_archive(
             raise Rejected("bad_set_file", format_problem_text(error, str(root))) from error
 
 
-def eval_set_archive(
+def eval_set_response(
     principal: Principal, eval_set: EvalSet, layout: Layout, *, with_documents: bool = True
-) -> IO[bytes]:
-    """A set as an open ZIP file, at its start; the caller closes it, which deletes it.
-
-    Raises:
-        NotVisible: the set does not exist for the principal.
-    """
+) -> FileResponse:
+    """A set as a ZIP file to download; `NotVisible` where the set does not exist for the principal."""
     with TemporaryDirectory(prefix="eval-set-", dir=settings.FILE_UPLOAD_TEMP_DIR) as folder:
         root = Path(folder) / "set"
         eval_set_export(principal, eval_set, root, layout, with_documents=with_documents)
-        archive = TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - the caller reads it
+        archive = TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - the response closes it
         pack(root, archive)
     archive.seek(0)
-    return archive
-
-
-def archive_name(eval_set: EvalSet, layout: Layout) -> str:
     name = "".join("-" if character in '/\\:*?"<>|' else character for character in eval_set.name)
-    return f"{name}.{layout}.zip"
+    return FileResponse(
+        archive,
+        as_attachment=True,
+        filename=f"{name}.{layout}.zip",
+        content_type="application/zip",
+        headers={"X-Content-Type-Options": "nosniff"},
+    )
 
 
 def pack(directory: Path, archive: IO[bytes] | Path) -> None:
@@ -396,8 +356,7 @@ def pack(directory: Path, archive: IO[bytes] | Path) -> None:
 def unpack(archive: Any, directory: Path) -> None:
     """Takes the files of a set out of a ZIP file; they may lie in a folder of it.
 
-    Raises:
-        Rejected: it is no ZIP file, is damaged or encrypted, names files outside of it, or is too large.
+    Raises `Rejected` where it is no ZIP file, is damaged or encrypted, names files outside of it, or is too large.
     """
     try:
         with zipfile.ZipFile(archive) as source:

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from kb.content.models import Chunk, Document
 from kb.quality.debug.admin.judge import debug_url
-from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged
+from kb.quality.eval_sets.services.sets import anchored_chunks, documents_judged
 from kb.quality.models import EvalRun, EvalRunQuery, Judgment
 from kb.quality.runs.admin.report import (
     LATER_STAGES,

@@ -14,8 +14,7 @@ from kb.base.db.transactions import ConnectionReturningExecutor
 from kb.content.models import Chunk
 from kb.index.models import KnowledgeBaseVersion
 from kb.profiles.services import reference
-from kb.quality.eval_sets.services.judgments import documents_by_label
-from kb.quality.eval_sets.services.queries import RELEVANT
+from kb.quality.eval_sets.services.sets import PARTLY, documents_by_label
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
 from kb.search.services.search import SearchRequest, wire
 from kb.search.wiring import Wiring
@@ -54,7 +53,7 @@ class Judged:
 
     @property
     def relevant(self) -> frozenset[str]:
-        return frozenset(unit for unit, grade in self.grades.items() if grade >= RELEVANT)
+        return frozenset(unit for unit, grade in self.grades.items() if grade >= PARTLY)
 
     def units(self, chunk_id: int, document_id: int) -> Sequence[str]:
         """What a found chunk counts as: its judged passages, else its document, else itself.
@@ -83,7 +82,7 @@ def load_judged(knowledge_base: KnowledgeBase, queries: Iterable[EvalQuery]) -> 
         # A chunk in which relevant and irrelevant passages stand is a relevant one; the best of its passages comes first.
         for chunk_id, units in of_query.passages.items():
             ordered = sorted(units, key=lambda unit: -of_query.grades[unit])
-            of_query.passages[chunk_id] = [unit for unit in ordered if of_query.grades[unit] >= RELEVANT] or ordered[:1]
+            of_query.passages[chunk_id] = [unit for unit in ordered if of_query.grades[unit] >= PARTLY] or ordered[:1]
     return judged
 
 
@@ -103,9 +102,9 @@ def _anchor(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment], judged
             # Of two judgments of one document the later one counts
             unit = next((of_query.documents[each] for each in anchors if each in of_query.documents), str(anchors[0]))
             of_query.documents = dict.fromkeys(anchors, unit) | of_query.documents
-        if not anchors and judgment.grade >= RELEVANT:
+        if not anchors and judgment.grade >= PARTLY:
             of_query.unanchored.append(judgment)
-        if anchors or judgment.grade >= RELEVANT:
+        if anchors or judgment.grade >= PARTLY:
             of_query.grades[unit] = judgment.grade
 
 

@@ -24,7 +24,7 @@ from kb.index.services.reembedding import profile_after
 from kb.jobs.leases import Job, LeaseLost, Queue
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
-from kb.quality.eval_sets.services.queries import require_editable
+from kb.quality.eval_sets.services.sets import require_editable
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.report import model_ids, report_of
 from kb.quality.runs.services.run import Measurement, Tick, query_count, wiring_of

@@ -7,7 +7,7 @@ from kb.base.shapes import as_values
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, EvalSet, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge
+from kb.quality.eval_sets.services.sets import judge
 from kb.quality.runs.services.run import load_judged, observe
 from kb.quality.why_not.services.sentences import verdict_sentence
 from kb.quality.why_not.services.walk import why_not_found

@@ -19,7 +19,7 @@ from kb.ingest.services.documents import (
 from kb.ingest.services.indexing import chunk_settings, index_document, outdated_documents
 from kb.ingest.services.rechunk import chunks_of, recut
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge, judgments_in
+from kb.quality.eval_sets.services.sets import judge, judgments_in
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, principal
 from tests.fakes import CountingEmbedder

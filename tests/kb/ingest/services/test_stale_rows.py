@@ -19,7 +19,7 @@ from kb.ingest.services.documents import (
     documents_requeue,
 )
 from kb.models import Concept, Document, EvalQuery, EvalSet, GraphFact, Principal, SearchProvider
-from kb.quality.eval_sets.services.queries import query_update
+from kb.quality.eval_sets.services.sets import query_update
 from kb.sources.external.services import external_source_update
 from kb.sources.web.services.sources import web_source_create, web_source_update
 from tests.factories import make_kb

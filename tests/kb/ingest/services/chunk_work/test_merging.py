@@ -4,7 +4,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.ingest.services import chunks as checks
 from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, EvalSet, FactSource, GraphFact, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge, judgments_in
+from kb.quality.eval_sets.services.sets import judge, judgments_in
 from tests.factories import make_document, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

@@ -8,7 +8,7 @@ from kb.ingest.services.chunks import chunk_split, chunk_update, chunks_merge
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document
 from kb.models import Document, EvalSet, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge, judgments_in
+from kb.quality.eval_sets.services.sets import judge, judgments_in
 from tests.factories import principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

@@ -5,7 +5,7 @@ import pytest
 from kb.base.errors import Rejected
 from kb.ingest.services.chunks import chunk_split, chunk_update, sentence_starts
 from kb.models import ChunkEmbedding, ChunkPostings, EvalSet
-from kb.quality.eval_sets.services.judgments import judge, judgments_in
+from kb.quality.eval_sets.services.sets import judge, judgments_in
 from tests.factories import make_document, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

@@ -27,7 +27,7 @@ from kb.models import (
     WebSource,
 )
 from kb.profiles.services import create_version, publish
-from kb.quality.eval_sets.services.judgments import judge
+from kb.quality.eval_sets.services.sets import judge
 from kb.quality.runs.services.report import evaluate
 from kb.search.services.search import SearchRequest, response_of, search
 from tests.factories import make_document, make_kb, principal

@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from kb.models import Chunk, EvalSet, SearchLog
 from kb.profiles.services import create_version
-from kb.quality.eval_sets.services.judgments import judge
+from kb.quality.eval_sets.services.sets import judge
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.quality.debug.admin.debug_page import Page, outcome_of

@@ -8,8 +8,7 @@ from django.urls import reverse
 
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, Principal
 from kb.quality.debug.admin.judge import SESSION_KEY, judging
-from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named
+from kb.quality.eval_sets.services.sets import DEFAULT_SET, eval_set_named, judge
 from tests.factories import make_document, make_kb, make_member, make_user
 
 pytestmark = pytest.mark.django_db

@@ -11,8 +11,7 @@ from django.urls import reverse
 from kb.ingest.services.documents import document_delete
 from kb.models import Chunk, EvalQuery, EvalRun, EvalSet, Judgment
 from kb.quality.eval_sets.services.files import judged_set
-from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, queries_add
+from kb.quality.eval_sets.services.sets import eval_set_named, judge, mark_unanswerable, queries_add
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.web.admin.pages import Page, words
 

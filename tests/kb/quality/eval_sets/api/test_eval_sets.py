@@ -6,7 +6,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 
 from kb.models import EvalQuery, EvalSet, Judgment
 from kb.quality.eval_sets.services.files import judged_set
-from kb.quality.eval_sets.services.queries import eval_set_named, queries_add
+from kb.quality.eval_sets.services.sets import eval_set_named, queries_add
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -11,15 +11,13 @@ from kb.base.errors import Rejected
 from kb.models import EvalSet
 from kb.quality.eval_sets.services import files as eval_set_archives
 from kb.quality.eval_sets.services.files import (
-    archive_name,
-    eval_set_archive,
     eval_set_import_archive,
+    eval_set_response,
     format_problem_text,
     judged_set,
     unpack,
 )
-from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.eval_sets.services.queries import eval_set_named, queries_add
+from kb.quality.eval_sets.services.sets import eval_set_named, judge, queries_add
 from retrieval.eval.judged_sets import Layout
 from retrieval.eval.qrels import MESSAGES, SetFormatError
 from tests.factories import make_document, make_kb, principal
@@ -137,15 +135,20 @@ class TestUpload:
         judge(me, eval_set, "年假", make_document(kb, "五天带薪年假").chunks.select_related("document").get(), 2)
         queries_add(me, eval_set, ["病假"])
         before = judged_set(eval_set)
-        with eval_set_archive(me, eval_set, layout) as archive:
-            assert "corpus.jsonl" in zipfile.ZipFile(archive).namelist()
-            archive.seek(0)
-            file = ContentFile(archive.read(), name=archive_name(eval_set, layout))
+        response = eval_set_response(me, eval_set, layout)
+        with response.file_to_stream as archive:
+            file = ContentFile(archive.read(), name=response.filename)
+        assert "corpus.jsonl" in zipfile.ZipFile(file).namelist()
+        file.seek(0)
         done = eval_set_import_archive(me, kb, file, replace=True)
         assert judged_set(done.eval_set) == before
 
     def test_a_file_name_holds_no_separators(self):
-        assert archive_name(EvalSet(name='a/b: "规章"'), Layout.TREC) == "a-b- -规章-.trec.zip"
+        kb = make_kb()
+        eval_set = eval_set_named(principal(kb.owner), kb, 'a/b: "规章"')
+        response = eval_set_response(principal(kb.owner), eval_set, Layout.TREC)
+        response.file_to_stream.close()
+        assert response.filename == "a-b- -规章-.trec.zip"
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])

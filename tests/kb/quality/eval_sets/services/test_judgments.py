@@ -12,14 +12,16 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.ingest.services.documents import document_add, document_delete, document_requeue
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment
-from kb.quality.eval_sets.services.judgments import (
+from kb.quality.eval_sets.services.sets import (
+    DEFAULT_SET,
     anchored_chunks,
+    eval_set_named,
     judge,
     judgments_in,
     judgments_regrade,
+    mark_unanswerable,
     unjudge,
 )
-from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named, mark_unanswerable
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db

@@ -4,14 +4,13 @@ import pytest
 
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.models import EvalQuery, EvalSet, Judgment
-from kb.quality.eval_sets.services import queries as eval_queries
-from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.eval_sets.services.queries import (
+from kb.quality.eval_sets.services import sets as eval_queries
+from kb.quality.eval_sets.services.sets import (
     eval_query_overview,
-    eval_set_create,
     eval_set_named,
     eval_set_overview,
-    eval_set_rename,
+    eval_set_save,
+    judge,
     mark_unanswerable,
     queries_add,
     queries_delete,
@@ -106,21 +105,22 @@ def test_queries_are_deleted_with_their_judgments_and_no_others(kb, me, eval_set
 
 
 def test_of_two_who_create_a_set_of_one_name_one_is_told_that_it_is_taken(kb, me):
-    made = eval_set_create(me, kb, " mine ")
+    made = EvalSet(knowledge_base=kb)
+    eval_set_save(me, made, " mine ")
 
     assert made == eval_set_named(me, kb, "mine")
     with rejected("name_taken"):
-        eval_set_create(me, kb, "mine")
+        eval_set_save(me, EvalSet(knowledge_base=kb), "mine")
     assert EvalSet.objects.get() == made
 
 
 def test_a_set_is_renamed(kb, me, eval_set):
     eval_set_named(me, kb, "other")
-    eval_set_rename(me, eval_set, " yours ")
+    eval_set_save(me, eval_set, " yours ")
     assert EvalSet.objects.get(pk=eval_set.pk).name == "yours"
     for name, code in (("other", "name_taken"), (" ", "name_blank"), ("x" * 121, "name_too_long")):
         with rejected(code):
-            eval_set_rename(me, eval_set, name)
+            eval_set_save(me, eval_set, name)
 
 
 def test_who_may_not_is_refused(kb, eval_set):
@@ -128,7 +128,8 @@ def test_who_may_not_is_refused(kb, eval_set):
     for call in (
         lambda who: queries_add(who, eval_set, ["x"]),
         lambda who: queries_delete(who, eval_set, []),
-        lambda who: eval_set_rename(who, eval_set, "x"),
+        lambda who: eval_set_save(who, eval_set, "x"),
+        lambda who: eval_set_save(who, EvalSet(knowledge_base=kb), "x"),
         lambda who: mark_unanswerable(who, eval_set, "x", True),
         lambda who: query_update(who, EvalQuery(eval_set=eval_set, text="x"), text="y", answerable=True),
         lambda who: eval_set_named(who, kb, "x"),

@@ -79,7 +79,8 @@ def test_queries_and_judgments_become_a_set_that_a_second_import_replaces(direct
     kb = make_kb()
     import_passages(kb, directory)
     for _ in range(2):
-        assert import_eval_set(kb, directory, "set") == (3, 2)
+        imported = import_eval_set(kb, directory, "set")
+        assert (imported.queries, imported.judgments) == (3, 2)
     assert list(EvalQuery.objects.order_by("external_id").values_list("answerable", flat=True)) == [True, True, False]
     assert Judgment.objects.count() == 2
 

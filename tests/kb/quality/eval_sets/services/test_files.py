@@ -18,8 +18,7 @@ from kb.quality.eval_sets.services.files import (
     joined_text,
     judged_set,
 )
-from kb.quality.eval_sets.services.judgments import judge, judgments_in
-from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, queries_add
+from kb.quality.eval_sets.services.sets import eval_set_named, judge, judgments_in, mark_unanswerable, queries_add
 from kb.quality.runs.services.report import evaluate
 from retrieval.eval.judged_sets import Layout, SourceJudgment
 from retrieval.eval.qrels import SetFormatError
@@ -107,7 +106,8 @@ def test_an_installation_without_the_documents_takes_them_from_the_corpus(me, ev
     eval_set_export(me, eval_set, tmp_path / "set", Layout.BEIR)
     other = make_kb()
     assert import_passages(other, tmp_path / "set") == (2, 0)
-    assert import_eval_set(other, tmp_path / "set", "copy") == (5, 4)
+    copied = import_eval_set(other, tmp_path / "set", "copy")
+    assert (copied.queries, copied.judgments) == (5, 4)
     report = evaluate(principal(other.owner), other.eval_sets.get())
     assert report["stages"]["bm25"]["hit_rate@1"] > 0
     assert set(Document.objects.filter(knowledge_base=other).values_list("source", flat=True)) == {FILE, "保修"}
@@ -210,7 +210,8 @@ def test_beirs_judgments_name_their_source(tmp_path):
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("q1\tp1\t1\n")
     import_passages(kb, tmp_path)
-    assert import_eval_set(kb, tmp_path, "set") == (1, 1)
+    imported = import_eval_set(kb, tmp_path, "set")
+    assert (imported.queries, imported.judgments) == (1, 1)
     assert Judgment.objects.get().source == "p1"
 
 
