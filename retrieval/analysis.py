@@ -8,12 +8,11 @@ from itertools import islice
 
 from retrieval.characters import CJK, LATIN
 from retrieval.config import RetrievalConfig
-from retrieval.errors import GenerationFailed, _, message_of
+from retrieval.errors import Degradation, DegradationCode, GenerationFailed, _, message_of
 from retrieval.keywords import query_keywords
 from retrieval.protocols import ConceptStore, Tokenizer
 from retrieval.rewrite import LlmRewriter, core_intent, split_questions
 from retrieval.tokenize import normalize
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ConceptMention, Rewritten, Turn
 
 STAGE = "analysis"

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
-from retrieval.errors import ChannelUnavailable, _, message_of
+from retrieval.errors import ChannelUnavailable, Degradation, DegradationCode, _, message_of
 from retrieval.execution import too_late
 from retrieval.postings import hash_terms
 from retrieval.protocols import KeywordStore, QueryVectors, TextStore, VectorStore
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, Ranking
 
 Found = tuple[NDArray[np.int64], NDArray[np.float64], tuple[Degradation, ...]]

@@ -1,4 +1,4 @@
-"""The errors of the retrieval library, whose messages name their remedy and are translated where they are shown.
+"""The errors and degradations of the retrieval library, whose messages name their remedy and are translated where they are shown.
 
 Also the keyword channel's packages, imported at their first use, with a remedy where one is missing.
 """
@@ -6,8 +6,12 @@ Also the keyword channel's packages, imported at their first use, with a remedy 
 import importlib
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, cast
+
+from typing_extensions import Doc
 
 Argument = str | int | float
 
@@ -78,8 +82,67 @@ def storable(text: str) -> str:
     return text if isinstance(text, Message) else text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-if TYPE_CHECKING:
-    from retrieval.trace import Degradation, DegradationCode
+class DegradationCode(StrEnum):
+    """Every way in which an answer can be less than asked for. The README lists them; tests depend on them."""
+
+    BM25_DEPENDENCIES_MISSING = "bm25_dependencies_missing"
+    BM25_POSTINGS_OUTDATED = "bm25_postings_outdated"
+    BM25_INDEX_BUILDING = "bm25_index_building"
+    CHANNEL_FAILED = "channel_failed"
+    CHANNEL_TIMEOUT = "channel_timeout"
+    EMBEDDER_FAILED = "embedder_failed"
+    EMBEDDER_TIMEOUT = "embedder_timeout"
+    EXTERNAL_LEFT_OUT = "external_left_out"
+    EXTERNAL_NOT_CONFIGURED = "external_not_configured"
+    EXTERNAL_QUOTA = "external_quota"
+    EXTERNAL_REFUSED = "external_refused"
+    EXTERNAL_TIMEOUT = "external_timeout"
+    EXTERNAL_UNAVAILABLE = "external_unavailable"
+    FACTS_FAILED = "facts_failed"
+    HASHING_EMBEDDER = "hashing_embedder"
+    LLM_NOT_CONFIGURED = "llm_not_configured"
+    LLM_STREAM_BROKEN = "llm_stream_broken"
+    LLM_TIMEOUT = "llm_timeout"
+    LLM_UNAVAILABLE = "llm_unavailable"
+    LLM_UNUSABLE = "llm_unusable"
+    MODEL_CIRCUIT_OPEN = "model_circuit_open"
+    MODEL_UNAVAILABLE = "model_unavailable"
+    RERANKER_FAILED = "reranker_failed"
+    RERANKER_TIMEOUT = "reranker_timeout"
+    RERANKER_UNAVAILABLE = "reranker_unavailable"
+    SHARED_CACHE_UNAVAILABLE = "shared_cache_unavailable"
+    STORE_BEHIND = "store_behind"
+    STORE_UNAVAILABLE = "store_unavailable"
+    THRESHOLD_NOT_APPLIED = "threshold_not_applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    """What is worse than it should be, and why.
+
+    Attributes:
+        detail: for readers, a `Message` where it can be translated. It may quote a server, so what no database and no
+            response can hold is taken out.
+    """
+
+    stage: str
+    code: DegradationCode
+    detail: Annotated[str, Doc("What is degraded, and what to do about it, in the caller's language.")]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", storable(self.detail))
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is stored of it, for `from_dict`; `detail` is English, for whoever reads no messages."""
+        message = {"message": self.detail.as_dict()} if isinstance(self.detail, Message) else {}
+        return {"stage": self.stage, "code": str(self.code), "detail": str(self.detail), **message}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Degradation":
+        """One that was stored, also by a version that knew other codes or stored sentences only."""
+        detail = Message.from_dict(stored["message"]) if "message" in stored else stored["detail"]
+        code = stored["code"] if stored["code"] not in set(DegradationCode) else DegradationCode(stored["code"])
+        return cls(stored["stage"], cast(DegradationCode, code), detail)
 
 
 class RetrievalError(Exception):
@@ -109,7 +172,7 @@ class CircuitOpen(ModelUnavailable):
 class Degraded(RetrievalError):
     """A stage could not do its part; the code says which degradation that is."""
 
-    def __init__(self, code: "DegradationCode", message: str) -> None:
+    def __init__(self, code: DegradationCode, message: str) -> None:
         super().__init__(message)
         self.code = code
 
@@ -149,7 +212,7 @@ class ScopeOutdated(RetrievalError):
 class NoChannelAvailable(RetrievalError):
     """No channel could answer, so there is no result to give."""
 
-    def __init__(self, degradations: "tuple[Degradation, ...]") -> None:
+    def __init__(self, degradations: tuple[Degradation, ...]) -> None:
         super().__init__("; ".join(degradation.detail for degradation in degradations))
         self.degradations = degradations
 

@@ -18,13 +18,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import ChannelUnavailable, _, storable
+from retrieval.errors import ChannelUnavailable, Degradation, DegradationCode, _, storable
 from retrieval.execution import CircuitBreaker
 from retrieval.lexicons import SearchLexicon
 from retrieval.postings import hash_terms
 from retrieval.protocols import ExternalProvider, QueryVectors, Scope
 from retrieval.rerankers.chain import searchable_text
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ExternalHit, Origin, Passage, Ranking
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_at
 
 from retrieval.errors import (
     CircuitOpen,
+    DegradationCode,
     Degraded,
     GenerationFailed,
     Message,
@@ -29,7 +30,6 @@ from retrieval.errors import (
     message_of,
 )
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
-from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
-from retrieval.errors import _
+from retrieval.errors import Degradation, DegradationCode, _
 from retrieval.execution import Budget
 from retrieval.external import with_external_scores
 from retrieval.fusion import fuse, match_terms
@@ -18,7 +18,7 @@ from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
-from retrieval.trace import Degradation, DegradationCode, Trace
+from retrieval.trace import Trace
 from retrieval.types import Analysis, Candidate, CutBy, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
 
 logger = logging.getLogger(__name__)

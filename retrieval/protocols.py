@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.config import RetrievalConfig
+from retrieval.errors import Degradation
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation
 from retrieval.types import Analysis, ConceptMention, ExternalHit, Fact, Passage, Ranking, RerankJob
 
 

@@ -19,6 +19,7 @@ from retrieval.cache import ByteCache, Entry
 from retrieval.errors import (
     ChannelUnavailable,
     CircuitOpen,
+    DegradationCode,
     Message,
     ModelTimeout,
     ModelUnavailable,
@@ -28,7 +29,6 @@ from retrieval.errors import (
 )
 from retrieval.execution import Land, ModelGuard, SingleFlight, too_late
 from retrieval.protocols import Embedder
-from retrieval.trace import DegradationCode
 
 logger = logging.getLogger(__name__)
 

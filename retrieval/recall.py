@@ -9,11 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval.channels import VectorChannel
-from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated, _, message_of
+from retrieval.errors import (
+    ChannelUnavailable,
+    Degradation,
+    DegradationCode,
+    NoChannelAvailable,
+    ScopeOutdated,
+    _,
+    message_of,
+)
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.protocols import Channel, Fallback, Scope
-from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
+from retrieval.trace import Dropped, Span, Trace
 from retrieval.types import Analysis, Ranking
 
 logger = logging.getLogger(__name__)

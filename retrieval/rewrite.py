@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from retrieval.cache import Recent
 from retrieval.characters import CJK, LATIN
-from retrieval.errors import GenerationFailed, _
+from retrieval.errors import DegradationCode, GenerationFailed, _
 from retrieval.function_words import (
     CHINESE_COURTESIES,
     CHINESE_PARTICLES,
@@ -25,7 +25,6 @@ from retrieval.function_words import (
     ENGLISH_THANKS,
 )
 from retrieval.generation import OpenAIGenerator
-from retrieval.trace import DegradationCode
 from retrieval.types import Rewritten, Turn
 
 MAX_QUERY_CHARS = 500

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Doc
 
-from retrieval.trace import Degradation, Dropped, Span
+from retrieval.errors import Degradation
+from retrieval.trace import Dropped, Span
 
 
 @dataclass(frozen=True, slots=True)

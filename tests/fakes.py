@@ -5,10 +5,9 @@ from threading import get_ident
 import numpy as np
 
 from retrieval.embedders.hashing import DIMENSION, HASHING_MODEL_ID, HashingEmbedder
-from retrieval.errors import ChannelUnavailable
+from retrieval.errors import ChannelUnavailable, Degradation, DegradationCode
 from retrieval.postings import hash_terms
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Passage, Ranking
 
 

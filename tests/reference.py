@@ -91,7 +91,7 @@ def operations_table(words):
 
 def codes_table(words):
     from kb.search.admin.labels import degradation_heading
-    from retrieval.trace import DegradationCode
+    from retrieval.errors import DegradationCode
 
     return table(words["codes_columns"], [(f"`{code}`", degradation_heading(code)) for code in DegradationCode])
 

@@ -30,8 +30,7 @@ from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
-from retrieval.errors import NoChannelAvailable
-from retrieval.trace import Degradation
+from retrieval.errors import Degradation, NoChannelAvailable
 
 CONVERSATIONS_LISTED = 30
 # Answers were checked when they were written: what still looks like a citation here is one.

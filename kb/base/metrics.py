@@ -22,7 +22,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from prometheus_client.samples import Sample
 
 from retrieval.cache import PROCESS_TIER, TierStats
-from retrieval.trace import Degradation
+from retrieval.errors import Degradation
 
 logger = logging.getLogger(__name__)
 

@@ -27,10 +27,9 @@ from kb.index.models import BM25Index, ChunkChange
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
 from retrieval.cache import CacheKey, Found, TieredCache, TierStats, TierUnavailable
 from retrieval.channels import LoadedIndex
-from retrieval.errors import ChannelUnavailable, Message
+from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.execution import Land, SingleFlight
 from retrieval.payload import PayloadCodec
-from retrieval.trace import DegradationCode
 
 logger = logging.getLogger(__name__)
 

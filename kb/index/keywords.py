@@ -12,11 +12,10 @@ from django.conf import settings
 
 from kb.base.findings import Remark, RemarkCode
 from kb.providers.embedding_models import generator
-from retrieval.errors import DependencyMissing, GenerationFailed, Message, gettext_noop, message_of
+from retrieval.errors import DegradationCode, DependencyMissing, GenerationFailed, Message, gettext_noop, message_of
 from retrieval.execution import InlineExecutor
 from retrieval.generation import OpenAIGenerator
 from retrieval.keywords import Method, extract_keywords
-from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
 MOST_KEYWORDS: Final = 10

@@ -47,7 +47,16 @@ from retrieval.channels import (
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.errors import ChannelUnavailable, DependencyMissing, Message, RetrievalError, ScopeOutdated, message_of
+from retrieval.errors import (
+    ChannelUnavailable,
+    Degradation,
+    DegradationCode,
+    DependencyMissing,
+    Message,
+    RetrievalError,
+    ScopeOutdated,
+    message_of,
+)
 from retrieval.execution import CircuitBreaker, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.pipeline import Pipeline
@@ -64,7 +73,6 @@ from retrieval.protocols import (
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import OverlapReranker, RerankChain
 from retrieval.tokenize import JiebaTokenizer
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis
 
 WEB, EXTERNAL = "web", "external"

@@ -16,6 +16,8 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import (
     ChannelUnavailable,
     CircuitOpen,
+    Degradation,
+    DegradationCode,
     ModelTimeout,
     ModelUnavailable,
     RerankerNotApplicable,
@@ -28,7 +30,6 @@ from retrieval.function_words import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS
 from retrieval.postings import hash_terms
 from retrieval.protocols import Reranker, Tokenizer
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, Candidate, Lexicon, RerankJob
 
 logger = logging.getLogger(__name__)

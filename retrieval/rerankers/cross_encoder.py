@@ -15,12 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.embedders.openai_http import client_for
-from retrieval.errors import InvalidConfiguration, ModelTimeout, ModelUnavailable, RerankerUnavailable, _, message_of
+from retrieval.errors import (
+    DegradationCode,
+    InvalidConfiguration,
+    ModelTimeout,
+    ModelUnavailable,
+    RerankerUnavailable,
+    _,
+    message_of,
+)
 from retrieval.execution import ModelGuard
 from retrieval.model_files import open_local
 from retrieval.rerankers.chain import UnusableAnswer, ask, out_of_time, relevance, text_of
 from retrieval.selection import ScoreScale
-from retrieval.trace import DegradationCode
 from retrieval.types import RerankJob
 
 DEFAULT_MODEL_ID = "BAAI/bge-reranker-base"

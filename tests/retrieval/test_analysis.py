@@ -13,8 +13,7 @@ from retrieval.analysis import (
     normalise_query,
 )
 from retrieval.config import RetrievalConfig
-from retrieval.errors import GenerationFailed
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.errors import Degradation, DegradationCode, GenerationFailed
 from retrieval.types import ConceptMention, Rewritten, Turn
 
 CONFIG = RetrievalConfig()

@@ -12,9 +12,8 @@ from retrieval.channels import (
     UnavailableChannel,
     VectorChannel,
 )
-from retrieval.errors import ChannelUnavailable
+from retrieval.errors import ChannelUnavailable, DegradationCode
 from retrieval.postings import count_postings
-from retrieval.trace import DegradationCode
 from retrieval.types import Analysis
 from tests.fakes import HASHING_NOTE
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from retrieval.dedupe import deduplicate, fingerprint, merge_queries
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.errors import Degradation, DegradationCode
 from retrieval.types import Passage, Provenance, Ranking
 
 NAN = float("nan")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from retrieval.errors import DegradationCode
 from retrieval.external import MOST_TEXT, MOST_TITLE, ExternalChannel
-from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
 

@@ -8,10 +8,9 @@ import traceback
 import openai.resources.chat.completions  # noqa: F401 - slow to import: no time limit here shall hold for that
 import pytest
 
-from retrieval.errors import GenerationFailed
+from retrieval.errors import DegradationCode, GenerationFailed
 from retrieval.execution import FAILURES_TO_OPEN, CircuitBreaker
 from retrieval.generation import OpenAIGenerator
-from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 from tests.servers import ModelServer, Reply
 

@@ -6,9 +6,8 @@ from threading import Barrier, get_ident
 import pytest
 
 from retrieval.channels import BM25Channel
-from retrieval.errors import ChannelUnavailable
+from retrieval.errors import ChannelUnavailable, DegradationCode
 from retrieval.execution import Budget
-from retrieval.trace import DegradationCode
 from tests.fakes import FakeChannel
 from tests.retrieval.pipelines import pipeline, run as run_pipeline, scope
 

@@ -8,10 +8,9 @@ import pytest
 
 from retrieval.cache import ByteCache
 from retrieval.embedders.hashing import HashingEmbedder
-from retrieval.errors import ChannelUnavailable, ModelUnavailable
+from retrieval.errors import ChannelUnavailable, DegradationCode, ModelUnavailable
 from retrieval.execution import FAILURES_TO_OPEN, ModelGuard
 from retrieval.query_vectors import MOST_FLIGHTS, WARM_UP, QueryEmbedder, ScopedQueryEmbedder
-from retrieval.trace import DegradationCode
 from tests.retrieval.byte_tiers import Clock, DictTier
 
 PATIENCE = 30

@@ -4,10 +4,9 @@ import time
 
 import pytest
 
-from retrieval.errors import GenerationFailed
+from retrieval.errors import DegradationCode, GenerationFailed
 from retrieval.generation import OpenAIGenerator
 from retrieval.rewrite import LlmRewriter
-from retrieval.trace import DegradationCode
 from retrieval.types import Rewritten, Turn
 from tests.servers import ModelServer, Reply
 

@@ -35,11 +35,10 @@ from retrieval.answer import (
     sources_line,
 )
 from retrieval.characters import estimate_tokens
-from retrieval.errors import GenerationFailed, Message as ErrorMessage, message_of
+from retrieval.errors import Degradation, DegradationCode, GenerationFailed, Message as ErrorMessage, message_of
 from retrieval.generation import OpenAIGenerator
 from retrieval.packing import Context, Fragment, inert, pack, shorten
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Fact, Turn
 
 HISTORY_MESSAGES = 10

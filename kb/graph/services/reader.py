@@ -17,10 +17,9 @@ from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.services.entities import Triple
-from retrieval.errors import GenerationFailed, message_of
+from retrieval.errors import DegradationCode, GenerationFailed, message_of
 from retrieval.generation import OpenAIGenerator
 from retrieval.tokenize import normalize
-from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
 MAX_ENTITIES = 30

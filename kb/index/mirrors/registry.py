@@ -21,9 +21,8 @@ from kb.base.db.transactions import fetch_all
 from kb.index.filters import enabled_among
 from kb.index.mirrors.protocol import Found, Mirror, StoreError, StoreNotConfigured, TextCollection, VectorCollection
 from kb.index.pgvector import MAX_EXACT, PgVectorStore
-from retrieval.errors import ChannelUnavailable, Message, gettext_noop, message_of
+from retrieval.errors import ChannelUnavailable, DegradationCode, Message, gettext_noop, message_of
 from retrieval.execution import CircuitBreaker
-from retrieval.trace import DegradationCode
 
 T = TypeVar("T")
 

@@ -15,10 +15,9 @@ from kb.base.errors import Rejected
 from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
-from retrieval.errors import InvalidConfiguration
+from retrieval.errors import Degradation, InvalidConfiguration
 from retrieval.eval.metrics import StageMetrics, paired_p_values
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation
 from retrieval.types import Hit, Result
 
 FUSED, RERANKED = "fused", "reranked"

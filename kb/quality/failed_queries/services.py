@@ -23,7 +23,7 @@ from kb.quality.eval_sets.services.sets import (
 )
 from kb.quality.models import EvalQuery, EvalSet, FailedQuery
 from kb.search.models import SearchedQuerySet, SearchLog
-from retrieval.trace import DegradationCode
+from retrieval.errors import DegradationCode
 
 # Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to fix. Any other is a
 # matter of the server and strikes all queries alike; the first page of the admin counts those.

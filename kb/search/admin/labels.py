@@ -11,9 +11,9 @@ from kb.base.messages import shown
 from kb.content.models import Document
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.errors import Degradation, DegradationCode
 from retrieval.fusion import channel_weights
 from retrieval.protocols import Scope
-from retrieval.trace import Degradation, DegradationCode
 
 CHANNELS = ("vector", "bm25", "question", "web", "external")
 STAND_INS = ("fts", "lexical")

@@ -18,7 +18,7 @@ from kb.index.filters import Filters
 from kb.search.models import SearchLog
 from kb.search.services.search import ProfileVersion, SearchOutcome, SearchRequest, UsedProfile, outcome_as_log, search
 from kb.search.services.search_log import WITHHELD
-from retrieval.trace import Degradation
+from retrieval.errors import Degradation
 from retrieval.types import Turn
 
 SCORE_TOLERANCE = 1e-6

@@ -33,10 +33,9 @@ from kb.search.models import SearchLog
 from kb.search.selectors import searchable
 from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline, common_profile
-from retrieval.errors import Message, NoChannelAvailable, ScopeOutdated
+from retrieval.errors import Degradation, DegradationCode, Message, NoChannelAvailable, ScopeOutdated
 from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Candidate, Fact, Hit, Result, Turn
 
 FORMAT = 3

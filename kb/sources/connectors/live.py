@@ -25,12 +25,11 @@ from kb.sources.connectors.listing import READABLE, Candidate, content_of_page
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex
-from retrieval.errors import ChannelUnavailable, Message
+from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.fusion import reciprocal_rank_fusion
 from retrieval.postings import count_postings, hash_terms
 from retrieval.protocols import QueryVectors, Tokenizer
 from retrieval.rerankers.chain import searchable_text
-from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
 MAX_ENTRIES: Final = 100

@@ -22,9 +22,8 @@ from kb.base.findings import Finding, State
 from kb.sources.external.providers import vertex
 from kb.sources.external.providers.fields import Field, unanswered
 from kb.sources.models import SearchProvider
-from retrieval.errors import ChannelUnavailable, message_of
+from retrieval.errors import ChannelUnavailable, DegradationCode, message_of
 from retrieval.protocols import ExternalProvider
-from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
 TEST_SECONDS: Final = 10.0

@@ -20,7 +20,7 @@ from typing_extensions import Doc
 
 from kb.base.shapes import AS_TEXT, as_values
 from kb.base.text import validate_metadata
-from retrieval.trace import Degradation
+from retrieval.errors import Degradation
 
 MAX_ID = 2**63 - 1
 

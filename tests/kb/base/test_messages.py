@@ -45,9 +45,17 @@ from kb.quality.runs.services.runs import execute_run, reembedding_state, start_
 from kb.search.api import TraceSerializer
 from kb.search.services.search import SearchRequest, outcome_as_log, respond, search
 from kb.sources.web.services.sources import error_text
-from retrieval.errors import Message, ModelUnavailable, RerankerUnavailable, RetrievalError, gettext_noop, message_of
+from retrieval.errors import (
+    Degradation,
+    DegradationCode,
+    Message,
+    ModelUnavailable,
+    RerankerUnavailable,
+    RetrievalError,
+    gettext_noop,
+    message_of,
+)
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
-from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, principal
 
 ENGLISH, CHINESE = "en", "zh-hans"

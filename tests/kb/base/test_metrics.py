@@ -8,7 +8,7 @@ from prometheus_client.exposition import generate_latest
 
 from kb.base import metrics
 from kb.base.metrics import Outcome, observe_cache, observe_search
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.errors import Degradation, DegradationCode
 from tests.fakes import HASHING_NOTE
 
 COUNT_IN_A_PROCESS = """

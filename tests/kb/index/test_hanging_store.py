@@ -9,8 +9,7 @@ from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import asked, mirror
 from kb.models import KnowledgeBase
 from kb.search.services.search import SearchRequest, search
-from retrieval.errors import ChannelUnavailable
-from retrieval.trace import DegradationCode
+from retrieval.errors import ChannelUnavailable, DegradationCode
 from tests.factories import make_document, make_kb, principal
 from tests.interleaving import PATIENCE
 

@@ -3,9 +3,8 @@ import json
 import pytest
 
 from kb.index.keywords import MOST_KEYWORDS, MOST_QUESTIONS, Terms, read_terms
-from retrieval.errors import GenerationFailed
+from retrieval.errors import DegradationCode, GenerationFailed
 from retrieval.generation import OpenAIGenerator
-from retrieval.trace import DegradationCode
 from tests.servers import ModelServer, Reply
 
 

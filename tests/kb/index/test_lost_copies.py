@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from kb.index.mirrors.registry import MirroredKeywordStore, MirroredVectorStore, mirror
-from retrieval.errors import ChannelUnavailable
-from retrieval.trace import DegradationCode
+from retrieval.errors import ChannelUnavailable, DegradationCode
 from tests.factories import make_document, make_kb
 from tests.kb.index.copies import apply, use
 from tests.kb.index.vectors import MODEL, add_chunks, add_vectors

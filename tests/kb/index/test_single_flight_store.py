@@ -16,8 +16,7 @@ from kb.index.bm25 import BM25Store, RedisTier
 from kb.models import BM25Index, ChunkPostings, KnowledgeBase
 from kb.search.services.search import SearchRequest, search
 from retrieval.cache import CacheKey
-from retrieval.errors import ChannelUnavailable, RetrievalError, ScopeOutdated
-from retrieval.trace import DegradationCode
+from retrieval.errors import ChannelUnavailable, DegradationCode, RetrievalError, ScopeOutdated
 from tests.factories import make_document, principal
 from tests.interleaving import Gate
 from tests.kb.index.searching import (

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
+from retrieval.errors import DegradationCode, RerankerNotApplicable, RerankerUnavailable
 from retrieval.rerankers.chain import RESERVED_S, CosineReranker, OverlapReranker, RerankChain
 from retrieval.rerankers.cross_encoder import HttpReranker
 from retrieval.selection import ScoreScale
-from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import WordTokenizer
 from tests.retrieval.rerankers.jobs import candidate, of_texts, soon

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.errors import ChannelUnavailable, RerankerNotApplicable, RerankerUnavailable
+from retrieval.errors import ChannelUnavailable, DegradationCode, RerankerNotApplicable, RerankerUnavailable
 from retrieval.rerankers.chain import CosineReranker
-from retrieval.trace import DegradationCode
 from tests.retrieval.rerankers.jobs import candidate, job, soon
 
 TWO_BASES = [candidate(20, 2), candidate(10, 1), candidate(21, 2)]

@@ -7,9 +7,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from retrieval.errors import RerankerUnavailable
+from retrieval.errors import DegradationCode, RerankerUnavailable
 from retrieval.rerankers.cross_encoder import PACE_KEPT_S, CrossEncoderReranker, get_cross_encoder
-from retrieval.trace import DegradationCode
 from tests.retrieval.rerankers.jobs import candidate, job, of_texts, soon
 from tests.retrieval.rerankers.tiny import save_tiny_model
 

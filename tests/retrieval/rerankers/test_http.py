@@ -3,9 +3,8 @@ import time
 
 import pytest
 
-from retrieval.errors import InvalidConfiguration, RerankerUnavailable
+from retrieval.errors import DegradationCode, InvalidConfiguration, RerankerUnavailable
 from retrieval.rerankers.cross_encoder import HttpReranker
-from retrieval.trace import DegradationCode
 from tests.retrieval.rerankers.jobs import candidate, job, of_texts, soon
 from tests.servers import ModelServer, Reply
 

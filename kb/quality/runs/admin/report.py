@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _, ngettext
 from kb.profiles.admin.choices import setting_label, value_text
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.search.admin.labels import notices
-from retrieval.trace import Degradation
+from retrieval.errors import Degradation
 
 CHANNELS = ("bm25", "vector")
 LATER_STAGES = ("fused", "reranked")

@@ -17,10 +17,10 @@ from kb.profiles.models import RetrievalProfile
 from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Measurement
 from kb.search.services.search import models_in_use
+from retrieval.errors import Degradation
 from retrieval.eval.metrics import auroc
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker, HttpReranker
 from retrieval.selection import ScoreScale
-from retrieval.trace import Degradation
 
 MOST_LISTED = 50
 QUOTE_CHARS = 200

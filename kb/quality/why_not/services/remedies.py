@@ -36,8 +36,8 @@ from kb.quality.why_not.services.places import (
 from kb.quality.why_not.services.sentences import verdict_sentence
 from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RANGES, RetrievalConfig
+from retrieval.errors import Degradation, DegradationCode
 from retrieval.selection import CAPS, SETTING_OF_SCALE
-from retrieval.trace import Degradation, DegradationCode
 
 MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
 STEP = 5

@@ -27,12 +27,13 @@ from kb.search.admin.labels import (
 from kb.search.services.search import SearchOutcome, tier_that_answers, trace_as_json
 from retrieval.analysis import MOST_NAMES_A_CONCEPT
 from retrieval.config import RetrievalConfig
+from retrieval.errors import DegradationCode
 from retrieval.external import ExternalChannel
 from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
 from retrieval.protocols import Fallback, Scope, Tokenizer
 from retrieval.selection import source_caps
-from retrieval.trace import DegradationCode, Span
+from retrieval.trace import Span
 from retrieval.types import Analysis, CutBy, Result
 
 ORDER = (

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from django.utils.functional import Promise
 from django.utils.translation import gettext_noop
 
-from retrieval.errors import ChannelUnavailable, Message
-from retrieval.trace import DegradationCode
+from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 
 ANSWERS = {
     DegradationCode.EXTERNAL_NOT_CONFIGURED: gettext_noop("The external source “{source}” cannot be asked: {reason}"),

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
 from kb.sources.external.providers.fields import Field, unanswered
-from retrieval.trace import DegradationCode
+from retrieval.errors import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
 

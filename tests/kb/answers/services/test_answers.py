@@ -8,8 +8,7 @@ from kb.answers.services.answers import AnswerEvent, AskRequest, answer, stream_
 from kb.base.errors import NotVisible, Rejected
 from kb.base.shapes import as_values
 from kb.models import Conversation, GraphFact
-from retrieval.errors import InvalidConfiguration
-from retrieval.trace import DegradationCode
+from retrieval.errors import DegradationCode, InvalidConfiguration
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.providers.language_model import language_model, no_language_model, prompts
 from tests.servers import Reply

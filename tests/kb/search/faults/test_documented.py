@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-from retrieval.trace import DegradationCode
+from retrieval.errors import DegradationCode
 
 PAGES = ("docs/degradations.md", "docs/degradations.zh-CN.md")
 ROW = re.compile(r"^\| `([a-z0-9_]+)` \| (.+?) \|.*\|.*\| .+ \|$", re.MULTILINE)

@@ -7,7 +7,7 @@ from kb.models import Document, KnowledgeBase, KnowledgeBaseVersion, Membership,
 from kb.search.selectors import searchable
 from kb.search.services.invalidation import caches_invalidate, responses_invalidate
 from kb.search.services.search import cache_response, cached_response, key_of
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.errors import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, make_member, make_user
 from tests.fakes import HASHING_NOTE
 from tests.kb.index.searching import settle, tier

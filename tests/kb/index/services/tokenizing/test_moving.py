@@ -28,7 +28,7 @@ from kb.ingest.services.indexing import index_document
 from kb.jobs import moves
 from kb.jobs.moves import AlreadyRunning
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
-from retrieval.trace import DegradationCode
+from retrieval.errors import DegradationCode
 from tests.factories import make_document
 from tests.interleaving import Gate, Running
 from tests.kb.index.services.tokenizing.searching import (

@@ -11,8 +11,8 @@ from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, KnowledgeBase, Principal, TokenizerSettings
 from kb.providers.embedding_models import _load_tokenizer
 from kb.search.services.search import SearchRequest, search
+from retrieval.errors import DegradationCode
 from retrieval.tokenize import engine_versions
-from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb
 from tests.kb.index.services.tokenizing.searching import ask, found_by_keyword, fresh, settings
 

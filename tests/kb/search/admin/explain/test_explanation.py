@@ -11,7 +11,7 @@ from kb.models import (
 )
 from kb.search import wiring as conf
 from kb.search.admin.labels import degradation_heading, notices
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.errors import Degradation, DegradationCode
 from tests.kb.quality.debug.admin.debug_page import Page
 
 pytestmark = pytest.mark.django_db
