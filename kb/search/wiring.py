@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -78,6 +79,17 @@ from retrieval.types import Analysis
 WEB, EXTERNAL = "web", "external"
 THREADS: Final = 16
 BREAKERS: Final = 1_000
+CHANNEL_THREADS = 8
+CONFIGURATIONS_HELD = 256
+INDEX_SECONDS = 60.0
+FIRST_QUERY_LENGTH = 40
+# With fewer chunks than this, keywords have found next to nothing.
+LEXICAL_BELOW = 3
+
+logger = logging.getLogger(__name__)
+
+# A setting's name, type and value: 1 and True are the same to a dictionary, and not to a setting.
+Layer = tuple[tuple[str, type, Any], ...]
 
 
 @lru_cache(maxsize=1)
@@ -91,48 +103,43 @@ def _breaker(stage: str, pk: int, described: str) -> CircuitBreaker:  # noqa: AR
     return CircuitBreaker()
 
 
-class _InLanguage:
-    """A provider that tells of its faults in the language of the request, though it runs in another thread."""
+class _Provider:
+    """Answers for a source in another thread, and tells of its faults in the language of the request.
 
-    def __init__(self, provider: ExternalProvider, language: str) -> None:
-        self.kind, self.name = provider.kind, provider.name
-        self._provider = provider
-        self._language = language
+    Where the source is not set up as it must be, the search says why.
+    """
+
+    def __init__(self, source: SearchProvider) -> None:
+        self.kind, self.name = source.kind, source.name
+        self._language = get_language() or "en"
+        self._found: ExternalProvider | ChannelUnavailable
+        try:
+            self._found = provider_of(source)
+        except ChannelUnavailable as error:
+            self._found = error
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Any:
+        if isinstance(self._found, ChannelUnavailable):
+            raise self._found
         with override(self._language):
-            return self._provider.search(analysis, k, deadline)
-
-
-class _UnavailableProvider:
-    """Stands where a source is not set up as it must be, so that the search says why."""
-
-    def __init__(self, source: SearchProvider, error: ChannelUnavailable) -> None:
-        self.kind, self.name = source.kind, source.name
-        self._error = error
-
-    def search(self, analysis: Analysis, k: int, deadline: float) -> Any:  # noqa: ARG002 - the protocol's signature
-        raise self._error
+            return self._found.search(analysis, k, deadline)
 
 
 def left_out(
     kb: KnowledgeBase, held: Holdings, config: RetrievalConfig, *, is_filtered: bool
 ) -> tuple[Degradation, ...]:
     """Why the knowledge base's sources are not asked although the request did not leave them out; none where they are."""
-    if not config.external or not (held.live or held.external):
+    if not config.external or not (held.live or held.external) or (config.use_rerank and not is_filtered):
         return ()
+    template = gettext_noop(
+        "The live and external sources of “{name}” are left out: without a reranker only the results of the vector "
+        "channel are given. Switch the reranker on to ask them."
+    )
     if is_filtered:
         template = gettext_noop(
             "The live and external sources of “{name}” are left out: what they find has no tags or metadata that the "
             "filters could look at. Search without filters to ask them."
         )
-    elif not config.use_rerank:
-        template = gettext_noop(
-            "The live and external sources of “{name}” are left out: without a reranker only the results of the vector "
-            "channel are given. Switch the reranker on to ask them."
-        )
-    else:
-        return ()
     return (Degradation(EXTERNAL, DegradationCode.EXTERNAL_LEFT_OUT, Message(template, name=kb.name)),)
 
 
@@ -144,7 +151,6 @@ def external_channels(
     vectors: QueryVectors | None,
 ) -> Iterator[ExternalChannel]:
     """A channel for each source that is switched on; one that cannot be asked says why when it is searched."""
-    language = get_language() or "en"
     for source in held.live:
         if source.kind in LIVE_KINDS and tokenizer is not None:
             yield ExternalChannel(
@@ -158,33 +164,16 @@ def external_channels(
                 breaker=_breaker(WEB, source.pk, source.url),
             )
     for external in held.external:
-        try:
-            provider: ExternalProvider = _InLanguage(provider_of(external), language)
-        except ChannelUnavailable as error:
-            provider = _UnavailableProvider(external, error)
         yield ExternalChannel(
             EXTERNAL,
             kb.pk,
-            provider,
+            _Provider(external),
             weight=config.external_weight if external.weight is None else external.weight,
             most=config.external_top_k,
             timeout_ms=external.timeout_ms,
             executor=_threads(),
             breaker=_breaker(EXTERNAL, external.pk, repr(sorted(external.settings.items()))),
         )
-
-
-logger = logging.getLogger(__name__)
-
-# A setting's name, type and value: 1 and True are the same to a dictionary, and not to a setting.
-Layer = tuple[tuple[str, type, Any], ...]
-
-CHANNEL_THREADS = 8
-CONFIGURATIONS_HELD = 256
-INDEX_SECONDS = 60.0
-FIRST_QUERY_LENGTH = 40
-# With fewer chunks than this, keywords have found next to nothing.
-LEXICAL_BELOW = 3
 
 
 @lru_cache(maxsize=1)
@@ -264,16 +253,14 @@ def _load_keyword_indexes(kb_ids: Sequence[int]) -> None:
 def _search_once(kb_ids: Sequence[int]) -> None:
     """Searches the first of the knowledge bases that has a chunk, so that what a first search makes is there: connections, threads, tables."""
     for kb in KnowledgeBase.objects.filter(pk__in=kb_ids[:1]).select_related("owner"):
-        text = (
-            Chunk.objects.filter(knowledge_base=kb, enabled=True).order_by("pk").values_list("text", flat=True).first()
-        )
-        if not text:
+        chunk = Chunk.objects.filter(knowledge_base=kb, enabled=True).only("text").order_by("pk").first()
+        if chunk is None or not chunk.text:
             return
         principal = Principal(kb.owner)
         try:
             bases = list(searchable(principal, [kb.pk]).values())
             wiring = build_pipeline(bases, principal, overrides={"external": False, "rewrite": "off"})
-            wiring.pipeline.run(text[:FIRST_QUERY_LENGTH], wiring.config)
+            wiring.pipeline.run(chunk.text[:FIRST_QUERY_LENGTH], wiring.config)
         except RetrievalError as error:
             logger.warning("the search that warms this process up failed: %s", error)
 
@@ -307,18 +294,10 @@ def build_pipeline(
     overrides: Mapping[str, Any] | None = None,
     filters: Filters | None = None,
 ) -> Wiring:
-    """Wires a pipeline.
+    """Wires a pipeline over knowledge bases that `searchable` has read, for passages that a principal may see.
 
-    Args:
-        knowledge_bases: in the caller's order, read by `stores.searchable`.
-        principal: whose passages may be read.
-        profile: serves all of them; None: each searches by its own.
-        common: rules the stages after the fusion where each searches by its own; None: see `common_profile`.
-        overrides: settings of this request, over any profile.
-        filters: which chunks may be found.
-
-    Raises:
-        InvalidConfiguration: an override is unknown or out of range.
+    A `profile` serves all of them; without one each searches by its own, and `common` (None: see `common_profile`) rules
+    the stages after the fusion. Raises InvalidConfiguration where an override is unknown or out of range.
     """
     asked = explicit_count(overrides or {})
     common = profile or common or common_profile(knowledge_bases)
@@ -391,7 +370,7 @@ def _scope(
             dimension=kb.dimension,
             keyword_share=config.keyword_vector_share if held.keyword_vectors else 0.0,
             only=only,
-            notes=_embedder_notes(kb),
+            notes=(_hashing_note(kb),) if kb.embedding_model == HASHING_MODEL_ID else (),
         ),
         _keyword_channel(kb, loaded, only),
     ]
@@ -425,19 +404,16 @@ def _fallbacks(
         short=frozenset({"bm25", "fts"}),
         below=LEXICAL_BELOW,
     )
-    wanted = ((fulltext, config.enable_fts and has_tokenizer), (lexical, config.lexical_fallback))
-    return tuple(fallback for fallback, is_wanted in wanted if is_wanted)
+    return tuple(compress((fulltext, lexical), (config.enable_fts and has_tokenizer, config.lexical_fallback)))
 
 
-def _embedder_notes(kb: KnowledgeBase) -> tuple[Degradation, ...]:
-    if kb.embedding_model != HASHING_MODEL_ID:
-        return ()
+def _hashing_note(kb: KnowledgeBase) -> Degradation:
     template = gettext_noop(
         "Knowledge base “{name}” uses the hashing embedder, which compares words, not meaning: choose an "
         "embedding model and run `manage.py reindex --kb {quoted} --embeddings --model ID`."
     )
     message = Message(template, name=kb.name, quoted=shlex.quote(kb.name))
-    return (Degradation("vector", DegradationCode.HASHING_EMBEDDER, message),)
+    return Degradation("vector", DegradationCode.HASHING_EMBEDDER, message)
 
 
 def _keyword_channel(
@@ -448,18 +424,11 @@ def _keyword_channel(
         message = Message(template, reason=message_of(cutter))
         return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)
     if kb.tokenizer_id != cutter.id or kb.lacks_postings:
-        return UnavailableChannel(
-            "bm25",
-            kb.pk,
-            DegradationCode.BM25_POSTINGS_OUTDATED,
-            Message(
-                gettext_noop(
-                    "Chunks of “{name}” were not tokenised, or by another version: run `manage.py reindex --kb {quoted} --bm25`."
-                ),
-                name=kb.name,
-                quoted=shlex.quote(kb.name),
-            ),
+        template = gettext_noop(
+            "Chunks of “{name}” were not tokenised, or by another version: run `manage.py reindex --kb {quoted} --bm25`."
         )
+        message = Message(template, name=kb.name, quoted=shlex.quote(kb.name))
+        return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_POSTINGS_OUTDATED, message)
     index = BM25Store().request(kb.pk, kb.version_row.version, cutter.id)
     detail: dict[str, Any] = {"tokenizer": cutter.id}
     if only is not None:

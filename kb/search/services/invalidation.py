@@ -18,11 +18,7 @@ RETURNING knowledge_base_id
 
 
 def responses_invalidate(kb_ids: Sequence[int]) -> list[int]:
-    """Makes all responses of these knowledge bases unreachable, in every process and without Redis.
-
-    Returns:
-        The ids of those that exist, ascending.
-    """
+    """Makes responses unreachable in every process and without Redis; returns the ids of the bases that exist, ascending."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_LOCK, [list(kb_ids)])
         cursor.execute(_MOVE, [list(kb_ids)])
@@ -30,43 +26,26 @@ def responses_invalidate(kb_ids: Sequence[int]) -> list[int]:
 
 
 def caches_invalidate(principal: Principal, kb_ids: Sequence[int] | None = None, *, bm25: bool = False) -> list[int]:
-    """Makes the responses, and with `bm25` the keyword indexes, of knowledge bases unreachable.
+    """Makes the responses of knowledge bases unreachable, of None all that the principal may edit; returns their ids, ascending.
 
-    Args:
-        principal: who may edit them all.
-        kb_ids: which; None: all that the principal may edit.
-        bm25: the next search builds the keyword index again.
-
-    Returns:
-        Their ids, ascending.
-
-    Raises:
-        NotVisible: one of them does not exist for this principal.
-        NotAllowed: the principal may see one of them, but not change it.
+    With `bm25` the next search builds their keyword indexes again. Raises NotVisible where one of them does not exist for
+    the principal, NotAllowed where it may see one, but not change it.
     """
-    invalidated = responses_invalidate(_editable(principal, kb_ids))
-    if bm25:
-        store = BM25Store()
-        for kb_id in invalidated:
-            store.invalidate(kb_id)
+    editable = KnowledgeBase.objects.editable_by(principal)
+    if kb_ids is not None:
+        if missing := _missing(kb_ids, KnowledgeBase.objects.visible_to(principal)):
+            raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": missing})
+        if missing := _missing(kb_ids, editable):
+            message = _(
+                "You may see the knowledge base with the id %(ids)s, but not change it: ask its owner to make you an editor."
+            )
+            raise NotAllowed(message % {"ids": missing})
+    invalidated = responses_invalidate(list(editable.values_list("pk", flat=True)) if kb_ids is None else kb_ids)
+    for kb_id in invalidated if bm25 else ():
+        BM25Store().invalidate(kb_id)
     return invalidated
 
 
-def _editable(principal: Principal, kb_ids: Sequence[int] | None) -> list[int]:
-    editable = KnowledgeBase.objects.editable_by(principal)
-    if kb_ids is None:
-        return list(editable.values_list("pk", flat=True))
-    wanted = set(kb_ids)
-    if missing := _missing(wanted, KnowledgeBase.objects.visible_to(principal)):
-        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": missing})
-    if missing := _missing(wanted, editable):
-        message = _(
-            "You may see the knowledge base with the id %(ids)s, but not change it: ask its owner to make you an editor."
-        )
-        raise NotAllowed(message % {"ids": missing})
-    return sorted(wanted)
-
-
-def _missing(wanted: set[int], allowed: QuerySet[KnowledgeBase]) -> str:
+def _missing(wanted: Sequence[int], allowed: QuerySet[KnowledgeBase]) -> str:
     found = allowed.filter(pk__in=wanted).values_list("pk", flat=True)
-    return ", ".join(str(kb_id) for kb_id in sorted(wanted.difference(found)))
+    return ", ".join(str(kb_id) for kb_id in sorted(set(wanted).difference(found)))

@@ -106,14 +106,11 @@ class Replay:
 
 
 def replay(principal: Principal, trace_id: UUID) -> Replay:
-    """Runs a search of the log again, without keeping it there, and compares.
+    """Runs a search of the log again, without logging it, and compares.
 
-    Live and external sources are not asked again: what they said then is not kept, and what they say now is another matter.
-
-    Raises:
-        NotVisible: there is no such search for this principal, or a version of its profiles is gone.
-        Rejected: the log has kept too little of it: an earlier release did, or queries are kept out of it.
-        NoChannelAvailable: no channel could answer.
+    Live and external sources are not asked again: what they said then is not logged, and what they say now is another
+    matter. Raises NotVisible where there is no such search for this principal, or a version of its profiles was deleted;
+    Rejected where the log holds too little of it; NoChannelAvailable where no channel could answer.
     """
     otherwise = _("There is no search with the trace id %(id)s, or you may not see all of its knowledge bases.")
     entry = found_in(SearchLog.objects.visible_to(principal).filter(pk=trace_id), otherwise % {"id": trace_id})
@@ -134,14 +131,17 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
 
 
 def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRequest:
-    asked, scopes = entry.trace["request"], entry.trace["scopes"]
-    own = {} if asked["profile"] else {scope["kb_id"]: ProfileVersion(**scope["profile"]) for scope in scopes}
+    asked = entry.trace["request"]
+    own = {scope["kb_id"]: ProfileVersion(**scope["profile"]) for scope in entry.trace["scopes"]}
+    # The profile that the response named is that of a scope, or the shared default.
+    named = ProfileVersion(entry.profile, entry.profile_version)
+    ruling = next((each for each in own.values() if (each.name, each.version) == (named.name, named.version)), named)
     return SearchRequest(
         query=entry.query,
         knowledge_base_ids=entry.knowledge_base_ids,
-        profile=_ruling(entry).reference,
+        profile=ruling.reference,
         profile_version=entry.profile_version,
-        own_profiles=own,
+        own_profiles={} if asked["profile"] else own,
         overrides={**asked["overrides"], "external": False},
         filters=None if asked["filters"] is None else Filters.parse(asked["filters"]),
         latency_budget_ms=asked["latency_budget_ms"],
@@ -150,25 +150,14 @@ def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRe
     )
 
 
-def _ruling(entry: SearchLog) -> ProfileVersion:
-    """The profile that the response named; it is that of a scope, or the shared default."""
-    of_scopes = (ProfileVersion(**scope["profile"]) for scope in entry.trace["scopes"])
-    named = (entry.profile, entry.profile_version)
-    return next((each for each in of_scopes if (each.name, each.version) == named), ProfileVersion(*named))
-
-
 def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *, without_history: bool) -> Replay:
     log = json.loads(json.dumps(outcome_as_log(outcome), default=str))  # as the database gives it back
     before, after = entry.trace, log["trace"]
+    scopes = list(zip(before["scopes"], after["scopes"], strict=True))
     shared = list(_settings_changed(None, before, after))
-    models = list(_differences(None, before["models"], after["models"], prefix="models."))
-    own: list[Difference] = []
-    states: list[Difference] = []
-    for old, new in zip(before["scopes"], after["scopes"], strict=True):
-        common = {(each.name, str(each.after)) for each in shared}
-        found = _settings_changed(old["kb_id"], old, new)
-        own += [each for each in found if (each.name, str(each.after)) not in common]
-        states += _differences(old["kb_id"], *({name: scope[name] for name in STATE_FIELDS} for scope in (old, new)))
+    common = {(each.name, str(each.after)) for each in shared}
+    models = _differences(None, before["models"], after["models"], prefix="models.")
+    own = (each for old, new in scopes for each in _settings_changed(old["kb_id"], old, new))
     results = tuple(_results(principal, before, after))
     scales = Scales(before["score_scale"], after["score_scale"])
     return Replay(
@@ -178,8 +167,13 @@ def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *,
         identical=scales.before == scales.after and all(result.change is Change.SAME for result in results),
         score_scale=scales,
         results=results,
-        configuration=(*shared, *models, *own),
-        knowledge_bases=tuple(states),
+        configuration=(*shared, *models, *(each for each in own if (each.name, str(each.after)) not in common)),
+        knowledge_bases=tuple(
+            Difference(old["kb_id"], name, old[name], new[name])
+            for old, new in scopes
+            for name in STATE_FIELDS
+            if old[name] != new[name]
+        ),
         degraded=Degraded(tuple(map(Degradation.from_dict, entry.degraded)), outcome.result.degraded),
         without_history=without_history,
         without_external=any(each["chunk_id"] is None for each in before["results"]),
@@ -224,10 +218,8 @@ def _results(principal: Principal, logged: Mapping[str, Any], now: Mapping[str, 
 
 
 def _change(before: tuple[int, float] | None, after: tuple[int, float] | None) -> Change:
-    if before is None:
-        return Change.NEW
-    if after is None:
-        return Change.GONE
+    if before is None or after is None:
+        return Change.NEW if after else Change.GONE
     if before[0] != after[0]:
         return Change.MOVED
     return Change.SAME if abs(before[1] - after[1]) <= SCORE_TOLERANCE else Change.RESCORED
@@ -250,7 +242,10 @@ CHANGES = {
 def as_text(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
     yield f"replay of {replay.trace_id} under profile {replay.profile.name} v{replay.profile.version}: {replay.query}"
     yield ""
-    yield _summary(replay)
+    counts = Counter(result.change for result in replay.results)
+    listed = ", ".join(f"{counts[change]} {words}" for change, words in CHANGES.items() if counts[change])
+    same = f"The results are the same {len(replay.results)}, in the same order, with the same scores."
+    yield same if replay.identical else f"results: {listed}"
     yield from (_result(result) for result in replay.results if result.change is not Change.SAME)
     if replay.score_scale.before != replay.score_scale.after:
         yield f"score scale: {replay.score_scale.before} -> {replay.score_scale.after}"
@@ -261,13 +256,6 @@ def as_text(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
     yield from _degraded("no longer degraded", replay.degraded.before, replay.degraded.after)
     if replay.without_history:
         yield "The search stood in a conversation of someone else, and was run again without it."
-
-
-def _summary(replay: Replay) -> str:
-    if replay.identical:
-        return f"The results are the same {len(replay.results)}, in the same order, with the same scores."
-    counts = Counter(result.change for result in replay.results)
-    return "results: " + ", ".join(f"{counts[change]} {words}" for change, words in CHANGES.items() if counts[change])
 
 
 def _result(result: ReplayedResult) -> str:

@@ -38,28 +38,22 @@ from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.selection import ScoreScale
 from retrieval.types import Candidate, Fact, Hit, Result, Turn
 
+# Of keys and responses: raise it when either changes, and no entry of an older release is found.
 FORMAT = 3
-"""Of keys and responses: raise it when either changes, and no entry of an older release is found."""
-
+# Degradations that follow from a choice; any other is a fault that may be over before the response expires.
 LASTING = frozenset({DegradationCode.HASHING_EMBEDDER, DegradationCode.EXTERNAL_LEFT_OUT})
-"""Degradations that follow from a choice; any other is a fault that may be over before the response expires."""
+# Faults that are tried again after a while only, and in which the next link of the chain has answered.
 PASSING = frozenset({DegradationCode.RERANKER_UNAVAILABLE})
-"""Faults that are tried again after a while only, and in which the next link of the chain has answered."""
 PASSING_SECONDS = RETRY_AFTER_S
+# How long a response is cached that live or external sources had a part in: no version tells of their changes.
 EXTERNAL_SECONDS = 60.0
-"""How long a response is kept that live or external sources had a part in: no version tells of their changes."""
-
 MAX_LATENCY_BUDGET_MS = 60_000
 MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileVersion:
-    """A profile's settings never change under one version.
-
-    Attributes:
-        knowledge_base_id: whose own profile it is; None: shared, or kept by a release that did not say.
-    """
+    """A version of a knowledge base's own profile; without one, of a shared one, or logged by a release that did not say."""
 
     name: str
     version: int
@@ -78,13 +72,10 @@ class SearchRequest:
         knowledge_base_ids: in the order that breaks ties.
         profile: NAME or ID/NAME of a profile that serves all of them; blank: each knowledge base's own.
         profile_version: of that profile; None: the published one.
-        own_profiles: by knowledge base, where each searches by a profile of its own, but not by what is its own now;
-            `profile` then rules only the stages that serve all together.
-        overrides: settings by the names of RetrievalConfig.
+        own_profiles: by knowledge base, where each searches by another version than its own now; `profile` then rules only
+            the stages that serve all together.
         explain: keep the whole trace, with every candidate.
-        latency_budget_ms: after how long the search answers with what it has. None: the server's, which does not count
-            the loading of a local model.
-        filters: which chunks may be found; see `kb.index.filters`.
+        latency_budget_ms: None: the server's, which does not count the loading of a local model.
         history: earlier turns of the conversation that the query stands in.
         log: False keeps the search out of the search log (evaluation).
     """
@@ -106,10 +97,8 @@ class SearchRequest:
 class SearchScope:
     """What a request is about, read once and with the caller's rights.
 
-    Attributes:
-        knowledge_bases: in the order of the request, each with its profile and versions.
-        named: the profile that the request names; None: each knowledge base searches by its own.
-        ruling: the profile that the response names, which rules the stages that serve all together.
+    The knowledge bases are in the order of the request, each with its profile and versions. Without a `named` profile each
+    searches by its own; the `ruling` one, which the response names, rules the stages that serve all together.
     """
 
     knowledge_bases: tuple[KnowledgeBase, ...]
@@ -199,9 +188,8 @@ class SearchResponse:
 def scope_of(principal: Principal, request: SearchRequest) -> SearchScope:
     """Reads what a request is about; one statement, and one more for a profile that is not a knowledge base's own.
 
-    Raises:
-        NotVisible: a knowledge base or the profile does not exist for this principal.
-        Rejected: several knowledge bases have a profile of that name.
+    Raises NotVisible where a knowledge base or the profile does not exist for this principal, Rejected where several
+    knowledge bases have a profile of that name.
     """
     if not request.knowledge_base_ids:
         raise NotVisible(_("Name at least one knowledge base."))
@@ -222,12 +210,8 @@ def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
     """The response of POST /api/v1/search/: that of an earlier search where nothing that it depends on has changed.
 
     Rights and versions are read first, in one query, so what is served again is what a search would find now. A response
-    that is served again says so, has the trace_id of the search that made it, and is counted but not logged.
-
-    Raises:
-        NotVisible: a knowledge base or the profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
-        NoChannelAvailable: no channel could answer.
+    that is served again says so, has the trace_id of the search that made it, and is counted but not logged. Raises as
+    `search`.
     """
     started = time.perf_counter()
     scope = scope_of(principal, request)
@@ -256,11 +240,13 @@ def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
 def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> bytes:
     own = {kb.profile_id: kb.profile for kb in knowledge_bases}
     profiles = [ruling] if request.profile or len(own) == 1 else [ruling, *(kb.profile for kb in knowledge_bases)]
+    servers = (settings.EMBEDDING_BASE_URL, settings.RERANK_BASE_URL, settings.RERANK_FORM, settings.LLM_BASE_URL)
+    decisive = [*(each.settings for each in profiles), [settings.RETRIEVAL, models_in_use(), servers]]
     return key_of(
         query=request.query,
         scope=knowledge_bases,
         profile=f"{ruling.name} v{ruling.version}",
-        fingerprints=[*(json.dumps(each.settings, sort_keys=True) for each in profiles), _environment()],
+        fingerprints=[json.dumps(each, sort_keys=True) for each in decisive],
         request={
             "kind": "search",
             "overrides": dict(request.overrides),
@@ -272,10 +258,8 @@ def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ru
 def tier_that_answers(outcome: SearchOutcome) -> str | None:
     """The tier that would answer if the same were asked for again, unexplained, in the language of this reader.
 
-    Reads nothing from the database, and counts nothing.
-
-    Returns:
-        "memory" (of this process), "shared" (Redis), or None where the search would be run.
+    "memory" (of this process), "shared" (Redis), or None where the search would be run. Reads nothing from the database, and
+    counts nothing.
     """
     request = outcome.request
     if request.history or request.own_profiles or not settings.CACHE_ENABLED:
@@ -284,44 +268,20 @@ def tier_that_answers(outcome: SearchOutcome) -> str | None:
     return None if entry is None else entry.tier
 
 
-def _environment() -> str:
-    servers = (settings.EMBEDDING_BASE_URL, settings.RERANK_BASE_URL, settings.RERANK_FORM, settings.LLM_BASE_URL)
-    return json.dumps([settings.RETRIEVAL, models_in_use(), servers], sort_keys=True)
-
-
 def key_of(
-    *,
-    query: str,
-    scope: Sequence[KnowledgeBase],
-    profile: str,
-    fingerprints: Sequence[str],
-    request: Mapping[str, Any],
+    *, query: str, scope: Sequence[KnowledgeBase], profile: str, fingerprints: Sequence[str], request: Mapping[str, Any]
 ) -> bytes:
     """The key of a search's response: SHA-256, 32 bytes.
 
     It names no user. What a principal sees is a matter of whole knowledge bases, so all who may search the same ones
-    get the same response; and as the versions come from the very query that checks this permission, who has lost it
-    never has a key.
-
-    Args:
-        query: as asked.
-        scope: the knowledge bases in the order of the request, as `searchable` reads them with the permission check.
-        profile: name and version of the profile, which the response tells.
-        fingerprints: of the resolved configurations, and of whatever else the environment decides, such as which
-            reranker and which language model answer.
-        request: everything else that was asked: filters, history, kind of response; of JSON's types, or with a `str` of
-            its own.
+    get the same response; and as the versions come from the very query that checks this permission (`searchable`), who has
+    lost it never has a key. The fingerprints are of the resolved configurations and of what else the environment decides;
+    the request is everything else that was asked, of JSON's types or with a `str` of its own.
     """
     bases = [
-        (
-            kb.pk,
-            kb.version_row.version,
-            kb.version_row.content_version,
-            kb.embedding_model,
-            kb.tokenizer_id,
-            kb.language,
-        )
+        (kb.pk, version.version, version.content_version, kb.embedding_model, kb.tokenizer_id, kb.language)
         for kb in scope
+        for version in [kb.version_row]
     ]
     asked = [FORMAT, query, bases, profile, list(fingerprints), request, get_language() or ""]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).digest()
@@ -334,18 +294,10 @@ def cached_response(key: bytes) -> bytes | None:
 
 
 def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation], *, most_s: float = inf) -> bool:
-    """Keeps a response, unless a fault has made it worse than the next one may be.
+    """Caches a response for at most so many seconds, unless a fault has made it worse than the next one may be.
 
-    A response without the reranker that is configured is kept no longer than until that is tried again.
-
-    Args:
-        key: of the search.
-        response: what is served again.
-        degraded: what the search reported.
-        most_s: for at most so many seconds.
-
-    Returns:
-        Whether it is kept.
+    A response without the reranker that is configured is cached no longer than until that is tried again. Returns whether
+    it was cached.
     """
     faults = {degradation.code for degradation in degraded} - LASTING
     # A server is asked again by the very next search.
@@ -357,12 +309,7 @@ def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation],
 
 
 def search(principal: Principal, request: SearchRequest, scope: SearchScope | None = None) -> SearchOutcome:
-    """Searches knowledge bases.
-
-    Args:
-        principal: who searches.
-        request: what for.
-        scope: from `scope_of`, just now; None: it is read.
+    """Searches knowledge bases; a scope is from `scope_of`, just now.
 
     Raises:
         NotVisible: one of them, or the profile, does not exist for this principal.
@@ -413,15 +360,8 @@ def shared_cache_notes() -> tuple[Degradation, ...]:
 def wire(principal: Principal, request: SearchRequest, *, embedding_model: str = "") -> Wiring:
     """The pipeline of a request, which may run many queries; live and external sources are not asked, whatever it says.
 
-    Args:
-        principal: whose rights apply.
-        request: the query plays no part.
-        embedding_model: search the vectors of this model, as if it were in use; blank: of the one that is.
-
-    Raises:
-        NotVisible: a knowledge base or the profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
-        Rejected: a knowledge base does not hold the model's vectors.
+    With an `embedding_model` it searches the vectors of that model, as if it were in use, and raises Rejected where a
+    knowledge base does not hold them; else it raises as `search`.
     """
     scope = scope_of(principal, request)
     if embedding_model:
@@ -481,13 +421,30 @@ def result_of(hit: Hit) -> SearchResult:
 
 def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
     """Everything the search did; texts of candidates are left to the chunks themselves."""
-    result = outcome.result
+    result, request, wiring = outcome.result, outcome.request, outcome.wiring
+    serves_all = wiring.profile if request.profile and not request.own_profiles else None
     return {
-        "request": request_as_json(outcome.request),
+        "request": request_as_json(request),
         "terms": list(result.analysis.all_terms),
-        "configuration": outcome.wiring.config.as_dict(),
+        "configuration": wiring.config.as_dict(),
         "models": models_in_use(),
-        "scopes": _scopes_as_json(outcome),
+        "scopes": [
+            {
+                "kb_id": scope.kb_id,
+                "version": kb.version_row.version,
+                "content_version": kb.version_row.content_version,
+                "tokenizer": kb.tokenizer_id,
+                "space": scope.space,
+                "profile": {
+                    "name": profile.name,
+                    "version": profile.version,
+                    "knowledge_base_id": profile.knowledge_base_id,
+                },
+                "configuration": scope.config.as_dict(),
+            }
+            for scope, kb in zip(wiring.pipeline.scopes, outcome.knowledge_bases, strict=True)
+            for profile in [serves_all or kb.profile]
+        ],
         "score_scale": result.score_scale,
         "threshold": result.threshold,
         "spans": [span.as_dict() for span in result.spans],
@@ -518,28 +475,6 @@ def request_as_json(request: SearchRequest) -> dict[str, Any]:
     }
 
 
-def _scopes_as_json(outcome: SearchOutcome) -> list[dict[str, Any]]:
-    request = outcome.request
-    serves_all = outcome.wiring.profile if request.profile and not request.own_profiles else None
-    return [
-        {
-            "kb_id": scope.kb_id,
-            "version": kb.version_row.version,
-            "content_version": kb.version_row.content_version,
-            "tokenizer": kb.tokenizer_id,
-            "space": scope.space,
-            "profile": {
-                "name": profile.name,
-                "version": profile.version,
-                "knowledge_base_id": profile.knowledge_base_id,
-            },
-            "configuration": scope.config.as_dict(),
-        }
-        for scope, kb in zip(outcome.wiring.pipeline.scopes, outcome.knowledge_bases, strict=True)
-        for profile in [serves_all or kb.profile]
-    ]
-
-
 def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
     passage = candidate.passage
     origin = passage.origin if passage else None
@@ -567,6 +502,7 @@ def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
 
 def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
     result, profile = outcome.result, outcome.wiring.profile
+    missed = SearchLog.Outcome.GATED if result.candidates else SearchLog.Outcome.NOTHING
     return {
         "id": outcome.trace_id,
         "knowledge_base_ids": [scope.kb_id for scope in outcome.wiring.pipeline.scopes],
@@ -577,14 +513,8 @@ def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
         "trace": trace_as_json(outcome),
         "degraded": [degradation.as_dict() for degradation in result.degraded],
         "result_count": len(result.hits),
-        "outcome": _outcome(result),
+        "outcome": SearchLog.Outcome.FOUND if result.hits else missed,
         "duration_ms": result.timings_ms["total"],
         "timings": dict(result.timings_ms),
         "history": [dataclasses.asdict(turn) for turn in outcome.request.history],
     }
-
-
-def _outcome(result: Result) -> SearchLog.Outcome:
-    if result.hits:
-        return SearchLog.Outcome.FOUND
-    return SearchLog.Outcome.GATED if result.candidates else SearchLog.Outcome.NOTHING

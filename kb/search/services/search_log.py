@@ -4,10 +4,9 @@ import atexit
 import logging
 import queue
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -22,12 +21,18 @@ from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
 from kb.search.models import ResultIds, SearchLog
 
+# Sent with `rows`, searches that were written to the search log, but for explained ones.
 searches_logged = Signal()
-"""Sent with `rows`, searches that were written to the search log, but for explained ones."""
 
+logger = logging.getLogger(__name__)
+
+WAITING_ENTRIES = 10_000
+BATCH = 200
+# How long the writer waits for more entries after the first, since a transaction for each would cost as much as its row.
+GATHERING_S = 0.5
 MOST_SHOWN = 20
+# The key in a trace that says so.
 WITHHELD = "withheld"
-"""The key in a trace that says so."""
 
 _KEPT = ("request", "configuration", "models", "scopes", "score_scale", "threshold", "results")
 _KEPT_OF_CANDIDATE = ("chunk_id", "kb_id", "ranks", "scores", "cut_by", "provenance")
@@ -42,9 +47,6 @@ def without_query(entry: Mapping[str, Any]) -> dict[str, Any]:
 
     What is left tells which settings were in force, which chunks were found, and how long it took. A degradation keeps its
     code and loses its sentence, which may quote a server that quotes the query.
-
-    Args:
-        entry: fields of SearchLog.
     """
     degraded = [{"stage": each["stage"], "code": each["code"], "detail": ""} for each in entry["degraded"]]
     trace = entry["trace"]
@@ -70,68 +72,45 @@ def _is_figures(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-logger = logging.getLogger(__name__)
-
-WAITING_ENTRIES = 10_000
-BATCH = 200
-GATHERING_S = 0.5
-"""How long the writer waits for more entries after the first, since a transaction for each would cost as much as its row."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedSearch:
-    """A search whose entry is yet to be made: its trace is long, and no search is to wait for it.
-
-    Attributes:
-        entry: makes the fields of SearchLog.
-    """
-
-    trace_id: UUID
-    user_id: int | None
-    created_at: datetime
-    entry: Callable[[], Mapping[str, Any]]
-
-    def row(self) -> SearchLog:
-        entry = self.entry()
-        fields = entry if settings.SEARCH_LOG_QUERIES else without_query(entry)
-        return SearchLog(user_id=self.user_id, created_at=self.created_at, **fields)
-
-
 def record(principal: Principal, trace_id: UUID, entry: Callable[[], Mapping[str, Any]], *, now: bool) -> None:
-    """Stores a search in the log.
+    """Stores a search in the log: in the background, or `now`, as one that is explained.
 
-    Args:
-        principal: who searched.
-        trace_id: of the search.
-        entry: makes the fields of SearchLog; called in the log's own thread unless the entry is written at once.
-        now: write before returning, as for a search that is explained: somebody looks into it already, and so it does not
-            go into the inbox of failed queries. Else in the background.
+    Into that somebody looks already, and so it does not go into the inbox of failed queries. `entry` makes the fields of
+    SearchLog, in the log's own thread unless they are written at once: a trace is long, and no search is to wait for it.
     """
-    search = LoggedSearch(trace_id, principal.user.pk, timezone.now(), entry)
+    make = partial(_row, principal.user.pk, timezone.now(), entry)
     # Another connection would not see what an open transaction has made.
     if not now and not connection.in_atomic_block:
-        _writer().put(search)
+        _writer().put((trace_id, make))
         return
-    row = search.row()
+    row = make()
     row.save(force_insert=True)
     if not now:
         searches_logged.send(SearchLog, rows=[row])
+
+
+def _row(user_id: int | None, created_at: datetime, entry: Callable[[], Mapping[str, Any]]) -> SearchLog:
+    fields = entry() if settings.SEARCH_LOG_QUERIES else without_query(entry())
+    return SearchLog(user_id=user_id, created_at=created_at, **fields)
+
+
+Waiting = tuple[UUID, Callable[[], SearchLog]]
 
 
 class BackgroundWriter:
     """Writes entries in batches from a thread of its own, which holds no connection while it waits."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[LoggedSearch] = queue.Queue(WAITING_ENTRIES)
+        self._waiting: queue.Queue[Waiting] = queue.Queue(WAITING_ENTRIES)
         self._hurry = threading.Event()
         threading.Thread(target=self._run, name="search-log", daemon=True).start()
         atexit.register(self.flush)
 
-    def put(self, search: LoggedSearch) -> None:
+    def put(self, search: Waiting) -> None:
         try:
             self._waiting.put_nowait(search)
         except queue.Full:
-            logger.warning("the search log falls behind: entry %s was not stored", search.trace_id)
+            logger.warning("the search log falls behind: entry %s was not stored", search[0])
 
     def flush(self) -> None:
         """Returns when every entry that was put before has been written or given up."""
@@ -146,8 +125,7 @@ class BackgroundWriter:
             while len(searches) < BATCH and not self._waiting.empty():
                 searches.append(self._waiting.get())
             try:
-                rows = [row for search in searches if (row := _row(search))]
-                if rows:
+                if rows := list(_made(searches)):
                     _write(rows)
             finally:
                 connections.close_all()
@@ -156,13 +134,13 @@ class BackgroundWriter:
                 del searches  # a search holds its pipeline and its passages, and the next one may be long in coming
 
 
-def _row(search: LoggedSearch) -> SearchLog | None:
-    """The row of a search; one whose trace cannot be made must not end the thread that writes all others."""
-    try:
-        return search.row()
-    except Exception:
-        logger.exception("search log entry %s could not be made", search.trace_id)
-        return None
+def _made(searches: Iterable[Waiting]) -> Iterator[SearchLog]:
+    """The rows of searches; one whose trace cannot be made must not end the thread that writes all others."""
+    for trace_id, make in searches:
+        try:
+            yield make()
+        except Exception:
+            logger.exception("search log entry %s could not be made", trace_id)
 
 
 def _write(rows: list[SearchLog]) -> None:
@@ -221,10 +199,9 @@ def searches_that_found(principal: Principal, chunk: Chunk) -> list[dict[str, An
             "trace_id", "query", "profile", "profile_version", "created_at", "knowledge_base_ids", "results", "asked"
         )[:MOST_SHOWN]
     )
-    found = []
-    for row in rows:
-        rank, score = next(
-            (rank, each["score"]) for rank, each in enumerate(row["results"], start=1) if each["chunk_id"] == chunk.pk
-        )
-        found.append({**row, "rank": rank, "score": score})
-    return found
+    return [
+        {**row, "rank": rank, "score": each["score"]}
+        for row in rows
+        for rank, each in enumerate(row["results"], start=1)
+        if each["chunk_id"] == chunk.pk
+    ]

@@ -38,16 +38,23 @@ PASSAGE_FIELDS = ("source_type", "tags", "heading_path")
 CHUNK_ID = re.compile("[0-9]{1,18}")  # what fits a bigint whatever the digits are
 
 
+@contextmanager
+def _borrowed_connection() -> Iterator[None]:
+    """Gives the connection back where this call has opened it: an event loop's threads would each keep one for good."""
+    held = connection.connection is not None
+    try:
+        yield
+    finally:
+        if not held:
+            connection.close()
+
+
 @dataclass(frozen=True, slots=True)
 class PermittedTexts:
     """The texts of one knowledge base under a user's rights (`retrieval.texts.KnowledgeBaseTexts`).
 
-    Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal.
-
-    Attributes:
-        principal: asked at every call, so that rights which are withdrawn end at once.
-        profile: of the searches; blank: the knowledge base's own.
-        profile_version: of that profile; None: the published one.
+    Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal, who is asked
+    for at every call, so that rights which are withdrawn end at once. The profile is as in SearchRequest.
     """
 
     principal: Callable[[], Principal]
@@ -61,31 +68,28 @@ class PermittedTexts:
         if self.profile:
             find_version(principal, self.profile, self.profile_version, scope=[self.kb_id])
 
+    @_borrowed_connection()
     def search(self, query: str, k: int, *, metadata: Mapping[str, Any] | None = None) -> list[FoundText]:
-        """Finds texts and chunks of other documents.
+        """Finds texts and chunks of other documents; raises as `search` of services.
 
-        Raises:
-            InvalidFilter: a value of the metadata is neither a text nor a number, true, false or null.
-            InvalidConfiguration: k is out of range.
-            NoChannelAvailable: no channel could answer.
+        InvalidFilter means that a value of the metadata is neither a text nor a number, true, false or null.
         """
         conditions = [{"key": key, "op": Operator.EQ, "value": value} for key, value in (metadata or {}).items()]
-        filters = Filters.parse({"metadata": conditions}) if conditions else None
-        with _borrowed_connection():
-            principal = self.principal()
-            request = SearchRequest(
-                query=query,
-                knowledge_base_ids=[self.kb_id],
-                profile=self.profile,
-                profile_version=self.profile_version,
-                overrides={"top_k": k, "score_threshold": 0.0},
-                filters=filters,
-            )
-            outcome = search(principal, request)
-            hits, used = outcome.result.hits, outcome.wiring.profile
-            documents = Document.objects.visible_to(principal).in_bulk({hit.passage.document_id for hit in hits})
-            return [_found(hit, documents.get(hit.passage.document_id), used) for hit in hits]
+        principal = self.principal()
+        request = SearchRequest(
+            query=query,
+            knowledge_base_ids=[self.kb_id],
+            profile=self.profile,
+            profile_version=self.profile_version,
+            overrides={"top_k": k, "score_threshold": 0.0},
+            filters=Filters.parse({"metadata": conditions}) if conditions else None,
+        )
+        outcome = search(principal, request)
+        hits, used = outcome.result.hits, outcome.wiring.profile
+        documents = Document.objects.visible_to(principal).in_bulk({hit.passage.document_id for hit in hits})
+        return [_found(hit, documents.get(hit.passage.document_id), used) for hit in hits]
 
+    @_borrowed_connection()
     def add(self, texts: Sequence[StoredText]) -> None:
         """Writes texts in batches, each in one transaction; one that is there unchanged stays, also if it is disabled.
 
@@ -95,62 +99,45 @@ class PermittedTexts:
             ModelUnavailable: the knowledge base's model cannot be loaded.
             Superseded: the knowledge base moved to another model meanwhile; earlier batches stay.
         """
-        with _borrowed_connection():
-            principal = self.principal()
-            kb = self._editable(principal)
-            latest = {text.id: text for text in map(_storable, texts)}
-            for batch in batches(latest.values()):
-                _write(kb, batch, principal.user if isinstance(principal.user, User) else None)
+        principal = self.principal()
+        kb = self._editable(principal)
+        latest = {text.id: text for text in map(_storable, texts)}
+        for batch in batches(latest.values()):
+            _write(kb, batch, principal.user if isinstance(principal.user, User) else None)
 
+    @_borrowed_connection()
     def delete(self, ids: Sequence[str] | None) -> None:
-        """Deletes texts that were added under these ids, or, for None, under any; never a document that was a file.
+        """Deletes texts added under these ids, or, for None, under any, never a document that was a file; NotAllowed as `add`."""
+        documents = Document.objects.filter(knowledge_base=self._editable(self.principal()))
+        if ids is None:
+            documents_delete(documents.filter(file="", metadata__has_key=ID_FIELD))
+        else:
+            documents_delete(documents.filter(sha256__in=[_key(text_id) for text_id in ids]))
 
-        Raises:
-            NotAllowed: the user may see the knowledge base, but not change it.
-        """
-        with _borrowed_connection():
-            documents = Document.objects.filter(knowledge_base=self._editable(self.principal()))
-            if ids is None:
-                documents_delete(documents.filter(file="", metadata__has_key=ID_FIELD))
-            else:
-                documents_delete(documents.filter(sha256__in=[_key(text_id) for text_id in ids]))
-
+    @_borrowed_connection()
     def get(self, ids: Sequence[str]) -> dict[str, StoredText]:
         """The texts added under these ids; for other ids that are those of chunks, as a search returns them, these."""
-        with _borrowed_connection():
-            chunks = Chunk.objects.filter(knowledge_base=self.knowledge_base(), enabled=True)
-            found = _texts(chunks.filter(document__sha256__in=[_key(text_id) for text_id in ids]))
-            others = [int(each) for each in ids if each not in found and CHUNK_ID.fullmatch(each)]
-            return {**_texts(chunks.filter(pk__in=others)), **found}
+        chunks = Chunk.objects.filter(knowledge_base=self.knowledge_base(), enabled=True)
+        found = _texts(chunks.filter(document__sha256__in=[_key(text_id) for text_id in ids]))
+        others = [int(each) for each in ids if each not in found and CHUNK_ID.fullmatch(each)]
+        return {**_texts(chunks.filter(pk__in=others)), **found}
 
+    @_borrowed_connection()
     def embedder(self) -> Embedder:
-        with _borrowed_connection():
-            return embedder(self.knowledge_base().embedding_model)
+        return embedder(self.knowledge_base().embedding_model)
 
     def knowledge_base(self) -> KnowledgeBase:
         return self._visible(self.principal())
 
     def _visible(self, principal: Principal) -> KnowledgeBase:
-        otherwise = _("There is no knowledge base with the id %(ids)s.") % {"ids": self.kb_id}
         rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.visible_to(principal).filter(pk=self.kb_id)
-        return found_in(rows, otherwise)
+        return found_in(rows, _("There is no knowledge base with the id %(ids)s.") % {"ids": self.kb_id})
 
     def _editable(self, principal: Principal) -> KnowledgeBase:
         kb = self._visible(principal)
         if not KnowledgeBase.objects.editable_by(principal).filter(pk=self.kb_id).exists():
             raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
         return kb
-
-
-@contextmanager
-def _borrowed_connection() -> Iterator[None]:
-    """Gives the connection back where this call has opened it: an event loop's threads would each keep one for good."""
-    held = connection.connection is not None
-    try:
-        yield
-    finally:
-        if not held:
-            connection.close()
 
 
 def _key(text_id: str) -> str:
@@ -192,10 +179,10 @@ def _storable(text: StoredText) -> StoredText:
         metadata = json.loads(json.dumps(dict(text.metadata)))
         validate_metadata({**metadata, ID_FIELD: text.id})
     except (TypeError, ValueError, ValidationError) as error:
-        reason = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
         message = _(
             "The metadata of the text “%(id)s” cannot be stored: %(reason)s Give numbers, strings, lists and objects."
         )
+        reason = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
         raise Rejected("invalid_metadata", message % {"id": text.id, "reason": reason}) from error
     if ID_FIELD in metadata:
         message = _("The metadata of the text “%(id)s” have the field “%(field)s”, which holds its id: rename it.")
@@ -217,8 +204,8 @@ def _write(kb: KnowledgeBase, texts: Sequence[StoredText], user: User | None) ->
         for text in texts
         if stored.get(text.id) != text
     ]
-    hashes = [each.sha256 for each in documents]
-    write_whole_documents(kb, documents, replaced=Document.objects.filter(knowledge_base=kb, sha256__in=hashes))
+    earlier = Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents])
+    write_whole_documents(kb, documents, replaced=earlier)
 
 
 def _named(text: StoredText, field: str, default: str = "") -> str:

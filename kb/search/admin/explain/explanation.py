@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.urls import reverse
-from django.utils.translation import gettext as _, ngettext
+from django.utils.translation import gettext as _, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.index.admin.tokenizer import tokenizer_url
@@ -36,18 +36,7 @@ from retrieval.selection import source_caps
 from retrieval.trace import Span
 from retrieval.types import Analysis, CutBy, Result
 
-ORDER = (
-    "analysis",
-    "channels",
-    "passages",
-    "dedupe",
-    "fusion",
-    "rerank",
-    "gate",
-    "selection",
-    "facts",
-    "other",
-)
+ORDER = ("analysis", "channels", "passages", "dedupe", "fusion", "rerank", "gate", "selection", "facts", "other")
 
 
 def stages(outcome: SearchOutcome, drops: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -121,36 +110,33 @@ class _Description:
         found = sum(run.get("found", 0) for run in runs)
         if len(runs) > 1:
             return _("%(count)d found in %(searches)d searches") % {"count": found, "searches": len(runs)}
-        return ngettext("%(count)d found", "%(count)d found", found) % {"count": found}
+        return ngettext_lazy("%(count)d found", "%(count)d found", "count") % {"count": found}
 
     def _analysis(self) -> Iterable[str]:
-        count = len(self._result.analysis.queries)
-        if count > 1:
-            yield ngettext("%(count)d query", "%(count)d queries", count) % {"count": count}
-        terms = len(self._details["analysis"]["terms"])
-        yield ngettext("%(count)d term", "%(count)d terms", terms) % {"count": terms}
+        queries, terms = self._result.analysis.queries, self._details["analysis"]["terms"]
+        if len(queries) > 1:
+            yield ngettext_lazy("%(count)d query", "%(count)d queries", "count") % {"count": len(queries)}
+        yield ngettext_lazy("%(count)d term", "%(count)d terms", "count") % {"count": len(terms)}
 
     def _passages(self) -> Iterable[str]:
-        count = self._details["passages"]["loaded"]
-        yield ngettext("%(count)d passage read", "%(count)d passages read", count) % {"count": count}
+        message = ngettext_lazy("%(count)d passage read", "%(count)d passages read", "count")
+        yield message % {"count": self._details["passages"]["loaded"]}
 
     def _dedupe(self) -> Iterable[str]:
-        count = self._details["dedupe"]["dropped"]
-        if not count:
-            yield _("no content twice")
-            return
-        yield ngettext(
+        message = ngettext_lazy(
             "%(count)d chunk of a content that another one stands for",
             "%(count)d chunks of a content that another one stands for",
-            count,
-        ) % {"count": count}
+            "count",
+        )
+        count = self._details["dedupe"]["dropped"]
+        yield message % {"count": count} if count else _("no content twice")
 
     def _fusion(self) -> Iterable[str]:
         scopes = self._outcome.wiring.pipeline.scopes
         yield " | ".join(dict.fromkeys(fusion_text(scope.config) for scope in scopes))
         yield " | ".join(dict.fromkeys(map(self._weights, scopes)))
-        count = self._details["fusion"]["candidates"]
-        yield ngettext("%(count)d candidate", "%(count)d candidates", count) % {"count": count}
+        candidates = ngettext_lazy("%(count)d candidate", "%(count)d candidates", "count")
+        yield candidates % {"count": self._details["fusion"]["candidates"]}
 
     def _weights(self, scope: Scope) -> str:
         if not scope.config.use_rerank:
@@ -168,9 +154,10 @@ class _Description:
         answered, passed_over = detail["reranker"], detail["passed_over"]
         present = {link.name for link in self._outcome.wiring.links}
         if answered:
-            yield ngettext(
-                "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", detail["scored"]
-            ) % {"name": reranker_label(answered), "count": detail["scored"]}
+            scored = ngettext_lazy(
+                "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", "count"
+            )
+            yield scored % {"name": reranker_label(answered), "count": detail["scored"]}
         else:
             yield _("no reranker could answer")
         for name in self._config.rerankers:
@@ -183,45 +170,33 @@ class _Description:
                 yield _("%(name)s: not configured") % {"name": reranker_label(name)}
 
     def _gate(self) -> Iterable[str]:
-        detail = self._details["gate"]
-        if not detail["threshold"]:
-            yield _("open: no score is cut on the scale %(scale)s") % {"scale": detail["scale"]}
-        else:
-            yield _("cut %(cut)s on the scale %(scale)s") % {
-                "cut": f"{detail['threshold']:g}",
-                "scale": detail["scale"],
-            }
-        asked = self._config.score_threshold
+        detail, asked = self._details["gate"], self._config.score_threshold
+        cut = _("cut %(cut)s on the scale %(scale)s")
+        gate = cut if detail["threshold"] else _("open: no score is cut on the scale %(scale)s")
+        yield gate % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
         if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
-            yield _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale") % {
-                "asked": f"{asked:g}"
-            }
+            message = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
+            yield message % {"asked": f"{asked:g}"}
         else:
             yield _("the scale’s default") if asked is None else _("as the settings ask")
-        count = detail["passed"]
-        yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
+        yield ngettext_lazy("%(count)d passed", "%(count)d passed", "count") % {"count": detail["passed"]}
 
     def _selection(self) -> Iterable[str]:
         detail, config = self._details["selection"], self._config
-        yield ngettext("at most %(count)d result", "at most %(count)d results", detail["count"]) % {
-            "count": detail["count"]
-        }
+        yield ngettext_lazy("at most %(count)d result", "at most %(count)d results", "count") % detail
         if not config.general_retrieval:
             yield listed(with_figure(source_label(kind), count) for kind, count in source_caps(config).items())
         if config.neighbours:
-            yield ngettext(
-                "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
+            yield ngettext_lazy(
+                "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", "count"
             ) % {"count": config.neighbours}
         if count := detail.get("larger"):
-            yield ngettext(
-                "%(count)d gives the longer passage around it",
-                "%(count)d give the longer passage around them",
-                count,
+            yield ngettext_lazy(
+                "%(count)d gives the longer passage around it", "%(count)d give the longer passage around them", "count"
             ) % {"count": count}
 
     def _facts(self) -> Iterable[str]:
-        count = self._details["facts"]["found"]
-        yield ngettext("%(count)d found", "%(count)d found", count) % {"count": count}
+        yield ngettext_lazy("%(count)d found", "%(count)d found", "count") % {"count": self._details["facts"]["found"]}
 
 
 def reranker_label(name: str) -> str:
@@ -306,12 +281,7 @@ LEAST_WAIT_SHOWN_MS = 1
 
 
 def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> list[dict[str, Any]]:
-    """The knowledge bases in the order of the search, the settings each was searched under, and what its channels found.
-
-    Args:
-        outcome: of the search.
-        bases: by id, with their profile and `has_chunks`.
-    """
+    """The knowledge bases in the order of the search, the settings each was searched under, and what its channels found."""
     named = outcome.wiring.profile if outcome.request.profile else None
     stages = channels_asked(outcome.result.spans)
     shown = []
@@ -372,10 +342,10 @@ def _why_fallback(stage: str, scope: Scope, spans: Sequence[Span]) -> Iterable[s
     for each in dict.fromkeys(failed):
         yield _("stood in: “%(channel)s” did not answer") % {"channel": stage_label(each)}
     if not failed:
-        yield ngettext(
+        yield ngettext_lazy(
             "stood in: keywords found fewer than %(count)d chunk",
             "stood in: keywords found fewer than %(count)d chunks",
-            fallback.below,
+            "count",
         ) % {"count": fallback.below}
 
 
@@ -389,16 +359,19 @@ def vector_source_text(source: str) -> str:
 
 def index_notes(keyword: Mapping[str, Any]) -> Iterator[str]:
     """How large the keyword index was, and what it took to have it, from the detail of the channel's span."""
-    if (indexed := keyword.get("indexed_chunks")) is not None:
-        yield ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed}
-    if (allowed := keyword.get("allowed_chunks")) is not None:
-        yield ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed) % {
-            "count": allowed
-        }
-    if changed := keyword.get("changed_chunks"):
-        yield ngettext(
-            "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
-        ) % {"count": changed}
+    counted = {
+        "indexed_chunks": ngettext_lazy("%(count)d chunk indexed", "%(count)d chunks indexed", "count"),
+        "allowed_chunks": ngettext_lazy(
+            "the filters leave %(count)d chunk", "the filters leave %(count)d chunks", "count"
+        ),
+        "changed_chunks": ngettext_lazy(
+            "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", "count"
+        ),
+    }
+    for name, message in counted.items():
+        count = keyword.get(name)
+        if count or (count == 0 and name != "changed_chunks"):
+            yield message % {"count": count}
     if keyword.get("waited_ms", 0) >= LEAST_WAIT_SHOWN_MS:
         yield _("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])}
 
@@ -427,13 +400,7 @@ COLUMNS_BESIDE_STAGES = 3  # rank, passage, cut by
 
 
 def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> dict[str, Any]:
-    """Everything that the page says about one search.
-
-    Args:
-        outcome: of a search with `explain`.
-        bases: the searched knowledge bases by id, with their profile and `has_chunks`.
-        principal: who searched.
-    """
+    """Everything that the page says about a search with `explain`; the bases are by id, with their profile and `has_chunks`."""
     result, wiring = outcome.result, outcome.wiring
     candidates, ranked = Rows(outcome, bases).all(), columns(outcome)
     tier = tier_that_answers(outcome)
@@ -483,17 +450,22 @@ def _why_empty(result: Result, *, is_filtered: bool) -> str:
     """Why there is no result; blank when there is one."""
     if result.hits:
         return ""
-    if result.candidates and not any(candidate.cut_by == CutBy.GATE for candidate in result.candidates):
-        return _("All %(count)d candidates were cut: the last column says by which stage, and why.") % {
-            "count": len(result.candidates)
-        }
-    if result.candidates:
-        gated = gated_stage(result)
-        best = max(candidate.scores.get(gated, 0.0) for candidate in result.candidates)
+    if not result.candidates and is_filtered:
+        return _("No channel found anything that passes the filters: remove one of them, or check the spelling.")
+    if not result.candidates:
         return _(
+            "No channel found anything: check the spelling, the chosen knowledge bases and their documents' state."
+        )
+    message = _("All %(count)d candidates were cut: the last column says by which stage, and why.")
+    if any(candidate.cut_by == CutBy.GATE for candidate in result.candidates):
+        message = _(
             "All %(count)d candidates were cut. The best score is %(score)s, the threshold %(threshold)s: lower it to "
             "see what stands below."
-        ) % {"count": len(result.candidates), "score": f"{best:.4f}", "threshold": f"{result.threshold:g}"}
-    if is_filtered:
-        return _("No channel found anything that passes the filters: remove one of them, or check the spelling.")
-    return _("No channel found anything: check the spelling, the chosen knowledge bases and their documents' state.")
+        )
+    gated = gated_stage(result)
+    best = max(candidate.scores.get(gated, 0.0) for candidate in result.candidates)
+    return message % {
+        "count": len(result.candidates),
+        "score": f"{best:.4f}",
+        "threshold": f"{result.threshold:g}",
+    }
