@@ -14,8 +14,15 @@ from django.utils.translation import gettext
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import after_commit
 from kb.base.models import Installation
-from kb.content.models import Chunk, Document, DuplicateScan
-from kb.content.signals import batch_waiting, chunks_replacing, documents_waiting, knowledge_base_deleting
+from kb.content.models import (
+    Chunk,
+    Document,
+    DuplicateScan,
+    batch_waiting,
+    chunks_replacing,
+    documents_waiting,
+    knowledge_base_deleting,
+)
 from kb.graph.services.entities import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
 from kb.index.models import Reembedding, StoreState

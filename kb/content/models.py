@@ -5,6 +5,7 @@ from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models.functions import Now
+from django.dispatch import Signal
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -22,11 +23,8 @@ _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
 class IngestBatch(models.Model):
     """Documents that came in together: their progress is reported, and they are paused and cancelled, as one.
 
-    Attributes:
-        name: what the curator knows it by: a folder, an archive, "12 files".
-        paused: workers take none of its documents up.
-        notes: files that became no document, as {"name", "code", "params", "document"}, the first of them only.
-        note_count: how many there are.
+    Its name is what the curator knows it by: a folder, an archive, "12 files". `notes` are the first files that became no
+    document, as {"name", "code", "params", "document"}. Workers take no document of a paused one up.
     """
 
     knowledge_base = models.ForeignKey(
@@ -85,9 +83,7 @@ def documents_folder(kb_id: int) -> str:
 class Document(models.Model):
     """A source of chunks.
 
-    Attributes:
-        chunking: fingerprint of the settings that its chunks were cut under; blank: not cut here, or not known.
-        indexed_title: the title that its chunks were indexed under.
+    `chunking` is the fingerprint of the settings that its chunks were cut under; blank: not cut here, or not known.
     """
 
     class Status(models.TextChoices):
@@ -203,12 +199,9 @@ class ChunkParent(models.Model):
 class Chunk(models.Model):
     """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them.
 
-    Attributes:
-        parent: the longer passage that is returned in its place; None: the chunk itself.
-        cut_text: as it was cut from the document, where a curator has changed it since; blank: as `text`.
-        own_keywords: whether a curator has given the keywords, so that none are extracted.
-        own_questions: likewise.
-        own_cut: whether a curator has said where it begins and ends, by merging or splitting: no strategy re-chunks it.
+    `parent` is the longer passage that is returned in its place, if any; `cut_text` the text as it was cut from the document,
+    where a curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none are extracted;
+    with `own_cut`, a curator has merged or split it, and no strategy re-chunks it.
     """
 
     knowledge_base = models.ForeignKey(
@@ -256,12 +249,9 @@ class Chunk(models.Model):
 class DuplicateScan(models.Model):
     """What the last look for near-duplicates in a knowledge base has found; large ones are looked through by a worker.
 
-    Attributes:
-        version: of the knowledge base's chunks that were looked at; another one by now: the result may be out of date.
-        groups: as {"chunk_ids", "similarity"}, the most alike first; the similarity is that of its least alike pair.
-        group_count: of all that were found, of which the first are kept.
-        found_at: None: it is the first look, and not done.
-        asked_at: since when a worker is to look; None: nobody waits.
+    `version` is that of the knowledge base's chunks that were looked at. The `groups` are the first of `group_count`, as
+    {"chunk_ids", "similarity"}, the most alike first; the similarity is that of the least alike pair. A worker is to look
+    since `asked_at`; `found_at` is None until the first look is done.
     """
 
     knowledge_base = models.OneToOneField(
@@ -277,3 +267,13 @@ class DuplicateScan(models.Model):
 
     def __str__(self) -> str:
         return f"{self.knowledge_base_id}: {self.group_count}"
+
+
+# Signals for features above. Sent on commit with `ids`: documents that were added together, for which no row is saved by itself.
+documents_waiting = Signal()
+# Sent on commit with `batch_id`: an upload some of whose documents are to be processed.
+batch_waiting = Signal()
+# Sent with `knowledge_base`, in the transaction that deletes it: receivers delete their rows of it.
+knowledge_base_deleting = Signal()
+# Sent with `kept`, a chunk, and `gone`, ids of chunks that become part of it, in the transaction that deletes them.
+chunks_replacing = Signal()

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
@@ -10,8 +10,7 @@ from kb.access.models import KnowledgeBase, Membership, Principal, User
 from kb.base.db.transactions import after_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.files import delete_folder
-from kb.content.models import Chunk, Document, documents_folder
-from kb.content.signals import knowledge_base_deleting
+from kb.content.models import Chunk, Document, documents_folder, knowledge_base_deleting
 from kb.profiles.services import starting_profile
 from kb.providers.embedding_models import default_embedding_model, tokenizer
 
@@ -25,15 +24,9 @@ def knowledge_base_create(
     description: str = "",
     **chunking: Any,
 ) -> KnowledgeBase:
-    """Creates a knowledge base with the profile that suits its model.
+    """Creates a knowledge base with the profile that suits its model; a blank one is `default_embedding_model()`.
 
-    Args:
-        name: not yet in use by the owner.
-        owner: who may share and delete it.
-        embedding_model: blank: `default_embedding_model()`.
-        language: of most of its documents.
-        description: for readers.
-        chunking: settings of chunks where they differ from the model's defaults.
+    The language is that of most of its documents; `chunking` holds settings of chunks where they differ from the defaults.
 
     Raises:
         Rejected: the owner has one of this name, or its settings of chunks do not go together.
@@ -66,11 +59,7 @@ def knowledge_base_update(kb: KnowledgeBase, *, by: Principal, **changes: Any) -
 
 
 def check_chunking(kb: KnowledgeBase) -> None:
-    """Checks what no single setting can tell.
-
-    Raises:
-        Rejected: the settings do not go together.
-    """
+    """Checks what no single setting can tell; raises Rejected where the settings of chunks do not go together."""
     try:
         kb.clean()
     except ValidationError as error:
@@ -84,10 +73,8 @@ def _save(kb: KnowledgeBase, update_fields: list[str] | None = None) -> None:
         with transaction.atomic():
             kb.save(update_fields=update_fields)
     except IntegrityError as error:
-        raise Rejected(
-            "name_taken",
-            _("You have a knowledge base named “%(name)s” already: choose another name.") % {"name": kb.name},
-        ) from error
+        message = _("You have a knowledge base named “%(name)s” already: choose another name.")
+        raise Rejected("name_taken", message, name=kb.name) from error
 
 
 def prepare_knowledge_base(kb: KnowledgeBase) -> None:
@@ -101,7 +88,7 @@ def prepare_knowledge_base(kb: KnowledgeBase) -> None:
 
 def knowledge_base_delete(kb: KnowledgeBase) -> None:
     """Deletes a knowledge base with its documents and files; its chunks, documents, concepts and facts are never loaded."""
-    kb_id = kb.pk
+    folder = documents_folder(kb.pk)
     with transaction.atomic():
         KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
         Chunk.objects.filter(knowledge_base=kb).delete()
@@ -109,14 +96,13 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
         documents = Document.objects.filter(knowledge_base=kb)
         documents._raw_delete(documents.db)
         kb.delete()
-        after_commit(delete_folder, documents_folder(kb_id))
+        after_commit(delete_folder, folder)
 
 
 def knowledge_base_by_name(name: str, *, owner: str | None = None) -> KnowledgeBase:
-    """The knowledge base that a command names; operators at the command line see all of them.
+    """The knowledge base that a command names; NotVisible where there is none, or several owners have one of this name.
 
-    Raises:
-        NotVisible: there is none, or several owners have one of this name.
+    Operators at the command line see all of them.
     """
     found = KnowledgeBase.objects.filter(name=name).select_related("profile", "version_row", "owner")
     if owner is not None:
@@ -134,26 +120,20 @@ def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:
     """Knowledge bases with `document_count`, `chunk_count` and the principal's `role`."""
     roles = Membership.objects.filter(knowledge_base=OuterRef("pk"), user=principal.user.pk).values("role")
     default = Membership.Role.OWNER if principal.user.is_superuser else Membership.Role.VIEWER
-    rows: QuerySet[Any] = (
-        KnowledgeBase.objects.visible_to(principal)
-        .select_related("profile")
-        .annotate(
-            document_count=_count(Document, "knowledge_base"),
-            chunk_count=_count(Chunk, "knowledge_base"),
-            role=Case(
-                When(owner=principal.user.pk, then=Value(Membership.Role.OWNER)),
-                default=Coalesce(Subquery(roles), Value(default)),
-                output_field=models.CharField(),
-            ),
-        )
+    role = Case(
+        When(owner=principal.user.pk, then=Value(Membership.Role.OWNER)),
+        default=Coalesce(Subquery(roles), Value(default)),
+        output_field=models.CharField(),
     )
-    return rows
+    documents, chunks = _count(Document, "knowledge_base"), _count(Chunk, "knowledge_base")
+    bases = KnowledgeBase.objects.visible_to(principal).select_related("profile")
+    return cast("QuerySet[Any]", bases.annotate(document_count=documents, chunk_count=chunks, role=role))
 
 
 def document_overview(principal: Principal) -> QuerySet[Any]:
     """Documents with `chunk_count`."""
-    rows: QuerySet[Any] = Document.objects.visible_to(principal).annotate(chunk_count=_count(Chunk, "document"))
-    return rows
+    documents = Document.objects.visible_to(principal)
+    return cast("QuerySet[Any]", documents.annotate(chunk_count=_count(Chunk, "document")))
 
 
 def _count(model: type[models.Model], path: str) -> Coalesce:

@@ -24,8 +24,7 @@ from kb.base.db.transactions import after_commit
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.files import local_file, sha256_of
 from kb.base.models import Installation
-from kb.content.models import Document, FileDetails, IngestBatch
-from kb.content.signals import batch_waiting, documents_waiting
+from kb.content.models import Document, FileDetails, IngestBatch, batch_waiting, documents_waiting
 from kb.index.bm25 import BM25Store
 from kb.index.services.writing import copy_rows
 from kb.ingest.parser.archives import ArchiveLimits, unpack

@@ -9,7 +9,7 @@ from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.db import OperationalError, connection
 
-from kb.content.signals import batch_waiting
+from kb.content.models import batch_waiting
 from kb.ingest.services import batches as batch_files, indexing
 from kb.ingest.services.batches import (
     PIECE,
