@@ -4,10 +4,10 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from kb.management.base import USER, KnowledgeBaseCommand, argument, kb_arguments, one_of, table
-from kb.quality.why_not.services.places import Remedy, RemedyCode, State, WhyNot, the_chunk
+from kb.quality.why_not.services.places import Remedy, RemedyCode, State, the_chunk
 from kb.quality.why_not.services.remedies import answer_of, remedies
 from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
-from kb.quality.why_not.services.walk import why_not_found
+from kb.quality.why_not.services.walk import WhyNot, why_not_found
 from kb.search.services.search import SearchRequest
 
 SIGNS = {State.PASSED: "ok", State.WEAKENED: "!", State.LOST: "LOST", State.NOT_ASKED: "-"}
@@ -49,7 +49,7 @@ class Command(KnowledgeBaseCommand):
 
 
 def _text(why: WhyNot) -> Iterator[str]:
-    yield verdict_sentence(why) + "\n\n"
+    yield verdict_sentence(why.verdict) + "\n\n"
     yield from table([[SIGNS[step.state], stage_text(step.stage), step.sentence] for step in why.steps])
     if why.terms is not None and why.terms.query:
         yield ""

@@ -25,9 +25,9 @@ from kb.quality.why_not.admin.presenter import (
     why_not_details,
     why_not_url,
 )
-from kb.quality.why_not.services.places import FoundChunks, Remedy, WhyNot, find_chunks
+from kb.quality.why_not.services.places import Remedy, find_chunks
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
-from kb.quality.why_not.services.walk import why_not_found
+from kb.quality.why_not.services.walk import WhyNot, why_not_found
 from kb.search.admin.labels import notices
 from kb.search.services.search import request_as_json
 from kb.web.admin.scoped import row_id
@@ -50,15 +50,12 @@ class WhyNotView(AdminPage):
         context: dict[str, Any] = {**page.context, "text": text, "chunk_problem": ""}
         status = 400 if page.form.is_bound and not page.form.is_valid() else 200
         if page.form.asks:
-            is_sought = text and not chunk_id
-            found = find_chunks(principal, page.form.cleaned_data["kb"], text) if is_sought else FoundChunks()
-            if len(found.chunks) == 1 and not found.is_alike:
-                chunk_id = found.chunks[0].pk
-            asked = page.form.request()
-            context |= {
-                "found": found,
-                "choices": [(chunk, why_not_url(asked, chunk.pk)) for chunk in found.chunks],
-            }
+            if text and not chunk_id:
+                found = find_chunks(principal, page.form.cleaned_data["kb"], text)
+                choices = [(chunk, why_not_url(page.form.request(), chunk.pk)) for chunk in found.chunks]
+                context |= {"found": found, "choices": choices}
+                if len(choices) == 1 and not found.is_alike:
+                    chunk_id = found.chunks[0].pk
             if chunk_id:
                 status = self._explain(principal, page, chunk_id, context)
         elif chunk_id:
@@ -126,6 +123,10 @@ class WhyNotView(AdminPage):
         except NoChannelAvailable as error:
             context["outage"] = notices(error.degradations, (), page.bases)
             return 503
+        # This very question, its chunk named by its id also where it was found by its text: a remedy needs one.
+        again = self.request.GET.copy()
+        again.pop("text", None)
+        again["chunk"] = str(chunk_id)
         kb = page.bases[why.chunk.knowledge_base_id]
         may_edit = bool(getattr(kb, "may_edit", False))
         profile = why.outcome.wiring.profile
@@ -139,22 +140,15 @@ class WhyNotView(AdminPage):
             "draft": None if profile.published else profile,
             "draft_url": profile_url(profile),
             "progress": tokenizing_progress(kb),
-            "again_url": self._again_url(chunk_id),
+            "again_url": f"{self.request.path}?{again.urlencode()}",
             "other_url": why_not_url(why.request, None),
             "debug_url": debug_url(why.request.knowledge_base_ids, why.request.query, request_as_json(why.request)),
         }
         return 200
 
-    def _again_url(self, chunk_id: int) -> str:
-        """This very question, its chunk named by its id also where it was found by its text: a remedy needs one."""
-        query = self.request.GET.copy()
-        query.pop("text", None)
-        query["chunk"] = str(chunk_id)
-        return f"{self.request.path}?{query.urlencode()}"
-
     def _render(self, page: SearchPage, context: Mapping[str, Any], status: int) -> HttpResponse:
-        named = {"title": _("Why not found?"), "query_about": page.form["q"].value() or ""}
-        return self.render_to_response(self.get_context_data(**context, **named), status=status)
+        context = {**context, "title": _("Why not found?"), "query_about": page.form["q"].value() or ""}
+        return self.render_to_response(self.get_context_data(**context), status=status)
 
 
 def _chosen_chunk(principal: Principal, page: SearchPage, chunk_id: int) -> dict[str, Any]:

@@ -6,29 +6,14 @@ from urllib.parse import urlencode
 
 from django.core import signing
 from django.urls import reverse
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _, gettext_noop
 
 from kb.profiles.admin.choices import setting_label, value_text
 from kb.quality.debug.admin.form import search_parameters
-from kb.quality.why_not.services.places import (
-    Place,
-    PlaceState,
-    Remedy,
-    RemedyCode,
-    Stage,
-    State,
-    Step,
-    Term,
-    Terms,
-    WhyNot,
-)
+from kb.quality.why_not.services.places import Place, PlaceState, Remedy, RemedyCode, Stage, State, Step, Term, Terms
 from kb.quality.why_not.services.remedies import changed_request, profile_in_force, remedies
-from kb.quality.why_not.services.sentences import (
-    channel_text,
-    filter_text,
-    stage_text,
-    verdict_sentence,
-)
+from kb.quality.why_not.services.sentences import channel_text, filter_text, stage_text, verdict_sentence
+from kb.quality.why_not.services.walk import WhyNot
 from kb.search.admin.labels import degradation_heading
 from kb.search.services.search import SearchRequest, request_as_json
 from retrieval.recall import RANKS_A_CANDIDATE
@@ -40,13 +25,7 @@ STAGES = ("fused", "rerank")
 
 
 def why_not_url(request: SearchRequest, chunk_id: int | None, before: str = "") -> str:
-    """The page, for a search as its form could ask for it.
-
-    Args:
-        request: the search.
-        chunk_id: the chunk; None: not chosen yet.
-        before: from `remembered`, to compare with.
-    """
+    """The page, for a search as its form could ask for it; `before` is from `remembered`, to compare with."""
     given = search_parameters(request.knowledge_base_ids, request.query, request_as_json(request))
     given += [(name, value) for name, value in (("chunk", chunk_id), ("before", before)) if value]
     return f"{reverse('admin:why_not')}?{urlencode(given)}"
@@ -91,27 +70,23 @@ def _places(why: WhyNot) -> dict[str, str]:
     found: dict[str, str] = {}
     for place in why.places:
         if place.channel in EXACT and place.rank is not None:
-            best = found.get(place.channel)
-            found[place.channel] = str(min(place.rank, int(best)) if best else place.rank)
-    candidate = next((c for c in why.outcome.result.candidates if c.chunk_id == why.chunk.pk), None)
-    if candidate is not None:
-        found |= {stage: str(candidate.ranks[stage]) for stage in STAGES if stage in candidate.ranks}
-        if "rerank" in candidate.scores:
-            found["score"] = f"{candidate.scores['rerank']:.4f}"
-    if why.rank is not None:
-        found["result"] = str(why.rank)
-    return found
+            found[place.channel] = str(min(place.rank, int(found.get(place.channel, place.rank))))
+    if why.candidate is not None:
+        found |= {stage: str(rank) for stage, rank in why.candidate.ranks.items() if stage in STAGES}
+        if "rerank" in why.candidate.scores:
+            found["score"] = f"{why.candidate.scores['rerank']:.4f}"
+    return found if why.rank is None else {**found, "result": str(why.rank)}
 
 
 def _outcome(stage: str) -> str:
     return _("found") if stage == Stage.FOUND else _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
 
 
-ICONS = {
-    State.PASSED: "check_circle",
-    State.WEAKENED: "error",
-    State.LOST: "cancel",
-    State.NOT_ASKED: "radio_button_unchecked",
+STATES = {
+    State.PASSED: ("check_circle", gettext_noop("passed")),
+    State.WEAKENED: ("error", gettext_noop("passed, with less than it could have")),
+    State.LOST: ("cancel", gettext_noop("lost here")),
+    State.NOT_ASKED: ("radio_button_unchecked", gettext_noop("not asked")),
 }
 CANDIDATE_STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
 
@@ -119,7 +94,7 @@ CANDIDATE_STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "re
 def why_not_details(why: WhyNot) -> dict[str, Any]:
     found = why.rank is not None
     return {
-        "verdict": verdict_sentence(why),
+        "verdict": verdict_sentence(why.verdict),
         "state": "found" if found else "lost",
         "icon": "task_alt" if found else "search_off",
         "stages": [_stage(step, why) for step in why.steps if step.stage is not Stage.FOUND],
@@ -128,12 +103,13 @@ def why_not_details(why: WhyNot) -> dict[str, Any]:
 
 
 def _stage(step: Step, why: WhyNot) -> dict[str, Any]:
+    icon, text = STATES[step.state]
     shown: dict[str, Any] = {
         "stage": str(step.stage),
         "label": stage_text(step.stage),
         "state": str(step.state),
-        "state_text": state_text(step.state),
-        "icon": ICONS[step.state],
+        "state_text": _(text),
+        "icon": icon,
         "sentence": step.sentence,
         "is_unfolded": step == why.verdict or (step.stage is Stage.CHANNELS and why.rank is None),
     }
@@ -143,19 +119,10 @@ def _stage(step: Step, why: WhyNot) -> dict[str, Any]:
     if step.stage is Stage.FUSION and step.state is not State.NOT_ASKED:
         shown["ranks"] = _ranks(why)
     score, threshold = step.figures.get("score"), step.figures.get("threshold")
-    if step.stage is Stage.GATE and step.state is not State.NOT_ASKED and score is not None and threshold:
+    if score is not None and threshold:
         # In per cent of 1, for a bar.
         shown["gauge"] = (f"{100 * min(max(score, 0.0), 1.0):.1f}", f"{100 * min(threshold, 1.0):.1f}")
     return shown
-
-
-def state_text(state: State) -> str:
-    return {
-        State.PASSED: _("passed"),
-        State.WEAKENED: _("passed, with less than it could have"),
-        State.LOST: _("lost here"),
-        State.NOT_ASKED: _("not asked"),
-    }[state]
 
 
 # -- Channels ------------------------------------------------------------------------------------------------------------
@@ -235,11 +202,10 @@ def _note(row: Term) -> str:
 # -- Fusion and gate -----------------------------------------------------------------------------------------------------
 def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
     """Stage, rank and score of the candidate, as far as it came."""
-    candidate = next((c for c in why.outcome.result.candidates if c.chunk_id == why.chunk.pk), None)
-    if candidate is None:
+    if why.candidate is None:
         return []
     labels = {"fused": _("Fused"), "rerank": _("Rerank")}
-    ranks, scores = candidate.ranks, candidate.scores
+    ranks, scores = why.candidate.ranks, why.candidate.scores
     return [
         (
             labels.get(stage) or channel_text(stage),
@@ -253,17 +219,6 @@ def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
 
 # What sets a worker to work on more than the chunk.
 ASKS_FIRST = frozenset({RemedyCode.ADD_WORD, RemedyCode.RETRY_DOCUMENT})
-ICONS_OF_REMEDIES = {
-    RemedyCode.ENABLE: "toggle_on",
-    RemedyCode.INDEX_CHUNK: "refresh",
-    RemedyCode.RETRY_DOCUMENT: "restart_alt",
-    RemedyCode.ADD_WORD: "dictionary",
-    RemedyCode.ADD_QUESTION: "contact_support",
-    RemedyCode.DRAFT: "tune",
-    RemedyCode.CHANGE_REQUEST: "filter_alt_off",
-    RemedyCode.SHOW_DOUBLE: "content_copy",
-    RemedyCode.RUN_COMMAND: "terminal",
-}
 READ_ONLY = frozenset({RemedyCode.CHANGE_REQUEST, RemedyCode.SHOW_DOUBLE, RemedyCode.RUN_COMMAND})
 
 
@@ -276,7 +231,6 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
     return [
         {
             "id": remedy.id,
-            "icon": ICONS_OF_REMEDIES[remedy.code],
             "command": remedy.command,
             "suggestions": remedy.suggestions,
             "value": next(iter(remedy.suggestions), ""),
@@ -288,41 +242,47 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
 
 
 def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
-    """Label, hint, and what else there is: a link, or the label of a field."""
-    match remedy.code:
-        case RemedyCode.DRAFT:
-            return _draft(remedy, why)
-        case RemedyCode.CHANGE_REQUEST:
-            label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
-            if remedy.about == "knowledge_base":
-                label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
-            return {
-                "label": label,
-                "hint": _("Changes nothing but this search."),
-                "url": why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why)),
-            }
-        case RemedyCode.SHOW_DOUBLE:
-            hint = _(
-                "Of several chunks of the same content a search shows one. To change that, change or delete one of them."
-            )
-            return {
-                "label": _("Ask about chunk %(id)s") % {"id": remedy.chunk_id},
-                "hint": hint,
-                "url": why_not_url(why.request, remedy.chunk_id),
-            }
+    """Icon, label, hint, and what else there is: a link, or the label of a field."""
+    if remedy.code is RemedyCode.DRAFT:
+        return _draft(remedy, why)
+    if remedy.code is RemedyCode.CHANGE_REQUEST:
+        label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
+        if remedy.about == "knowledge_base":
+            label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
+        return {
+            "icon": "filter_alt_off",
+            "label": label,
+            "hint": _("Changes nothing but this search."),
+            "url": why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why)),
+        }
     return {
-        RemedyCode.ENABLE: {"label": _("Switch the chunk on"), "hint": _("Searches find it again at once.")},
+        RemedyCode.SHOW_DOUBLE: {
+            "icon": "content_copy",
+            "label": _("Ask about chunk %(id)s") % {"id": remedy.chunk_id},
+            "hint": _(
+                "Of several chunks of the same content a search shows one. To change that, change or delete one of them."
+            ),
+            "url": why_not_url(why.request, remedy.chunk_id),
+        },
+        RemedyCode.ENABLE: {
+            "icon": "toggle_on",
+            "label": _("Switch the chunk on"),
+            "hint": _("Searches find it again at once."),
+        },
         RemedyCode.INDEX_CHUNK: {
+            "icon": "refresh",
             "label": _("Index this chunk again"),
             "hint": _("Makes its terms and its vectors again, by the tokenizer and the model in use."),
         },
         RemedyCode.RETRY_DOCUMENT: {
+            "icon": "restart_alt",
             "label": _("Index the document’s chunks again"),
             "hint": _(
                 "A worker makes terms and vectors of all its chunks, as they are: run this again when it is done."
             ),
         },
         RemedyCode.ADD_WORD: {
+            "icon": "dictionary",
             "label": _("Add to the dictionary"),
             "hint": _(
                 "Query and chunk are both written with it, and cut into other words. In the dictionary it stays whole in both; a "
@@ -331,11 +291,13 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
             "input_label": _("Word"),
         },
         RemedyCode.ADD_QUESTION: {
+            "icon": "contact_support",
             "label": _("Add the question"),
             "hint": _("The question gets a vector of its own: whoever asks alike finds this chunk."),
             "input_label": _("A question that this chunk answers"),
         },
         RemedyCode.RUN_COMMAND: {
+            "icon": "terminal",
             "hint": _(
                 "Run it on the server if other chunks of the knowledge base lack the same; searches go on meanwhile."
             ),
@@ -367,6 +329,7 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
         for name, value in remedy.settings.items()
     )
     return {
+        "icon": "tune",
         "label": _("Try in a draft: %(changes)s") % {"changes": changes},
         "hint": _(
             "Saved as a draft of the profile “%(profile)s”, and the search runs again under it. Other searches change when it "

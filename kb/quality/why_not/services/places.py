@@ -1,5 +1,6 @@
 """The answer to why a search has not found a chunk, and where the chunk stands in each channel, however deep."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,6 @@ from kb.content.models import Chunk, Document
 from kb.index.fulltext import PgTextStore
 from kb.index.services.writing import searchable_text_of
 from kb.ingest.chunkers.matching import hash_content
-from kb.search.services.search import SearchOutcome, SearchRequest
 from retrieval.bm25 import OkapiIndex
 from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord
 from retrieval.postings import hash_terms
@@ -182,11 +182,7 @@ class RemedyCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would help.
-
-    Attributes:
-        about: distinguishes it from other remedies with the same code.
-    """
+    """What would help; `about` distinguishes it from other remedies with the same code."""
 
     code: RemedyCode
     about: str = ""
@@ -203,38 +199,6 @@ class Remedy:
         return f"{self.code}:{self.about}" if self.about else str(self.code)
 
 
-@dataclass(frozen=True, slots=True)
-class WhyNot:
-    """Why a search has not found a chunk, or at which place it has.
-
-    Attributes:
-        chunk: read with its document and knowledge base.
-        steps: every stage, in order.
-        places: by channel and query.
-        terms: None where there is no keyword index to ask.
-        chunk_count: how many chunks that index holds.
-    """
-
-    request: SearchRequest
-    chunk: Chunk
-    outcome: SearchOutcome
-    steps: tuple[Step, ...]
-    places: tuple[Place, ...]
-    terms: Terms | None
-    chunk_count: int
-
-    @property
-    def verdict(self) -> Step:
-        """The first stage that has lost the chunk, or the last step of all, which says where it was found."""
-        return next((step for step in self.steps if step.state is State.LOST), self.steps[-1])
-
-    @property
-    def rank(self) -> int | None:
-        """Among the results, from 1; None where it is none of them."""
-        verdict = self.verdict
-        return verdict.figures["rank"] if verdict.stage is Stage.FOUND else None
-
-
 MOST_FOUND = 20
 MOST_CHARACTERS = 20_000
 # So many characters of a text are looked for as they stand: more would fail at the first difference.
@@ -244,13 +208,10 @@ MOST_DOCUMENTS = 5
 
 @dataclass(frozen=True, slots=True)
 class FoundChunks:
-    """Chunks that hold a text, the likeliest first.
+    """Chunks that hold a text, the likeliest first, each with its document and knowledge base.
 
-    Attributes:
-        chunks: each with its document and knowledge base.
-        is_alike: none holds the text as it stands; these share most character n-grams with it.
-        has_more: there are others.
-        unready: where there are none, documents that are not ready, and may be meant to hold it.
+    `is_alike`: none holds the text as it stands, and these share most character n-grams with it. Where there are none,
+    `unready` are documents that are not ready, and may be meant to hold it.
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -260,44 +221,32 @@ class FoundChunks:
 
 
 def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> FoundChunks:
-    """Looks for chunks by a piece of their text, or by all of it; also for those that no search finds.
-
-    Args:
-        principal: who looks.
-        kb_ids: where to look.
-        text: any part of the chunk; white space and case do not count.
-    """
+    """Looks for chunks by any part of their text, whatever its white space and case; also for those that no search finds."""
     words = storable(text)[:MOST_CHARACTERS].split()
     bases = KnowledgeBase.objects.visible_to(principal).filter(pk__in=kb_ids)
     if not words:
         return FoundChunks()
+    text = " ".join(words)
     own = Chunk.objects.filter(knowledge_base__in=bases).select_related("document", "knowledge_base")
-    by_content = own.filter(content_hash=hash_content(" ".join(words)))
     # Else those with the beginning of the text in them, its longest word written as it is, which is looked for first.
-    beginning = " ".join(words)[:LOOKED_FOR].split()
-    pattern = r"\s+".join(map(_escaped, beginning))
-    holding = own.filter(text__contains=max(beginning, key=len)).filter(text__iregex=pattern).order_by("pk")
-    found = list(by_content[: MOST_FOUND + 1]) or list(holding[: MOST_FOUND + 1])
+    beginning = text[:LOOKED_FOR].split()
+    pattern = r"\s+".join(map(re.escape, beginning))
+    holding = own.filter(text__contains=max(beginning, key=len), text__iregex=pattern).order_by("pk")
+    found = list(own.filter(content_hash=hash_content(text))[: MOST_FOUND + 1]) or list(holding[: MOST_FOUND + 1])
     if found:
         return FoundChunks(tuple(found[:MOST_FOUND]), has_more=len(found) > MOST_FOUND)
-    alike = _alike(own, list(bases), " ".join(words))
+    alike = _alike(own, list(bases), text)
     if alike.chunks:
         return alike
     unready = Document.objects.filter(knowledge_base__in=bases).exclude(status=Document.Status.READY)
     return FoundChunks(unready=tuple(unready.order_by("-pk")[:MOST_DOCUMENTS]))
 
 
-def _escaped(word: str) -> str:
-    """A word as a regular expression of PostgreSQL's."""
-    return "".join(f"\\{each}" if not each.isalnum() and each.isascii() else each for each in word)
-
-
 def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -> FoundChunks:
     """By the index of n-grams, which knows no case; those that hold the text but for its case are the ones meant."""
-    store = PgTextStore()
     shares: dict[int, float] = {}
     for kb in bases:
-        ids, scores = store.search_ngrams(kb.pk, kb.tokenizer_id, text, MOST_FOUND)
+        ids, scores = PgTextStore().search_ngrams(kb.pk, kb.tokenizer_id, text, MOST_FOUND)
         shares |= dict(zip(ids.tolist(), scores.tolist(), strict=True))
     best = sorted(shares, key=lambda chunk_id: (-shares[chunk_id], chunk_id))[:MOST_FOUND]
     rows = chunks.in_bulk(best)
@@ -318,16 +267,15 @@ def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
     if not found.chunks:
         message = _("No chunk there holds this text: give less of it, or the chunk’s id.")
         hint = _("Its document may be “%(title)s”, which is not ready (%(status)s).")
-        hints = [hint % {"title": each, "status": each.get_status_display()} for each in found.unready]
+        hints = (hint % {"title": each, "status": each.get_status_display()} for each in found.unready)
         raise NotVisible(" ".join([message, *hints]))
     if len(found.chunks) > 1:
-        ids = ", ".join(str(chunk.pk) for chunk in found.chunks)
         message = (
             _("No chunk holds this text as it stands; alike are the chunks %(ids)s: give the id of one.")
             if found.is_alike
             else _("Several chunks hold this text: give more of it, or the id of one of %(ids)s.")
         )
-        raise Rejected("ambiguous_text", message % {"ids": ids})
+        raise Rejected("ambiguous_text", message, ids=", ".join(str(chunk.pk) for chunk in found.chunks))
     return int(found.chunks[0].pk)
 
 
@@ -341,14 +289,7 @@ MOST_QUERY_CHARACTERS = 300
 
 
 def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Chunk) -> Terms:
-    """BM25 of a chunk for the query itself, without its sub-queries.
-
-    Args:
-        index: the one that was searched.
-        cutter: the knowledge base's tokenizer.
-        analysis: of the query.
-        chunk: read with its document.
-    """
+    """BM25 of a chunk for the query itself, without its sub-queries, by the index that was searched."""
     text = searchable_text_of(chunk)
     in_chunk = Counter(cutter(text))
     own = Counter(analysis.tokens(chunk.knowledge_base_id))

@@ -31,9 +31,9 @@ from kb.quality.why_not.services.places import (
     State,
     Step,
     Terms,
-    WhyNot,
 )
 from kb.quality.why_not.services.sentences import verdict_sentence
+from kb.quality.why_not.services.walk import VECTOR_KINDS, WhyNot
 from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RANGES, RetrievalConfig
 from retrieval.errors import Degradation, DegradationCode
@@ -43,8 +43,8 @@ MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
 STEP = 5
 # An approximate index that has missed a chunk is read so many times deeper, which makes it look further around.
 DEEPER_INTO_AN_INDEX = 4
-SCORE_DECIMALS = 3
-VECTOR_CHANNELS = ("vector", "question")
+# A threshold is lowered to a whole number of these.
+SCORE_PARTS = 1_000
 # Where a question of its own would bring a chunk forward.
 ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.TOP_K})
 MOST_QUESTION_CHARACTERS = 2_000
@@ -99,8 +99,9 @@ def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
 
 
 def _reindex(why: WhyNot, kind: str) -> Remedy:
-    name = shlex.quote(why.chunk.knowledge_base.name)
-    return Remedy(RemedyCode.RUN_COMMAND, command=f"manage.py reindex --kb {name} {kind}")
+    return Remedy(
+        RemedyCode.RUN_COMMAND, command=f"manage.py reindex --kb {shlex.quote(why.chunk.knowledge_base.name)} {kind}"
+    )
 
 
 def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None) -> Remedy:
@@ -112,15 +113,10 @@ def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None
 
 
 def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
-    """The search that a remedy proposes instead; the same where it proposes none."""
-    if remedy.request is None:
-        return why.request
-    filters = remedy.request["filters"]
-    return dataclasses.replace(
-        why.request,
-        knowledge_base_ids=remedy.request["knowledge_base_ids"],
-        filters=None if filters is None else Filters.parse(filters),
-    )
+    """The search that a remedy proposes instead."""
+    asked: Any = remedy.request
+    filters = None if asked["filters"] is None else Filters.parse(asked["filters"])
+    return dataclasses.replace(why.request, knowledge_base_ids=asked["knowledge_base_ids"], filters=filters)
 
 
 # -- The search ----------------------------------------------------------------------------------------------------------
@@ -137,8 +133,7 @@ def _in_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
             yield from _draft("rerank_candidates", _rounded_up(figures["rank"]))
         case Stage.GATE:
             if setting := _threshold_setting(why):
-                whole = 10**SCORE_DECIMALS
-                yield from _draft(setting, max(math.floor(figures["score"] * whole) / whole, 0.0))
+                yield from _draft(setting, max(math.floor(figures["score"] * SCORE_PARTS) / SCORE_PARTS, 0.0))
         case Stage.PER_SOURCE:
             yield from _draft(CAPS.get(figures["kind"], CAPS["book"]), figures["place"])
         case Stage.TOP_K:
@@ -154,12 +149,12 @@ def _draft(setting: str, value: float) -> Iterator[Remedy]:
 
 def _of_channels(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     """So many candidates that the chunk becomes one of them, where a channel has it further down."""
-    outdated = DegradationCode.BM25_POSTINGS_OUTDATED
-    if verdict.reason is Reason.CHANNEL_FAILED and any(place.error == outdated for place in why.places):
+    errors = {place.error for place in why.places}
+    if verdict.reason is Reason.CHANNEL_FAILED and DegradationCode.BM25_POSTINGS_OUTDATED in errors:
         yield _reindex(why, "--bm25")
     depths: dict[str, int] = {}
     for place in why.places:
-        setting = "vector_top_k" if place.channel in VECTOR_CHANNELS else "bm25_top_k"
+        setting = "vector_top_k" if place.channel in VECTOR_KINDS else "bm25_top_k"
         wanted = {
             PlaceState.MISSED: min(DEEPER_INTO_AN_INDEX * place.depth, int(MOST[setting])),
             PlaceState.DEEPER: _rounded_up(place.rank or 0),
@@ -195,18 +190,10 @@ def _rounded_up(rank: int) -> int:
 
 
 def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = "") -> SearchRequest:
-    """Does what a remedy says.
+    """Does what a remedy of `why` says, and returns the search that shows the effect.
 
-    A word for the dictionary and a document take effect when a worker is done; the rest at once.
-
-    Args:
-        principal: who does it.
-        why: what the remedy is for.
-        remedy: one of those of `why`.
-        text: the word or the question; blank: the first suggestion.
-
-    Returns:
-        The search that shows the effect.
+    A word for the dictionary and a document take effect when a worker is done; the rest at once. The text is the word or the
+    question; blank: the first suggestion.
 
     Raises:
         NotAllowed: the principal may not change this.
@@ -215,21 +202,26 @@ def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = 
     """
     if remedy.code is RemedyCode.DRAFT:
         return _with_draft(principal, why, remedy)
-    if remedy.request is not None:
+    if remedy.code is RemedyCode.CHANGE_REQUEST:
         return changed_request(why, remedy)
-    _require_editable(principal, why.chunk)
+    chunk = why.chunk
+    _require_editable(principal, chunk)
     said = " ".join(text.split()) or next(iter(remedy.suggestions), "")
     match remedy.code:
         case RemedyCode.ENABLE:
-            chunk_update(why.chunk, text=why.chunk.text, enabled=True)
+            chunk_update(chunk, text=chunk.text, enabled=True)
         case RemedyCode.INDEX_CHUNK:
-            chunk_reindex(why.chunk)
+            chunk_reindex(chunk)
         case RemedyCode.RETRY_DOCUMENT:
-            document_requeue(why.chunk.document, keep_chunks=True)
+            document_requeue(chunk.document, keep_chunks=True)
+        case RemedyCode.ADD_QUESTION if 0 < len(said) <= MOST_QUESTION_CHARACTERS:
+            questions = list(dict.fromkeys([*chunk.questions, said]))
+            chunk_update(chunk, text=chunk.text, enabled=chunk.enabled, questions=questions)
         case RemedyCode.ADD_QUESTION:
-            _add_question(why.chunk, said)
+            most = MOST_QUESTION_CHARACTERS
+            raise Rejected("unusable_question", _("Write a question of 1 to %(most)s characters."), most=most)
         case RemedyCode.ADD_WORD:
-            _add_word(why.chunk.knowledge_base, said)
+            _add_word(chunk.knowledge_base, said)
         case _:
             raise Rejected("no_such_remedy", _("There is nothing to do here: follow its link, or run its command."))
     return why.request
@@ -240,16 +232,6 @@ def _require_editable(principal: Principal, chunk: Chunk) -> None:
         raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
 
 
-def _add_question(chunk: Chunk, question: str) -> None:
-    if not 0 < len(question) <= MOST_QUESTION_CHARACTERS:
-        raise Rejected(
-            "unusable_question", _("Write a question of 1 to %(most)s characters.") % {"most": MOST_QUESTION_CHARACTERS}
-        )
-    chunk_update(
-        chunk, text=chunk.text, enabled=chunk.enabled, questions=list(dict.fromkeys([*chunk.questions, question]))
-    )
-
-
 def _add_word(kb: KnowledgeBase, word: str) -> None:
     """Adds a word to the dictionary that the knowledge base has, or is moving to."""
     if not word:
@@ -258,9 +240,7 @@ def _add_word(kb: KnowledgeBase, word: str) -> None:
     dictionary = "\n".join(part for part in (row.dictionary.rstrip(), word) if part)
     settings = read_settings(engine=row.engine, dictionary=dictionary, stop_words=row.stop_words, simplify=row.simplify)
     if not tokenizer_change(kb, settings):
-        raise Rejected(
-            "word_known", _("“%(word)s” is in the dictionary already: nothing was changed.") % {"word": word}
-        )
+        raise Rejected("word_known", _("“%(word)s” is in the dictionary already: nothing was changed."), word=word)
 
 
 def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequest:
@@ -354,7 +334,7 @@ def answer_of(why: WhyNot) -> WhyNotAnswer:
         ),
         found=why.rank is not None,
         rank=why.rank,
-        verdict=Verdict(verdict.stage, verdict.reason, verdict_sentence(why)),
+        verdict=Verdict(verdict.stage, verdict.reason, verdict_sentence(why.verdict)),
         stages=why.steps,
         places=why.places,
         terms=why.terms,

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _, gettext_noop
 
-from kb.quality.why_not.services.places import Place, PlaceState, Reason, Stage, State, Step, WhyNot
+from kb.quality.why_not.services.places import Place, PlaceState, Reason, Stage, State, Step
 
 SCORE_FORMAT = ".4f"
 
@@ -95,15 +95,12 @@ def sentence(step: Step, places: Sequence[Place]) -> str:
     return _("It was lost before.")
 
 
-def verdict_sentence(why: WhyNot) -> str:
+def verdict_sentence(verdict: Step) -> str:
     """Where the chunk was lost, and why; or at which place it was found."""
-    verdict = why.verdict
     if verdict.stage is Stage.FOUND:
         return _("The search finds this chunk: %(sentence)s") % {"sentence": verdict.sentence}
-    return _("Lost at the stage “%(stage)s”. %(sentence)s") % {
-        "stage": stage_text(verdict.stage),
-        "sentence": verdict.sentence,
-    }
+    named = {"stage": stage_text(verdict.stage), "sentence": verdict.sentence}
+    return _("Lost at the stage “%(stage)s”. %(sentence)s") % named
 
 
 def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -25,7 +24,6 @@ from kb.quality.why_not.services.places import (
     Stage,
     State,
     Step,
-    WhyNot,
     terms_of,
 )
 from kb.quality.why_not.services.sentences import sentence
@@ -50,91 +48,73 @@ VECTOR_KINDS: Mapping[str, str] = {
 BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
 
 
-def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -> WhyNot:
-    """Runs a search, explained and kept out of the log, and follows one chunk through it.
+class WhyNot:
+    """Why a search has not found a chunk, or at which place it has: the chunk’s way through the search.
 
-    What the trace of the search does not hold is computed exactly, however deep the chunk stands.
-
-    Raises:
-        NotVisible: the chunk, a knowledge base or the profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
-        NoChannelAvailable: no channel could answer.
+    Attributes:
+        steps: every stage, in order.
+        verdict: the first stage that has lost the chunk, or the last step of all, which says where it was found.
+        rank: among the results, from 1; None where it is none of them.
+        places: by channel and query.
+        terms: None where there is no keyword index to ask.
+        chunk_count: how many chunks that index holds.
     """
-    postings = ChunkPostings.objects.filter(chunk=OuterRef("pk")).values("tokenizer_id")
-    vectors = ChunkEmbedding.objects.filter(chunk=OuterRef("pk"), kind=ChunkEmbedding.Kind.CONTENT).values("model")
-    chunk: Chunk | None = (
-        Chunk.objects.visible_to(principal)
-        .select_related("document", "knowledge_base")
-        .annotate(tokenized_by=ArraySubquery(postings), embedded_by=ArraySubquery(vectors))
-        .filter(pk=chunk_id)
-        .first()
-    )
-    if chunk is None:
-        raise NotVisible(_("There is no chunk with the id %(id)s: look for it by its text.") % {"id": chunk_id})
-    outcome = search(principal, dataclasses.replace(request, explain=True, log=False))
-    return _Walk(principal, request, chunk, outcome).explain()
-
-
-class _Walk:
-    """One chunk's way through one search."""
 
     def __init__(self, principal: Principal, request: SearchRequest, chunk: Any, outcome: SearchOutcome) -> None:
         kb_id, filters = chunk.knowledge_base_id, request.filters
+        self.request = request
+        self.chunk = chunk
+        self.outcome = outcome
         self._principal = principal
-        self._request = request
-        self._chunk = chunk
-        self._outcome = outcome
         self._result = outcome.result
         self._config = outcome.wiring.config
-        self._scope = next((each for each in outcome.wiring.pipeline.scopes if each.kb_id == kb_id), None)
+        scope = next((each for each in outcome.wiring.pipeline.scopes if each.kb_id == kb_id), None)
         # As it was read for the search.
         self._kb = next((kb for kb in outcome.knowledge_bases if kb.pk == kb_id), chunk.knowledge_base)
         self._has_postings = self._kb.tokenizer_id in chunk.tokenized_by
         self._has_vector = self._kb.embedding_model in chunk.embedded_by
-        may_be_found = self._scope is not None and chunk.enabled
+        may_be_found = scope is not None and chunk.enabled
         # The chunks of its knowledge base that pass the filters; None: all.
         self._only = chunk_ids(kb_id, principal, filters) if filters is not None and may_be_found else None
         self._passes_filters = self._only is None or bool(np.isin(chunk.pk, self._only))
         self._may_be_found = may_be_found and self._passes_filters
         self._candidates = {each.chunk_id: each for each in self._result.candidates}
-        self._candidate = self._candidates.get(chunk.pk)
+        self.candidate = self._candidates.get(chunk.pk)
         self._dropped = next((each for each in self._result.dropped if each.chunk_id == chunk.pk), None)
         self._ranks = {hit.passage.chunk_id: rank for rank, hit in enumerate(self._result.hits, start=1)}
         self._index: OkapiIndex | None = None
+        self.places = tuple(self._ask_channels(scope)) if scope and self._may_be_found else ()
+        self.steps = tuple(self._explained(is_searched=scope is not None))
+        self.verdict = next((step for step in self.steps if step.state is State.LOST), self.steps[-1])
+        self.rank: int | None = self.steps[-1].figures.get("rank")
+        self.terms, self.chunk_count = None, 0
+        if self._index is not None and scope and scope.tokenizer is not None:
+            self.terms = terms_of(self._index, scope.tokenizer, self._result.analysis, chunk)
+            self.chunk_count = self._index.chunk_count
 
-    def explain(self) -> WhyNot:
-        steps: list[Step] = []
+    def _explained(self, *, is_searched: bool) -> Iterator[Step]:
+        """A stage after the one that lost the chunk has never seen it, unless it says something by itself."""
         is_lost = False
-        for step in self._steps():
-            # A stage after the one that lost the chunk has never seen it, unless it says something by itself.
+        for step in self._steps(is_searched=is_searched):
             shown = Step(step.stage, State.NOT_ASKED) if is_lost and step.stage not in BY_THEMSELVES else step
-            steps.append(dataclasses.replace(shown, sentence=sentence(shown, self._places)))
+            yield dataclasses.replace(shown, sentence=sentence(shown, self.places))
             is_lost = is_lost or step.state is State.LOST
-        tokenizer = self._scope.tokenizer if self._scope else None
-        return WhyNot(
-            request=self._request,
-            chunk=self._chunk,
-            outcome=self._outcome,
-            steps=tuple(steps),
-            places=self._places,
-            terms=terms_of(self._index, tokenizer, self._result.analysis, self._chunk)
-            if self._index is not None and tokenizer is not None
-            else None,
-            chunk_count=0 if self._index is None else self._index.chunk_count,
-        )
 
-    def _steps(self) -> Iterator[Step]:
-        figures = {"name": self._chunk.knowledge_base.name}
-        if self._scope is None:
+    def _steps(self, *, is_searched: bool) -> Iterator[Step]:
+        figures = {"name": self.chunk.knowledge_base.name}
+        if not is_searched:
             yield Step(Stage.KNOWLEDGE_BASE, State.LOST, Reason.NOT_SEARCHED, figures)
             yield from (Step(stage, State.NOT_ASKED) for stage in list(Stage)[1:])
             return
         yield Step(Stage.KNOWLEDGE_BASE, State.PASSED, figures=figures)
         yield self._document()
-        is_on = self._chunk.enabled
-        yield Step(Stage.ENABLED, State.PASSED) if is_on else Step(Stage.ENABLED, State.LOST, Reason.DISABLED)
-        yield self._postings()
-        yield self._embedding()
+        is_lost = not self.chunk.enabled
+        yield Step(Stage.ENABLED, State.LOST, Reason.DISABLED) if is_lost else Step(Stage.ENABLED, State.PASSED)
+        yield self._held(Stage.POSTINGS, Reason.NO_POSTINGS, {"tokenizer": self._kb.tokenizer_id})
+        model = self._kb.embedding_model
+        others = sorted(each for each in self.chunk.embedded_by if each != model)
+        reason = Reason.OTHER_MODEL if others else Reason.NO_VECTOR
+        yield self._held(Stage.EMBEDDING, reason, {"model": model, "others": others})
         yield self._filters()
         yield self._channels()
         yield self._dedupe()
@@ -146,44 +126,31 @@ class _Walk:
         # Those that their kind's cap took out have taken no place.
         place = sum(candidate.cut_by != CutBy.PER_SOURCE for candidate in self._selected_before) + 1
         yield self._cut_by(Stage.TOP_K, Reason.TOO_MANY, {"place": place, "count": result_count(self._config)})
-        rank = self._ranks.get(self._chunk.pk)
+        rank = self._ranks.get(self.chunk.pk)
         yield Step(Stage.FOUND, State.PASSED if rank else State.NOT_ASKED, figures={"rank": rank})
 
     # -- Before the search -----------------------------------------------------------------------------------------------
     def _document(self) -> Step:
         """A document that is not ready has lost a chunk only where the chunk is in no index: else searches find it."""
-        document = self._chunk.document
+        document = self.chunk.document
         figures = {"document_id": document.pk, "title": str(document), "error_code": document.error_code}
         if document.status == Document.Status.READY:
             return Step(Stage.DOCUMENT, State.PASSED, figures=figures)
+        state = State.WEAKENED if self._has_postings or self._has_vector else State.LOST
         reason = Reason.FAILED if document.status == Document.Status.FAILED else Reason.NOT_READY
-        return Step(
-            Stage.DOCUMENT, State.WEAKENED if self._has_postings or self._has_vector else State.LOST, reason, figures
-        )
+        return Step(Stage.DOCUMENT, state, reason, figures)
 
-    def _postings(self) -> Step:
-        figures = {"tokenizer": self._kb.tokenizer_id}
-        return self._held(
-            Stage.POSTINGS, Reason.NO_POSTINGS, figures, is_held=self._has_postings, other=self._has_vector
-        )
-
-    def _embedding(self) -> Step:
-        model = self._kb.embedding_model
-        others = sorted(each for each in self._chunk.embedded_by if each != model)
-        reason = Reason.OTHER_MODEL if others else Reason.NO_VECTOR
-        figures = {"model": model, "others": others}
-        return self._held(Stage.EMBEDDING, reason, figures, is_held=self._has_vector, other=self._has_postings)
-
-    def _held(self, stage: Stage, reason: Reason, figures: Mapping[str, Any], *, is_held: bool, other: bool) -> Step:
+    def _held(self, stage: Stage, reason: Reason, figures: Mapping[str, Any]) -> Step:
         """A chunk that lacks what one channel needs is lost there unless the other channel could have it, and has."""
-        if is_held:
+        held = {Stage.POSTINGS: self._has_postings, Stage.EMBEDDING: self._has_vector}
+        if held[stage]:
             return Step(stage, State.PASSED, figures=figures)
-        may_go_on = other and (self._is_carried or not self._may_be_found)
+        may_go_on = any(held.values()) and (self._is_carried or not self._may_be_found)
         return Step(stage, State.WEAKENED if may_go_on else State.LOST, reason, figures)
 
     def _filters(self) -> Step:
-        filters = self._request.filters
-        if filters is None or filters.is_empty or not self._chunk.enabled:
+        filters = self.request.filters
+        if filters is None or filters.is_empty or not self.chunk.enabled:
             return Step(Stage.FILTERS, State.NOT_ASKED)
         if self._passes_filters:
             return Step(Stage.FILTERS, State.PASSED, figures={"filters": filters.as_dict()})
@@ -191,15 +158,15 @@ class _Walk:
 
     def _failed_filters(self, filters: Filters) -> Iterator[str]:
         """The names of the filters that its document does not pass, those on metadata with their key."""
-        one = Filters(document_ids=(self._chunk.document_id,))
+        one = Filters(document_ids=(self.chunk.document_id,))
 
         def passes(**conditions: Any) -> bool:
-            found = chunk_ids(self._chunk.knowledge_base_id, self._principal, dataclasses.replace(one, **conditions))
-            return found is None or bool(np.isin(self._chunk.pk, found))
+            found = chunk_ids(self.chunk.knowledge_base_id, self._principal, dataclasses.replace(one, **conditions))
+            return found is None or bool(np.isin(self.chunk.pk, found))
 
         for name in filters.as_dict():
             if name == "document_ids":
-                if self._chunk.document_id not in (filters.document_ids or ()):
+                if self.chunk.document_id not in (filters.document_ids or ()):
                     yield name
             elif name == "metadata":
                 yield from (f"metadata.{each.names[0]}" for each in filters.metadata if not passes(metadata=(each,)))
@@ -210,28 +177,23 @@ class _Walk:
     @property
     def _is_carried(self) -> bool:
         """Whether a channel has found it, or a chunk that stands for it."""
-        is_dropped_later = self._dropped is not None and self._dropped.stage in ("dedupe", "vector_only")
-        return self._candidate is not None or is_dropped_later
+        return bool(self.candidate or (self._dropped and self._dropped.stage in ("dedupe", "vector_only")))
 
     def _channels(self) -> Step:
         if self._is_carried:
-            found = {place.channel: place.rank for place in self._places if place.state is PlaceState.CANDIDATE}
+            found = {place.channel: place.rank for place in self.places if place.state is PlaceState.CANDIDATE}
             return Step(Stage.CHANNELS, State.PASSED, figures={"ranks": found})
         if not self._result.analysis.text:
             return Step(Stage.CHANNELS, State.LOST, Reason.BLANK_QUERY)
-        states = {place.state for place in self._places}
         reasons = {
             PlaceState.CANDIDATE: Reason.CHANGED_MEANWHILE,  # the channel has it now, and had it not for the search
             PlaceState.MISSED: Reason.MISSED_BY_INDEX,
             PlaceState.DEEPER: Reason.TOO_DEEP,
             PlaceState.FAILED: Reason.CHANNEL_FAILED,
         }
+        states = {place.state for place in self.places}
         reason = next((reason for state, reason in reasons.items() if state in states), Reason.NOTHING_IN_COMMON)
         return Step(Stage.CHANNELS, State.LOST, reason)
-
-    @cached_property
-    def _places(self) -> tuple[Place, ...]:
-        return tuple(self._ask_channels(self._scope)) if self._scope and self._may_be_found else ()
 
     def _ask_channels(self, scope: Scope) -> Iterator[Place]:
         """For each query that a channel was searched for; once for a channel that was not searched at all."""
@@ -265,14 +227,14 @@ class _Walk:
         return dataclasses.replace(found, state=PlaceState.MISSED if found.rank <= depth else PlaceState.DEEPER)
 
     def _among_vectors(self, scope: Scope, place: Place, detail: Mapping[str, Any]) -> Place:
-        model = next(each for each in self._outcome.wiring.vectors if each.model_id == scope.space)
+        model = next(each for each in self.outcome.wiring.vectors if each.model_id == scope.space)
         text = self._result.analysis.queries[place.query].text
         vector, _source = model.embed(text, time.monotonic() + SECONDS)
         exact = exact_place(
             scope.kb_id,
             scope.space,
             vector,
-            self._chunk.pk,
+            self.chunk.pk,
             kind=VECTOR_KINDS[place.channel],
             keyword_share=detail.get("keyword_share", 0.0),
             only=self._only,
@@ -300,7 +262,7 @@ class _Walk:
                 found.rank
                 for candidate in self._result.candidates
                 for found in candidate.provenance
-                if (found.chunk_id, found.channel, found.query) == (self._chunk.pk, place.channel, place.query)
+                if (found.chunk_id, found.channel, found.query) == (self.chunk.pk, place.channel, place.query)
             ),
             None,
         )
@@ -312,7 +274,7 @@ class _Walk:
         if isinstance(found.lexicon, OkapiIndex):
             self._index = found.lexicon
         total = found.chunk_ids.size
-        places = np.flatnonzero(found.chunk_ids == self._chunk.pk)
+        places = np.flatnonzero(found.chunk_ids == self.chunk.pk)
         if not places.size:
             return dataclasses.replace(place, total=total)
         rank, score = int(places[0]) + 1, float(found.scores[places[0]])
@@ -325,95 +287,95 @@ class _Walk:
             return Step(Stage.DEDUPE, State.PASSED)
         chunk_id = self._dropped.represented_by
         stands = self._candidates.get(chunk_id)
-        return Step(
-            Stage.DEDUPE,
-            State.LOST,
-            Reason.DOUBLE,
-            {
-                "chunk_id": chunk_id,
-                "rank": self._ranks.get(chunk_id),
-                "cut_by": stands.cut_by if stands else "vector_only",
-            },
-        )
+        cut_by = stands.cut_by if stands else "vector_only"
+        figures = {"chunk_id": chunk_id, "rank": self._ranks.get(chunk_id), "cut_by": cut_by}
+        return Step(Stage.DEDUPE, State.LOST, Reason.DOUBLE, figures)
 
     def _cut_by(self, stage: Stage, reason: Reason, figures: Mapping[str, Any], note: Reason | None = None) -> Step:
         """A stage that has cut the candidate, for the reason, or let it pass, which a note may go with."""
-        if self._candidate is not None and self._candidate.cut_by == str(stage):
+        if self.candidate is not None and self.candidate.cut_by == str(stage):
             return Step(stage, State.LOST, reason, figures)
         return Step(stage, State.PASSED, note, figures)
 
     def _fusion(self) -> Step:
-        if self._candidate is None:
+        if self.candidate is None:
             return Step(Stage.FUSION, State.LOST, Reason.VECTOR_ONLY)
         depth = max(self._config.rerank_candidates, self._config.top_k)
-        return self._cut_by(
-            Stage.FUSION,
-            Reason.BEYOND_CUT,
-            {
-                "rank": self._candidate.ranks["fused"],
-                "score": self._candidate.scores["fused"],
-                "depth": depth if self._config.use_rerank else None,
-                "candidates": len(self._result.candidates),
-            },
-        )
+        figures = {
+            "rank": self.candidate.ranks["fused"],
+            "score": self.candidate.scores["fused"],
+            "depth": depth if self._config.use_rerank else None,
+            "candidates": len(self._result.candidates),
+        }
+        return self._cut_by(Stage.FUSION, Reason.BEYOND_CUT, figures)
 
     def _rerank(self) -> Step:
         if not self._config.use_rerank:
             return Step(Stage.RERANK, State.NOT_ASKED, Reason.RERANKER_OFF)
-        if self._candidate is None or "rerank" not in self._candidate.scores:
+        if self.candidate is None or "rerank" not in self.candidate.scores:
             return Step(Stage.RERANK, State.WEAKENED, Reason.NO_RERANKER)
         detail = next(span.detail for span in self._result.spans if span.stage == "rerank")
-        return Step(
-            Stage.RERANK,
-            State.PASSED,
-            figures={
-                "reranker": detail["reranker"],
-                "rank": self._candidate.ranks["rerank"],
-                "score": self._candidate.scores["rerank"],
-                "candidates": detail["scored"],
-            },
-        )
+        figures = {
+            "reranker": detail["reranker"],
+            "rank": self.candidate.ranks["rerank"],
+            "score": self.candidate.scores["rerank"],
+            "candidates": detail["scored"],
+        }
+        return Step(Stage.RERANK, State.PASSED, figures=figures)
 
     def _gate(self) -> Step:
         # The score that met the threshold, on the scale of the results.
         stage = {"cosine": "vector", "rrf": "fused"}.get(self._result.score_scale, "rerank")
-        scores = self._candidate.scores if self._candidate else {}
-        return self._cut_by(
-            Stage.GATE,
-            Reason.BELOW,
-            {
-                "score": scores.get("rerank", scores.get(stage)),
-                "threshold": self._result.threshold,
-                "scale": self._result.score_scale,
-            },
-            None if self._result.threshold else Reason.GATE_OPEN,
-        )
+        scores = self.candidate.scores if self.candidate else {}
+        score, threshold = scores.get("rerank", scores.get(stage)), self._result.threshold
+        figures = {"score": score, "threshold": threshold, "scale": self._result.score_scale}
+        return self._cut_by(Stage.GATE, Reason.BELOW, figures, None if threshold else Reason.GATE_OPEN)
 
     def _parent(self) -> Step:
-        if self._chunk.parent_id is None:
+        if self.chunk.parent_id is None:
             return Step(Stage.PARENT, State.NOT_ASKED, Reason.NO_PARENT)
-        if self._candidate is None or self._candidate.cut_by != CutBy.PARENT:
+        if self.candidate is None or self.candidate.cut_by != CutBy.PARENT:
             return Step(Stage.PARENT, State.PASSED)
-        return Step(
-            Stage.PARENT,
-            State.LOST,
-            Reason.SAME_PARENT,
-            {"chunk_id": stands_for_parent(self._result.candidates, self._candidate)},
-        )
+        figures = {"chunk_id": stands_for_parent(self._result.candidates, self.candidate)}
+        return Step(Stage.PARENT, State.LOST, Reason.SAME_PARENT, figures)
 
     def _per_source(self) -> Step:
         if self._config.general_retrieval:
             return Step(Stage.PER_SOURCE, State.NOT_ASKED, Reason.NO_CAPS)
-        kind = self._chunk.document.source_type
+        kind = self.chunk.document.source_type
         cap = CAPS.get(kind, CAPS["book"])  # other kinds count as books
         before = [c.passage.source_type if c.passage else "book" for c in self._selected_before]
         place = sum(CAPS.get(each, CAPS["book"]) == cap for each in before) + 1
-        return self._cut_by(
-            Stage.PER_SOURCE, Reason.CAP_FULL, {"kind": kind, "cap": getattr(self._config, cap), "place": place}
-        )
+        figures = {"kind": kind, "cap": getattr(self._config, cap), "place": place}
+        return self._cut_by(Stage.PER_SOURCE, Reason.CAP_FULL, figures)
 
     @property
     def _selected_before(self) -> list[Candidate]:
         """The candidates that the gate let pass and that stand before it."""
-        before = takewhile(lambda candidate: candidate.chunk_id != self._chunk.pk, self._result.candidates)
+        before = takewhile(lambda candidate: candidate.chunk_id != self.chunk.pk, self._result.candidates)
         return [candidate for candidate in before if candidate.cut_by not in (CutBy.FUSION, CutBy.GATE, CutBy.PARENT)]
+
+
+def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -> WhyNot:
+    """Runs a search, explained and kept out of the log, and follows one chunk through it.
+
+    What the trace of the search does not hold is computed exactly, however deep the chunk stands.
+
+    Raises:
+        NotVisible: the chunk, a knowledge base or the profile does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+        NoChannelAvailable: no channel could answer.
+    """
+    postings = ChunkPostings.objects.filter(chunk=OuterRef("pk")).values("tokenizer_id")
+    vectors = ChunkEmbedding.objects.filter(chunk=OuterRef("pk"), kind=ChunkEmbedding.Kind.CONTENT).values("model")
+    chunk: Chunk | None = (
+        Chunk.objects.visible_to(principal)
+        .select_related("document", "knowledge_base")
+        .annotate(tokenized_by=ArraySubquery(postings), embedded_by=ArraySubquery(vectors))
+        .filter(pk=chunk_id)
+        .first()
+    )
+    if chunk is None:
+        raise NotVisible(_("There is no chunk with the id %(id)s: look for it by its text.") % {"id": chunk_id})
+    outcome = search(principal, dataclasses.replace(request, explain=True, log=False))
+    return WhyNot(principal, request, chunk, outcome)

@@ -80,7 +80,7 @@ def test_why_not_found_tells_which_chunk_stands_for_the_passage(kb):
     why = why_not_found(principal(kb.owner), request, Chunk.objects.get(text=LEASE[1]).pk)
     assert (why.verdict.stage, why.verdict.reason) == ("parent", "same_parent")
     assert why.verdict.figures == {"chunk_id": Chunk.objects.get(text=LEASE[0]).pk}
-    assert str(why.verdict.figures["chunk_id"]) in verdict_sentence(why)
+    assert str(why.verdict.figures["chunk_id"]) in verdict_sentence(why.verdict)
 
 
 def test_what_is_read_in_the_passage_of_a_result_is_not_lost_to_an_evaluation(kb):

@@ -33,19 +33,19 @@ def _in_english():
     ],
 )
 def test_the_verdict_is_one_sentence_with_the_figures(chunk, overrides, words):
-    assert words in verdict_sentence(ask(chunk, overrides=overrides))
+    assert words in verdict_sentence(ask(chunk, overrides=overrides).verdict)
 
 
 def test_the_filters_are_named(chunk):
     filters = Filters.parse({"tags": ["x"], "metadata": [{"key": "year", "op": "eq", "value": 1}]})
 
-    assert "tags, metadata “year”" in verdict_sentence(ask(chunk, filters=filters))
+    assert "tags, metadata “year”" in verdict_sentence(ask(chunk, filters=filters).verdict)
 
 
 def test_the_other_model_is_named(chunk):
     ChunkEmbedding.objects.filter(chunk=chunk).update(model="other/model")
 
-    words = verdict_sentence(ask(chunk, overrides={"vector_top_k": 2, "bm25_top_k": 2}))
+    words = verdict_sentence(ask(chunk, overrides={"vector_top_k": 2, "bm25_top_k": 2}).verdict)
 
     assert "a vector of the model other/model only, and the search compares those of hashing" in words
 
@@ -53,10 +53,10 @@ def test_the_other_model_is_named(chunk):
 def test_what_became_of_the_double_is_told(chunk, kb):
     first, double = (make_document(kb, "保修期为两年", source="same.txt").chunks.get() for _ in range(2))
 
-    assert f"Chunk {first.pk} has the same content" in verdict_sentence(ask(double, overrides={"top_k": 10}))
-    assert "it is result" in verdict_sentence(ask(double, overrides={"top_k": 10}))
+    assert f"Chunk {first.pk} has the same content" in verdict_sentence(ask(double, overrides={"top_k": 10}).verdict)
+    assert "it is result" in verdict_sentence(ask(double, overrides={"top_k": 10}).verdict)
     cut = ask(double, overrides={"rerank_candidates": 1, "top_k": 1, "vector_weight": 0.0})
-    assert "it was cut by the stage “Fusion”" in verdict_sentence(cut)
+    assert "it was cut by the stage “Fusion”" in verdict_sentence(cut.verdict)
 
 
 @pytest.mark.parametrize(
