@@ -138,12 +138,12 @@ class Command(KnowledgeBaseCommand):
 
 
 def _overview(of: ProfileOverview) -> str:
-    place = f" (of {of.knowledge_base.name})" if of.knowledge_base else ""
+    place = f" (of {of.newest.knowledge_base.name})" if of.newest.knowledge_base else ""
     versions = f"v{of.published.version} published" if of.published else "none published"
     if of.draft:
         versions += f", draft v{of.draft.version}"
     used = ", ".join(kb.name for kb in of.used_by) or "no knowledge base"
-    return f"{of.name}{place}: {versions}; used by {used}"
+    return f"{of.newest.name}{place}: {versions}; used by {used}"
 
 
 def _shown(value: Any) -> str:

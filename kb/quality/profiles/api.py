@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import NotVisible
+from kb.base.errors import NotVisible, found_in
 from kb.base.shapes import as_values
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
@@ -135,7 +135,7 @@ class ProfileViewSet(ApiViewSet):
         one_each = visible.order_by(*place, "-version").distinct(*place)
         rows = self.found(visible.filter(pk__in=one_each.values("pk")), ProfileFilters)
         told = {
-            (each.name, each.newest.knowledge_base_id): each.as_dict()
+            (each.newest.name, each.newest.knowledge_base_id): each.as_dict()
             for each in profile_overviews(self.principal, {row.name for row in rows})
         }
         return self.get_paginated_response([told[row.name, row.knowledge_base_id] for row in rows])
@@ -201,12 +201,8 @@ class ProfileVersionFilters(ListFilters):
 )
 class ProfileVersionViewSet(ApiViewSet):
     def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
-        return self.get_paginated_response(
-            [
-                as_values(ProfileVersion.of(version))
-                for version in self.found(self._versions(name), ProfileVersionFilters)
-            ]
-        )
+        versions = self.found(self._versions(name), ProfileVersionFilters)
+        return self.get_paginated_response([as_values(ProfileVersion.of(version)) for version in versions])
 
     def retrieve(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
         return Response(as_values(resolved(self._version(name, version))))
@@ -237,7 +233,4 @@ class ProfileVersionViewSet(ApiViewSet):
         return RetrievalProfile.objects.versions_of(live).select_related("created_by")
 
     def _version(self, name: str, version: int) -> RetrievalProfile:
-        found = self._versions(name).filter(version=version).first()
-        if found is None:
-            raise NotVisible(_("There is no such object."))
-        return found
+        return found_in(self._versions(name).filter(version=version), _("There is no such object."))

@@ -16,8 +16,8 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import SettingDifference, configuration_of, differences
 from kb.search.services.search import UsedProfile
 
+# By name and place of a profile, the visible knowledge bases that search by it, and how many others do.
 Used = dict[tuple[str, int | None], tuple[list[KnowledgeBase], int]]
-"""By name and place of a profile, the visible knowledge bases that search by it, and how many others do."""
 
 
 class VersionState(StrEnum):
@@ -30,20 +30,10 @@ class VersionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProfileOverview:
-    """A profile in all its versions.
+    """A profile in all its versions; the knowledge bases are the visible ones that search by it, and how many others do."""
 
-    Attributes:
-        published: None: its newest version is live.
-        draft: the newest version, where it was never published.
-        used_by: the visible knowledge bases that search by it.
-        used_elsewhere: how many others do.
-    """
-
-    name: str
-    knowledge_base: KnowledgeBase | None
-    published: RetrievalProfile | None
-    draft: RetrievalProfile | None
     newest: RetrievalProfile
+    published: RetrievalProfile | None
     version_count: int
     used_by: tuple[KnowledgeBase, ...]
     used_elsewhere: int
@@ -52,11 +42,15 @@ class ProfileOverview:
     def live(self) -> RetrievalProfile:
         return self.published or self.newest
 
+    @property
+    def draft(self) -> RetrievalProfile | None:
+        return self.newest if state_of(self.newest) is VersionState.DRAFT else None
+
     def as_dict(self) -> dict[str, Any]:
         """A row of GET /api/v1/profiles/."""
         return {
-            "name": self.name,
-            "knowledge_base_id": self.knowledge_base.pk if self.knowledge_base else None,
+            "name": self.newest.name,
+            "knowledge_base_id": self.newest.knowledge_base_id,
             "published_version": self.published.version if self.published else None,
             "newest_version": self.newest.version,
             "version_count": self.version_count,
@@ -82,8 +76,7 @@ def profile_overviews(principal: Principal, names: Collection[str]) -> list[Prof
 
 
 def profile_overview(principal: Principal, profile: RetrievalProfile) -> ProfileOverview:
-    name, place = profile.name, profile.knowledge_base_id
-    using = KnowledgeBase.objects.filter(profile__name=name, profile__knowledge_base=place)
+    using = KnowledgeBase.objects.filter(profile__name=profile.name, profile__knowledge_base=profile.knowledge_base_id)
     (overview,) = _overviews(RetrievalProfile.objects.versions_of(profile), _used(principal, using))
     return overview
 
@@ -93,22 +86,11 @@ def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[Profile
         versions.select_related("knowledge_base").defer("settings").order_by("name", "knowledge_base_id", "-version")
     )
     overviews = []
-    for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id)):
-        own = list(of_one)
-        newest = own[0]
+    for key, group in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id)):
+        own = list(group)
+        published = next((profile for profile in own if profile.published), None)
         used_by, used_elsewhere = used.get(key, ([], 0))
-        overviews.append(
-            ProfileOverview(
-                name=newest.name,
-                knowledge_base=newest.knowledge_base,
-                published=next((profile for profile in own if profile.published), None),
-                draft=newest if state_of(newest) is VersionState.DRAFT else None,
-                newest=newest,
-                version_count=len(own),
-                used_by=tuple(used_by),
-                used_elsewhere=used_elsewhere,
-            )
-        )
+        overviews.append(ProfileOverview(own[0], published, len(own), tuple(used_by), used_elsewhere))
     return overviews
 
 
@@ -177,5 +159,5 @@ class ProfileDifference:
 
 def profile_difference(before: RetrievalProfile | None, after: RetrievalProfile) -> ProfileDifference:
     """What differs between two versions; None: the environment's defaults."""
-    found = differences(before or RetrievalProfile(settings={}), after)
-    return ProfileDifference(UsedProfile.of(before) if before else None, UsedProfile.of(after), tuple(found))
+    found = tuple(differences(before or RetrievalProfile(settings={}), after))
+    return ProfileDifference(UsedProfile.of(before) if before else None, UsedProfile.of(after), found)

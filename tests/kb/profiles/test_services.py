@@ -263,10 +263,13 @@ def test_the_overview_tells_of_each_who_searches_by_it(root, kb, other):
 
     rows = profile_overviews(root, ["faq tuned"])
 
-    assert [(row.knowledge_base, row.version_count, row.used_by) for row in rows] == [(kb, 1, (kb,)), (other, 2, ())]
+    assert [(row.newest.knowledge_base, row.version_count, row.used_by) for row in rows] == [
+        (kb, 1, (kb,)),
+        (other, 2, ()),
+    ]
     assert [profile_overview(root, row.newest) for row in rows] == rows
     (ours,) = profile_overviews(principal(other.owner), ["faq tuned"])
-    assert (ours.knowledge_base, ours.used_elsewhere) == (other, 0)
+    assert (ours.newest.knowledge_base, ours.used_elsewhere) == (other, 0)
 
 
 def test_a_database_keeps_versions_and_publications_apart_by_place(kb, other):

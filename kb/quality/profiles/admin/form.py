@@ -28,19 +28,12 @@ from retrieval.errors import InvalidConfiguration
 SHARED = "shared"
 AUTO, NONE = "auto", "none"
 BETWEEN_NAMES = re.compile("[,，]")
-
-
 # Stands for a setting that the form leaves empty, since None is a value of some.
 INHERITED: Final = object()
 
 
 class SettingField(forms.CharField):
-    """A setting as a text: a number, a choice, or names of rerankers; its value is the setting's, or `INHERITED`.
-
-    Args:
-        name: of the setting.
-        inherited: its value where the field is empty.
-    """
+    """A setting as a text: a number, a choice, or names of rerankers; its value is the setting's, or `INHERITED`."""
 
     def __init__(self, name: str, inherited: Any) -> None:
         self.kinds = get_args(TYPES[name]) or (TYPES[name],)
@@ -79,13 +72,12 @@ class SettingField(forms.CharField):
             if low <= number <= high:
                 return number
         bounds = {"low": f"{low:,}", "high": f"{high:,}"}
-        if float in self.kinds:
-            message = _("Give a number from %(low)s to %(high)s.") % bounds
-        else:
-            message = _("Give a whole number from %(low)s to %(high)s.") % bounds
-        # Outside of the f-string, where makemessages finds it.
-        or_auto = _("Or write “auto”.")
-        raise ValidationError(f"{message} {or_auto}" if self.may_be_auto else message)
+        message = (
+            _("Give a number from %(low)s to %(high)s.")
+            if float in self.kinds
+            else _("Give a whole number from %(low)s to %(high)s.")
+        )
+        raise ValidationError(" ".join([message % bounds, *([_("Or write “auto”.")] if self.may_be_auto else [])]))
 
 
 def _names(text: str) -> list[str]:
@@ -104,13 +96,9 @@ def _names(text: str) -> list[str]:
 
 
 class ProfileForm(forms.Form):
-    """The next version of a profile, or with `places` the first of a new one.
+    """The next version of a profile, which begins with the settings of `base`, or the first of a new one.
 
-    Args:
-        data: None before it was sent.
-        base: the version whose settings it begins with.
-        places: the knowledge bases whose own a new profile may be; None for a further version.
-        may_share: a new one may be shared by all.
+    A new one may be that of one of the `places`, or be shared by all if `may_share`; no places: a further version.
     """
 
     name = forms.CharField(
@@ -152,18 +140,16 @@ class ProfileForm(forms.Form):
     @property
     def groups(self) -> list[dict[str, Any]]:
         """The settings that belong together, and how many of them are not inherited."""
-        found = []
-        for title, names in groups().items():
-            fields = [self[name] for name in names]
-            found.append(
-                {
-                    "title": title,
-                    "fields": fields,
-                    "given": sum(bool(field.value()) for field in fields),
-                    "has_errors": any(field.errors for field in fields),
-                }
-            )
-        return found
+        fields_of = {title: [self[name] for name in names] for title, names in groups().items()}
+        return [
+            {
+                "title": title,
+                "fields": fields,
+                "given": sum(bool(field.value()) for field in fields),
+                "has_errors": any(field.errors for field in fields),
+            }
+            for title, fields in fields_of.items()
+        ]
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """The pages of retrieval profiles: list, versions, differences, edit, publication and deletion."""
 
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
+from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
@@ -65,10 +67,6 @@ class VersionPage(ProfilePage):
     def version(self) -> Any:
         return visible_version(self.caller, self.kwargs["pk"])
 
-    @cached_property
-    def may_edit(self) -> bool:
-        return RetrievalProfile.objects.editable_by(self.caller).filter(pk=self.version.pk).exists()
-
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(**{"version": self.version, "page_url": profile_url(self.version), **kwargs})
 
@@ -77,7 +75,7 @@ class ChangePage(VersionPage):
     """A page that changes a version; 404 where it does not exist for this user, 403 where it is not to change."""
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not self.may_edit:
+        if not self.version.may_edit:
             raise PermissionDenied
         try:
             return super().dispatch(request, *args, **kwargs)
@@ -86,14 +84,10 @@ class ChangePage(VersionPage):
 
 
 def visible_version(caller: Principal, pk: int | None) -> Any:
-    """The version with this id.
-
-    Raises:
-        Http404: it does not exist for this user.
-    """
-    return get_object_or_404(
-        RetrievalProfile.objects.visible_to(caller).select_related("knowledge_base", "created_by"), pk=pk
-    )
+    """The version with this id, with `may_edit`; Http404 where it does not exist for this user."""
+    visible = RetrievalProfile.objects.visible_to(caller).select_related("knowledge_base", "created_by")
+    editable = RetrievalProfile.objects.editable_by(caller).filter(pk=OuterRef("pk"))
+    return get_object_or_404(visible.annotate(may_edit=Exists(editable)), pk=pk)
 
 
 def diff_url(before: RetrievalProfile | None, after: RetrievalProfile) -> str:
@@ -124,10 +118,7 @@ add_part(
 
 
 def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) -> list[dict[str, Any]]:
-    """What differs, in the order of the form; None: the environment's defaults.
-
-    `before_set` says that the version sets it itself, likewise `after_set`.
-    """
+    """What differs, in the order of the form, and whether a version sets it itself; None: the environment's defaults."""
     first = before or RetrievalProfile(settings={})
     found = {each.name: each for each in differences(first, after)}
     return [
@@ -154,7 +145,6 @@ class DiffView(ProfilePage):
         if after is None:
             raise Http404
         found = shown_differences(before, after)
-        may_edit = RetrievalProfile.objects.editable_by(self.caller).filter(pk=after.pk).exists()
         return super().get_context_data(
             **kwargs,
             title=_("What differs between two versions"),
@@ -168,10 +158,10 @@ class DiffView(ProfilePage):
             options=self._options(before, after),
             defaults=ENVIRONMENT,
             swap_url=diff_url(after, before) if before else "",
-            may_publish=may_edit and not after.published,
+            may_publish=after.may_edit and not after.published,
         )
 
-    def _version(self, side: str) -> RetrievalProfile | None:
+    def _version(self, side: str) -> Any:
         asked = self.request.GET.get(side, "")
         return None if asked == ENVIRONMENT else visible_version(self.caller, row_id(asked))
 
@@ -239,11 +229,8 @@ class AddView(ProfilePage):
     def _create(self, form: ProfileForm) -> HttpResponse:
         name, place = form.cleaned_data["name"], form.place_chosen
         if RetrievalProfile.objects.filter(name=name, knowledge_base=place).exists():
-            raise Rejected(
-                "profile_name_taken",
-                _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
-                % {"name": name},
-            )
+            message = _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
+            raise Rejected("profile_name_taken", message, name=name)
         return _saved(self.request, form, name, place)
 
     def _form(self, data: Any = None) -> ProfileForm:
@@ -266,14 +253,12 @@ class AddView(ProfilePage):
 
 
 def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeBase | None) -> HttpResponse:
-    saved = create_version(
-        principal(request), name, form.settings, description=form.cleaned_data["description"], knowledge_base=place
+    description = form.cleaned_data["description"]
+    saved = create_version(principal(request), name, form.settings, description=description, knowledge_base=place)
+    message = _(
+        "“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version."
     )
-    messages.success(
-        request,
-        _("“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version.")
-        % {"profile": saved},
-    )
+    messages.success(request, message % {"profile": saved})
     return HttpResponseRedirect(profile_url(saved))
 
 
@@ -288,15 +273,12 @@ class PublishView(ChangePage):
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
-        messages.success(
-            request,
-            ngettext(
-                "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
-                "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
-                moved,
-            )
-            % {"profile": self.version, "count": moved},
+        message = ngettext(
+            "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
+            "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
+            moved,
         )
+        messages.success(request, message % {"profile": self.version, "count": moved})
         return HttpResponseRedirect(profile_url(self.version))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -328,13 +310,12 @@ class DeleteView(ChangePage):
     template_name = "quality/profiles/delete.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        name = str(self.version)
         try:
             delete_draft(self.caller, self.version)
         except Rejected as error:
             messages.error(request, str(error))
             return HttpResponseRedirect(profile_url(self.version))
-        messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": name})
+        messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": self.version})
         left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
         return HttpResponseRedirect(profile_url(left) if left else reverse("admin:kb_retrievalprofile_changelist"))
 
@@ -376,27 +357,21 @@ class ProfileView(VersionPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         overview = profile_overview(self.caller, self.version)
-        versions = list(
-            RetrievalProfile.objects.versions_of(self.version).select_related("created_by").order_by("-version")
-        )
+        versions = RetrievalProfile.objects.versions_of(self.version).select_related("created_by").order_by("-version")
         # The page that was asked for, else the one with the version of the URL.
         newer = sum(version.version > self.version.version for version in versions)
         asked = self.request.GET.get("page") or newer // VERSIONS_A_PAGE + 1
-        page = Paginator(versions, VERSIONS_A_PAGE).get_page(asked)
-        older = [*versions[1:], None]
+        page = Paginator(list(zip_longest(versions, list(versions)[1:])), VERSIONS_A_PAGE).get_page(asked)
         return super().get_context_data(
             **kwargs,
             title=self.version.name,
             overview=overview,
             description=described(overview.live),
             page=page,
-            rows=[
-                self._row(versions[place], older[place], overview)
-                for place in range(page.start_index() - 1, page.end_index())
-            ],
+            rows=[self._row(version, before, overview) for version, before in page],
             shown=BASES_SHOWN,
-            may_edit=self.may_edit,
-            copy_url=copy_url(overview.live) if self.may_edit or may_add(self.caller) else "",
+            may_edit=self.version.may_edit,
+            copy_url=copy_url(overview.live) if self.version.may_edit or may_add(self.caller) else "",
             compare_url=diff_url(None, overview.newest),
         )
 
