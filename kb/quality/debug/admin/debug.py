@@ -12,13 +12,12 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views.generic import TemplateView
-from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.content.models import Document
-from kb.profiles.admin.choices import profile_url, profile_value
+from kb.profiles.admin.choices import profile_url, profile_value, select, text_input
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version, reference
 from kb.quality.compare.admin.results import name_at
@@ -42,14 +41,11 @@ class DraftForm(forms.Form):
         label=gettext_lazy("Name of the profile"),
         max_length=MAX_NAME_CHARACTERS,
         error_messages={"required": gettext_lazy("Give the profile a name.")},
-        widget=forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off"}),
+        widget=text_input(),
     )
-    place = forms.ChoiceField(label=gettext_lazy("For"), widget=forms.Select({"class": " ".join(SELECT_CLASSES)}))
+    place = forms.ChoiceField(label=gettext_lazy("For"), widget=select())
     description = forms.CharField(
-        label=gettext_lazy("What is different"),
-        required=False,
-        max_length=2_000,
-        widget=forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off"}),
+        label=gettext_lazy("What is different"), required=False, max_length=2_000, widget=text_input()
     )
 
     def __init__(self, data: Mapping[str, Any] | None, places: Mapping[str, str], initial: Mapping[str, str]) -> None:
@@ -67,18 +63,16 @@ def draft_form(principal: Principal, page: SearchPage, data: Mapping[str, Any] |
     if not places or not any(page.form[name].value() for name in SETTINGS):
         return None
     ruling = _ruling(page)
-    home = SHARED if ruling.knowledge_base_id is None else str(ruling.knowledge_base_id)
-    if home in places:
-        return DraftForm(data, places, {"name": ruling.name, "place": home})
-    first = next(iter(places))
-    name = "".join(each for each in places[first] if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS]
-    return DraftForm(data, places, {"name": name, "place": first})
+    name, place = ruling.name, str(ruling.knowledge_base_id or SHARED)
+    if place not in places:
+        place = next(iter(places))
+        name = "".join(each for each in places[place] if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS]
+    return DraftForm(data, places, {"name": name, "place": place})
 
 
 def _places(principal: Principal, bases: Iterable[KnowledgeBase], chosen: Sequence[KnowledgeBase]) -> dict[str, str]:
     """Where the principal may save a profile: the chosen knowledge bases first, then the others, then shared."""
-    ordered = [*chosen, *(kb for kb in bases if kb not in chosen)]
-    places = {str(kb.pk): kb.name for kb in ordered if getattr(kb, "may_edit", False)}
+    places = {str(kb.pk): kb.name for kb in (*chosen, *bases) if getattr(kb, "may_edit", False)}
     if principal.user.is_superuser:
         places[SHARED] = _("all knowledge bases (shared)")
     return places
@@ -101,11 +95,7 @@ def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[dict[s
     """The last different searches of a user, the newest first, in one query.
 
     Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases that
-    were deleted or are closed to the user.
-
-    Args:
-        user: whose searches.
-        bases: those that the user may search, by id.
+    were deleted or are not among `bases`, those that the user may search, by id.
     """
     rows = (
         SearchLog.objects.filter(user=user)
@@ -156,10 +146,9 @@ class SearchDebugView(AdminPage):
             page.form.reject(error)
             return self._respond(page, form, status=400)
         message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
-        link = format_html(
-            '<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it")
-        )
-        messages.success(request, format_html("{} {}", message, link))
+        label = _("See it, compare it, publish it")
+        link = format_html('{} <a href="{}" class="kb-link">{}</a>', message, profile_url(draft), label)
+        messages.success(request, link)
         query = request.GET.copy()
         for name in SETTINGS:
             query.pop(name, None)
@@ -170,7 +159,7 @@ class SearchDebugView(AdminPage):
         form, caller = page.form, principal_of(self.request)
         context: dict[str, Any] = {**page.context, "draft": draft, "title": _("Search debug")}
         status = max(status, self._search(page, context))
-        if not form.is_bound or not (form.asks or form.errors):
+        if not (form.asks or form.errors):
             context["example"] = _example(caller, page.chosen or list(page.bases.values()))
         return self.render_to_response(self.get_context_data(**context), status=status)
 
@@ -228,5 +217,5 @@ def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, 
     )
     if document is None:
         return None
-    query = urlencode({"kb": document.knowledge_base_id, "q": document.title})
-    return {"title": document.title, "url": f"?{query}"}
+    query = {"kb": document.knowledge_base_id, "q": document.title}
+    return {"title": document.title, "url": f"?{urlencode(query)}"}

@@ -190,7 +190,7 @@ class SearchForm(forms.Form):
 
     @property
     def is_unfolded(self) -> bool:
-        return bool(self.folded_count) or any(field.errors for _legend, fields in self.groups for field in fields)
+        return any(field.value() or field.errors for _legend, fields in self.groups for field in fields)
 
     @property
     def overridden(self) -> list[str]:
@@ -240,11 +240,7 @@ SearchForm.base_fields.update({name: setting_field(setting) for name, setting in
 
 
 def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of the form that ask for a search again, as far as it has them.
-
-    Args:
-        asked: what the search log keeps of a request.
-    """
+    """The fields of the form that ask for a search again, as far as it has them; `asked`: as the search log has it."""
     overrides, filters = asked.get("overrides") or {}, asked.get("filters") or {}
     given = {field: overrides.get(setting) for field, setting in SETTINGS.items()}
     if given["rerank"] is not None:
@@ -293,23 +289,16 @@ def inherited_settings(
     """The values that empty fields stand for; where knowledge bases differ, each of them. The page's script does the same."""
     own = [choice["kbs"][kb] for kb in kbs or choice["kbs"]]
     named = choice["profiles"].get(profile)
-    shown = {name: _distinct(each[name] for each in ([named] if named else own)) for name in SETTINGS}
-    return {**shown, "profile": _distinct(each["profile"] for each in own)}
-
-
-def _distinct(values: Iterable[str]) -> str:
-    return " | ".join(dict.fromkeys(values))
+    shown = {name: [named] if named else own for name in SETTINGS} | {"profile": own}
+    return {name: " | ".join(dict.fromkeys(each[name] for each in rows)) for name, rows in shown.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
     """A page's form, filled from its URL, and what it chooses from.
 
-    Attributes:
-        bases: those that may be searched, by id, with their profile, `has_chunks` and `may_edit`.
-        chosen: those that the URL names, in its order.
-        profiles: by the value of the form's field.
-        inheritable: what empty fields stand for under each knowledge base and profile; the page's script reads it.
+    `bases` are those of `visible_bases`, `chosen` those that the URL names, in its order. `profiles` are by the value of the
+    form's field; `inheritable` is what empty fields stand for under each knowledge base and profile, for the page's script.
     """
 
     form: SearchForm
@@ -331,12 +320,8 @@ class SearchPage:
 def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     """The form of a search, and what it may choose, in two queries.
 
-    Args:
-        principal: who searches.
-        given: of the URL; without a field of the form in it, the form is not bound.
-
-    Raises:
-        Http404: the URL names a knowledge base that does not exist for this principal.
+    Without a field of the form in the URL, the form is not bound. Http404: the URL names a knowledge base that does not exist
+    for this principal.
     """
     bases = visible_bases(principal)
     by_id = {str(pk): kb for pk, kb in bases.items()}
@@ -351,25 +336,19 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
         "profiles": {value: settings_text(choice.profile) for value, choice in profiles.items()},
     }
     inherited = inherited_settings(inheritable, [str(kb.pk) for kb in chosen], asked)
-    is_bound = any(name in given for name in SearchForm.base_fields)
-    return SearchPage(
-        SearchForm(given if is_bound else None, list(bases.values()), list(profiles.values()), inherited),
-        bases,
-        tuple(chosen),
-        profiles,
-        inheritable,
-    )
+    data = given if any(name in given for name in SearchForm.base_fields) else None
+    form = SearchForm(data, list(bases.values()), list(profiles.values()), inherited)
+    return SearchPage(form, bases, tuple(chosen), profiles, inheritable)
 
 
 def visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:
     """The knowledge bases that may be searched, by id, with their profile, `has_chunks` and `may_edit`."""
-    editable = KnowledgeBase.objects.editable_by(principal).order_by()
     bases = (
         KnowledgeBase.objects.visible_to(principal)
         .select_related("profile")
         .annotate(
             has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))),
-            may_edit=Exists(editable.filter(pk=OuterRef("pk"))),
+            may_edit=Exists(KnowledgeBase.objects.editable_by(principal).order_by().filter(pk=OuterRef("pk"))),
         )
     )
     return {kb.pk: kb for kb in bases}

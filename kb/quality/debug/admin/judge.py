@@ -20,7 +20,7 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
+from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError, found_in
 from kb.content.models import Chunk
 from kb.quality.debug.admin.form import search_parameters
 from kb.quality.eval_sets.services.sets import (
@@ -59,26 +59,21 @@ def judging(
 ) -> dict[str, Any]:
     """The state of the buttons of a page that shows chunks found for a query; at most five queries.
 
-    Args:
-        caller: who judges.
-        name: of the chosen set, of each knowledge base its own; one that is not there yet is made by the first judgment.
-        query: that was searched for.
-        kb_ids: where.
-        chunk_ids: that are shown.
-        editable: those of the knowledge bases that the caller may change, where the page has read them already.
+    The name is that of the chosen set, of each knowledge base its own; one that is not there yet is made by the first
+    judgment. `editable` are the knowledge bases that the caller may change, where the page has read them already.
 
-    Returns:
-        Among others `kb_ids`, where the caller may judge: the buttons are left out elsewhere; `grades` by chunk id, of those
-        that are judged; and the ids of those that each button has marked.
+    `kb_ids` of the answer are where the caller may judge: the buttons are left out elsewhere. `grades` are by chunk id, of
+    those that are judged.
     """
     if editable is None:
         bases = KnowledgeBase.objects.editable_by(caller).filter(pk__in=list(kb_ids))
         editable = frozenset(bases.order_by().values_list("pk", flat=True))
     sets = list(EvalSet.objects.filter(knowledge_base__in=editable))
     chosen = [each for each in sets if each.name == name]
-    queries = EvalQuery.objects.filter(eval_set__in=chosen, text__in=spellings(query))
-    rows = list(queries.annotate(judged=Count("judgments")).values_list("answerable", "judged"))
-    judged = sum(count for _answerable, count in rows)
+    queries = EvalQuery.objects.filter(eval_set__in=chosen, text__in=spellings(query)).annotate(
+        judged=Count("judgments")
+    )
+    judged = sum(each.judged for each in queries)
     grades: Mapping[int, int] = {}
     description = _("Nothing is judged for this query yet.")
     if judged:
@@ -96,7 +91,7 @@ def judging(
         "relevant": {chunk_id for chunk_id, grade in grades.items() if grade >= RELEVANT},
         "partly": {chunk_id for chunk_id, grade in grades.items() if grade == PARTLY},
         "irrelevant": {chunk_id for chunk_id, grade in grades.items() if grade == IRRELEVANT},
-        "is_unanswerable": any(not answerable for answerable, _judged in rows),
+        "is_unanswerable": any(not each.answerable for each in queries),
         "description": description,
     }
 
@@ -107,11 +102,9 @@ class IdsField(forms.TypedMultipleChoiceField):
 
 
 class JudgeForm(forms.Form):
-    """One click.
+    """One click: `judgment` is "CHUNK:GRADE", as one button says it; otherwise there are `chunk` and `grade`.
 
-    Attributes:
-        judgment: "CHUNK:GRADE", as one button says it; otherwise `chunk` and `grade`.
-        shown: the chunks on the page, whose grades are returned.
+    `shown` are the chunks on the page, whose grades are returned.
     """
 
     query = forms.CharField(max_length=2_000)
@@ -170,11 +163,7 @@ class JudgeView(View):
 
 
 def _data(request: HttpRequest) -> Any:
-    """What was posted, as a form or as JSON.
-
-    Raises:
-        Rejected: it is no JSON object.
-    """
+    """What was posted, as a form or as JSON; raises Rejected where that is no object."""
     if request.content_type != "application/json":
         return request.POST
     try:
@@ -187,11 +176,7 @@ def _data(request: HttpRequest) -> Any:
 
 
 def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None:
-    """Writes what was clicked; returns the passage's grade now.
-
-    Raises:
-        ServiceError: it cannot be written; the message says what to do.
-    """
+    """Writes what was clicked; returns the passage's grade now."""
     query = click["query"]
     if click["unanswerable"] is not None:
         bases = KnowledgeBase.objects.visible_to(caller).filter(pk__in=click["kb"])
@@ -202,9 +187,7 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
     if click["chunk"] is None:
         return None
     rows: QuerySet[Chunk] = Chunk.objects.visible_to(caller).select_related("document", "knowledge_base")
-    chunk = rows.filter(pk=click["chunk"]).first()
-    if chunk is None:
-        raise NotVisible(_("This passage is no longer there: search again."))
+    chunk = found_in(rows.filter(pk=click["chunk"]), _("This passage is no longer there: search again."))
     eval_set = eval_set_named(caller, chunk.knowledge_base, name)
     if click["grade"] == TAKEN_BACK:
         unjudge(caller, eval_set, query, chunk)
@@ -312,8 +295,8 @@ class SearchLogAdmin(ReadOnlyAdmin):
     def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
         """An entry's page is the search itself, run again."""
         row = self.get_object_or_404(request, object_id)
-        visible_ids = visible(KnowledgeBase, request).filter(pk__in=row.knowledge_base_ids).values_list("pk", flat=True)
-        return HttpResponseRedirect(debug_url(list(visible_ids), row.query, row.asked_for))
+        name_knowledge_bases([row], request)
+        return HttpResponseRedirect(debug_url(row.named, row.query, row.asked_for))
 
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
