@@ -23,13 +23,7 @@ from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import Rejected, ServiceError
 from kb.quality.debug.admin.judge import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
 from kb.quality.eval_sets.services.sets import DEFAULT_SET, NAME_CHARACTERS
-from kb.quality.failed_queries.services import (
-    assign,
-    assignable_user,
-    may_name_assignees,
-    set_state,
-    to_eval_query,
-)
+from kb.quality.failed_queries.services import assign, assignable_user, may_name_assignees, set_state, to_eval_query
 from kb.quality.models import EvalSet, FailedQuery
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import ConditionFilter, ScopedModelAdmin, column, principal, signed_in, visible
@@ -76,7 +70,6 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
     model_admin: Any = None
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Http404: the failed query does not exist for this user; PermissionDenied: the user may not edit it."""
         self.failed = self.model_admin.get_object_or_404(request, str(kwargs["object_id"]), to_change=True)
         return super().dispatch(request, *args, **kwargs)
 
@@ -233,24 +226,20 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         context = {"title": _("Failed queries"), **(extra_context or {})}
-        response: HttpResponse = super().changelist_view(request, context)
-        return response
+        return cast(HttpResponse, super().changelist_view(request, context))
 
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        failed = kwargs.get("obj")
-        if failed is not None:
-            context |= {
-                "title": _("Failed query"),
-                "subtitle": None,
-                "failed": failed,
-                "debug_url": _debug_url(failed),
-                "to_set_url": _to_set_url(failed),
-                "may_change": self.has_change_permission(request, failed),
-                "show_save_and_continue": False,
-                "show_history": False,  # none is kept, see `log_change`
-            }
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+    def form_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
+        return {
+            **super().form_context(request, row),
+            "title": _("Failed query"),
+            "subtitle": None,
+            "failed": row,
+            "debug_url": _debug_url(row),
+            "to_set_url": _to_set_url(row),
+            "may_change": self.has_change_permission(request, row),
+            "show_save_and_continue": False,
+            "show_history": False,  # none is kept, see `log_change`
+        }
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: FailedQuery, form: Any, change: Any) -> None:  # noqa: ARG002
@@ -297,9 +286,8 @@ class FailedQueryAdmin(ScopedModelAdmin):
     def _write(
         self, request: HttpRequest, queryset: QuerySet[FailedQuery], write: Callable[..., int], message: Any
     ) -> None:
-        allowed = self.only_granted(request, queryset, self.delete_grant)
-        if count := write(principal(request), allowed):
-            self.message_user(request, message % {"count": count}, messages.SUCCESS)
+        if count := write(principal(request), self.only_granted(request, queryset, self.delete_grant)):
+            self.report(request, message, count)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("query"), ordering="query")
