@@ -43,9 +43,8 @@ def dify_exception_handler(error: Exception, context: Mapping[str, Any]) -> Resp
         del response.headers["WWW-Authenticate"]
     # One sentence: Dify shows nothing else.
     fields = "; ".join(f"{name}: {' '.join(messages)}" for name, messages in response.data.get("fields", {}).items())
-    code = OWN_CODES.get(response.status_code, response.status_code)
-    if isinstance(error, MalformedAuthorization):
-        code = MALFORMED_AUTHORIZATION
+    is_malformed = isinstance(error, MalformedAuthorization)
+    code = MALFORMED_AUTHORIZATION if is_malformed else OWN_CODES.get(response.status_code, response.status_code)
     response.data = {"error_code": code, "error_msg": fields or response.data["detail"]}
     return response
 
@@ -110,6 +109,7 @@ def _record(result: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, An
     }
 
 
+# Dify's comparisons, some of which its documents write in two ways.
 COMPARISONS: Final[Mapping[str, Operator]] = {
     "contains": Operator.CONTAINS,
     "not contains": Operator.NOT_CONTAINS,
@@ -137,7 +137,6 @@ COMPARISONS: Final[Mapping[str, Operator]] = {
     "before": Operator.BEFORE,
     "after": Operator.AFTER,
 }
-"""Dify's comparisons, some of which its documents write in two ways."""
 
 _ID = re.compile(r"0*[1-9][0-9]{0,18}")
 
@@ -182,8 +181,8 @@ class MetadataConditionSerializer(serializers.Serializer[Any]):
             {"names": each["name"], "comparison": each["comparison_operator"], "value": each.get("value")}
             for each in attrs.get("conditions") or ()
         ]
+        matching = {"logic": attrs.get("logical_operator"), "conditions": conditions}
         try:
-            matching = {"logic": attrs.get("logical_operator"), "conditions": conditions}
             return {"filters": Filters.parse({"matching": matching})}
         except InvalidFilter as error:
             path = re.sub(r"\[(\d+)\]", r".\1", error.field.removeprefix("matching."))
@@ -202,18 +201,14 @@ class RetrievalSerializer(serializers.Serializer[Any]):
     metadata_condition = MetadataConditionSerializer(required=False, allow_null=True)
 
     def to_request(self) -> SearchRequest:
-        """The validated request.
-
-        Raises:
-            NotVisible: the id is none of this server's.
-        """
+        """The validated request; raises NotVisible where the id is none of this server's."""
         data: dict[str, Any] = self.validated_data
-        setting = data.get("retrieval_setting") or {}
-        filters: Filters | None = (data.get("metadata_condition") or {}).get("filters")
         text = data["knowledge_id"]
         number = int(text) if _ID.fullmatch(text.strip()) else 0
         if not 0 < number <= MAX_ID:
             raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": text})
+        setting = data.get("retrieval_setting") or {}
+        filters: Filters | None = (data.get("metadata_condition") or {}).get("filters")
         return SearchRequest(
             query=data["query"],
             knowledge_base_ids=[number],

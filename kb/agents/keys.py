@@ -9,7 +9,8 @@ from rest_framework.response import Response
 
 from kb.access.models import ApiKey, KnowledgeBase
 from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_of
-from kb.base.errors import NotVisible
+from kb.base.errors import NotVisible, found_in
+from kb.base.text import storable
 from kb.web.api.callers import user_of
 from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer, answers
 from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, Text
@@ -150,10 +151,8 @@ class ApiKeyViewSet(ApiViewSet):
         if missing := set(ids) - {kb.pk for kb in bases}:
             message = _("There are no knowledge bases with these ids: %(ids)s.")
             raise NotVisible(message % {"ids": ", ".join(map(str, sorted(missing)))})
-        expires = fields.pop("expires_at", None)
-        key, secret = api_key_create(
-            user=user_of(request), knowledge_bases=bases, expires=expires, made_with=self._asked_with, **fields
-        )
+        fields |= {"knowledge_bases": bases, "expires": fields.pop("expires_at", None)}
+        key, secret = api_key_create(user=user_of(request), made_with=self._asked_with, **fields)
         body = NewApiKeySerializer(self._key(key.prefix), context={"secret": secret}).data
         return Response(body, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
@@ -172,7 +171,4 @@ class ApiKeyViewSet(ApiViewSet):
         return api_keys_of(user_of(self.request), asked_with=self._asked_with)
 
     def _key(self, prefix: str) -> ApiKey:
-        found = self._keys().filter(prefix=prefix).first() if "\0" not in prefix else None
-        if found is None:
-            raise NotVisible(_("There is no such object."))
-        return found
+        return found_in(self._keys().filter(prefix=storable(prefix)), _("There is no such object."))

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -40,17 +39,12 @@ logger = logging.getLogger(__name__)
 
 PATH, HEALTH = "/mcp", "/health"
 RETRY_AFTER_S = 30
+# How long calls that are under way may take when the server is asked to end.
 GRACE_S = 10
-"""How long calls that are under way may take when the server is asked to end."""
 
 
 def serve_http(host: str, port: int) -> None:
-    """Serves until SIGTERM or SIGINT, and then ends what is under way.
-
-    Args:
-        host: address to listen on.
-        port: likewise.
-    """
+    """Serves until SIGTERM or SIGINT, and then ends what is under way."""
     warm_up_beside()
     serve_metrics()
     # uvicorn raises a signal again once it has ended; that must not be taken for a crash.
@@ -165,17 +159,9 @@ def _refusal_of_page(headers: Headers) -> Response | None:
     if not _is_allowed(headers.get("host", "")):
         return _refusal(421, "misdirected", "This server does not go by that name: add it to ALLOWED_HOSTS.")
     origin = headers.get("origin")
-    if origin and origin not in settings.CSRF_TRUSTED_ORIGINS and not _is_allowed(_host_of(origin)):
+    if origin and origin not in settings.CSRF_TRUSTED_ORIGINS and not _is_allowed(origin.partition("://")[2]):
         return _refusal(403, "foreign_origin", "Pages of that origin may not call: add it to CSRF_TRUSTED_ORIGINS.")
     return None
-
-
-def _host_of(origin: str) -> str:
-    """Blank where the origin is none."""
-    try:
-        return urlsplit(origin).netloc
-    except ValueError:
-        return ""
 
 
 def _is_allowed(host: str) -> bool:
@@ -200,8 +186,8 @@ def _refusal_of_key(scope: Scope) -> Response | None:
     if spent is not None and not spent.allowed:
         detail = "Too many requests without a valid API key: wait as Retry-After says."
         return _refusal(429, "throttled", detail, {"Retry-After": str(spent.resets_in_s)})
-    message = "Send “Authorization: Bearer ” with an API key of this server that is neither revoked nor expired."
-    return _refusal(401, "not_authenticated", message, {"WWW-Authenticate": 'Bearer realm="zhiku"'})
+    detail = "Send “Authorization: Bearer ” with an API key of this server that is neither revoked nor expired."
+    return _refusal(401, "not_authenticated", detail, {"WWW-Authenticate": 'Bearer realm="zhiku"'})
 
 
 def _refusal_of_method(scope: Scope) -> Response | None:

@@ -124,18 +124,7 @@ def knowledge_bases_as_text(output: KnowledgeBasesOutput) -> str:
     if not output.knowledge_bases:
         return "This key opens no knowledge base. Ask its owner to share one, or use another key."
     bases = [
-        _element(
-            "knowledge_base",
-            {
-                "id": each.id,
-                "name": each.name,
-                "language": each.language,
-                "documents": each.documents,
-                "chunks": each.chunks,
-                "role": each.role,
-            },
-            each.description,
-        )
+        _element("knowledge_base", each.model_dump(exclude={"description"}), each.description)
         for each in output.knowledge_bases
     ]
     further = [] if output.next_offset is None else [f"{output.total} in all: go on with offset {output.next_offset}."]
@@ -144,8 +133,8 @@ def knowledge_bases_as_text(output: KnowledgeBasesOutput) -> str:
 
 def search_as_text(output: SearchOutput) -> str:
     if not output.passages:
-        found = "Nothing relevant was found. Try other words, or a lower score_threshold (0: no gate)."
-        return "\n\n".join([found, *_notes(output.degraded)])
+        nothing = "Nothing relevant was found. Try other words, or a lower score_threshold (0: no gate)."
+        return "\n\n".join([nothing, *_notes(output.degraded)])
     facts = "\n".join(_safe(f"{fact.subject} | {fact.predicate} | {fact.object}") for fact in output.facts)
     return "\n\n".join(
         [
@@ -174,18 +163,10 @@ def document_as_text(output: DocumentOutput) -> str:
 
 
 def _passage_lines(passages: Sequence[PassageOutput]) -> Iterable[str]:
+    shown = ("number", "title", "source", "page", "document_id", "chunk_id", "knowledge_base_id")
     for each in passages:
-        attributes = {
-            "number": each.number,
-            "title": each.title,
-            "source": each.source,
-            "page": each.page,
-            "document_id": each.document_id,
-            "chunk_id": each.chunk_id,
-            "knowledge_base_id": each.knowledge_base_id,
-            "score": f"{each.score:.3f} ({each.score_scale})",
-        }
-        yield _element("passage", attributes, each.text)
+        attributes = {name: getattr(each, name) for name in shown}
+        yield _element("passage", {**attributes, "score": f"{each.score:.3f} ({each.score_scale})"}, each.text)
 
 
 def _element(name: str, attributes: dict[str, object], text: str) -> str:
@@ -231,24 +212,21 @@ def list_knowledge_bases(principal: Principal, offset: int, limit: int) -> Knowl
 def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
     """The knowledge bases that were named, or else all that the caller owns or has joined.
 
-    Raises:
-        NotVisible: there is none.
-        Rejected: there are too many to search them all.
+    Raises NotVisible where there is none, and Rejected where there are too many to search them all.
     """
     if ids:
         return list(dict.fromkeys(ids))
     joined = KnowledgeBase.objects.joined_by(principal).order_by("pk").values_list("pk", flat=True)
     every = list(joined[: MOST_KNOWLEDGE_BASES + 1])
     if not every:
-        raise NotVisible(
-            _(
-                "The user of this API key owns no knowledge base and has joined none: name those to search in, accept an "
-                "invitation, or use another key."
-            )
+        message = _(
+            "The user of this API key owns no knowledge base and has joined none: name those to search in, accept an "
+            "invitation, or use another key."
         )
+        raise NotVisible(message)
     if len(every) > MOST_KNOWLEDGE_BASES:
         message = _("The user of this API key has more than %(most)s knowledge bases: name those to search in.")
-        raise Rejected("too_many_knowledge_bases", message % {"most": MOST_KNOWLEDGE_BASES})
+        raise Rejected("too_many_knowledge_bases", message, most=MOST_KNOWLEDGE_BASES)
     return every
 
 
@@ -264,11 +242,7 @@ def ask(principal: Principal, request: AskRequest) -> AnswerOutput:
 
 
 def read_document(principal: Principal, document_id: int, start: int, limit: int) -> DocumentOutput:
-    """A page of a document's chunks as they are searched: what a curator has switched off is not among them.
-
-    Raises:
-        NotVisible: the document does not exist for this principal.
-    """
+    """A page of a document's chunks as they are searched: what a curator has switched off is not among them."""
     otherwise = _("There is no document with the id %(id)s: take one from the results of a search.")
     document = found_in(Document.objects.visible_to(principal).filter(pk=document_id), otherwise % {"id": document_id})
     chunks = Chunk.objects.visible_to(principal).filter(document=document, enabled=True).order_by("position")
@@ -284,13 +258,9 @@ def read_document(principal: Principal, document_id: int, start: int, limit: int
         status=document.status,
         chunks=[
             ChunkOutput(
-                chunk_id=chunk.pk,
-                position=chunk.position,
-                page=chunk.page,
-                headings=chunk.heading_path,
-                text=chunk.text,
+                chunk_id=each.pk, position=each.position, page=each.page, headings=each.heading_path, text=each.text
             )
-            for chunk in page[:limit]
+            for each in page[:limit]
         ],
         total_chunks=chunks.count(),
         next_start=page[limit].position if len(page) > limit else None,

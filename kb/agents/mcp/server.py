@@ -50,15 +50,9 @@ class Refusal(ToolError):
 
 @contextmanager
 def calling(context: Context[Any, Any], tool: str, *, kind: str = GENERAL) -> Iterator[Principal]:
-    """The caller of a tool; while it lasts, sentences are in the caller's language.
+    """The caller of a tool, by whose name the call is counted; while it lasts, sentences are in the caller's language.
 
-    Args:
-        context: of the call.
-        tool: the name under which the call is counted.
-        kind: of its rate limit: that of asking a language model, or of all else.
-
-    Raises:
-        Refusal: the key opens nothing, or a service could not do what was asked; it says what the caller can do.
+    Raises Refusal where the key opens nothing, is over its limit of this kind, or a service could not do what was asked.
     """
     with _noted(tool, context.headers) as caller, translation.override(_language(context.headers)):
         try:
