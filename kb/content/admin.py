@@ -5,18 +5,16 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.urls import reverse
-from django.utils.functional import cached_property
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 from django.views.generic import FormView, TemplateView
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from kb.access.models import Invitation, Membership
+from kb.access.models import Invitation, KnowledgeBase, Membership
 from kb.access.services.sharing import (
     PAUSE_AFTER_DECLINE,
-    Member,
     invitation_accept,
     invitation_decline,
     member_add,
@@ -39,12 +37,8 @@ class InvitationsView(AdminPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         rows = Invitation.objects.visible_to(principal(self.request)).select_related("knowledge_base", "invited_by")
-        return super().get_context_data(
-            **kwargs,
-            title=_("Invitations"),
-            invitations=rows,
-            pause_days=PAUSE_AFTER_DECLINE.days,
-        )
+        context = {"title": _("Invitations"), "invitations": rows, "pause_days": PAUSE_AFTER_DECLINE.days}
+        return super().get_context_data(**kwargs, **context)
 
 
 @admin_page("invitations/<int:invitation_id>/accept/", name="invitation_accept")
@@ -56,9 +50,9 @@ def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
         raise Http404 from error
     except Rejected as error:
         messages.error(request, str(error))
-        return HttpResponseRedirect(reverse("admin:invitations"))
+        return redirect("admin:invitations")
     messages.success(request, _("“%(name)s” is among your knowledge bases now.") % {"name": kb.name})
-    return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
+    return redirect("admin:kb_knowledgebase_change", kb.pk)
 
 
 @admin_page("invitations/<int:invitation_id>/decline/", name="invitation_decline")
@@ -69,7 +63,7 @@ def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     except NotVisible as error:
         raise Http404 from error
     messages.success(request, _("The invitation is declined."))
-    return HttpResponseRedirect(reverse("admin:invitations"))
+    return redirect("admin:invitations")
 
 
 def invitation_notice(request: HttpRequest) -> str:
@@ -109,17 +103,13 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def title(self) -> str:
         return _("Sharing of “%(name)s”") % {"name": self.kb.name}
 
-    @cached_property
-    def members(self) -> list[Member]:
-        return members_of(self.kb)
-
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(
-            **kwargs,
-            members=self.members,
-            roles=Membership.Role.choices,
-            asked=self._asked(),
-        )
+        """`asked`: what a link asks to do to a member, before it is done."""
+        members, given = members_of(self.kb), self.request.GET
+        found = [each for each in members if each.user.pk == row_id(given.get("member", ""))]
+        is_asked = found and given.get("action") in CONFIRMED
+        asked = {"action": given["action"], "member": found[0]} if is_asked else None
+        return super().get_context_data(**kwargs, members=members, roles=Membership.Role.choices, asked=asked)
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         action = request.POST.get("action", "add")
@@ -151,8 +141,7 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             message = _("The invitation is withdrawn.") if member.is_pending else _("%(name)s may not use it any more.")
             return message % names
         if action == "transfer":
-            offered = ownership_transfer(kb=self.kb, by=by, username=member.user.username).is_offered
-            if offered:
+            if ownership_transfer(kb=self.kb, by=by, username=member.user.username).is_offered:
                 return _("It belongs to %(name)s once they accept.") % names
             return _("The knowledge base belongs to %(name)s from now on.") % names
         if action == "withdraw":
@@ -164,18 +153,10 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         names["role"] = member_change(kb=self.kb, by=by, user_id=user_id, role=role).role_text
         return _("%(name)s has the role “%(role)s” from now on.") % names
 
-    def _asked(self) -> dict[str, Any] | None:
-        """What a link asks to do to a member, before it is done."""
-        action, user_id = self.request.GET.get("action", ""), row_id(self.request.GET.get("member", ""))
-        member = next((each for each in self.members if each.user.pk == user_id), None)
-        return {"action": action, "member": member} if member and action in CONFIRMED else None
-
     def _back(self) -> HttpResponse:
-        if not self.model_admin.granted(type(self.kb).objects.filter(pk=self.kb.pk), self.request, "owned_by").exists():
-            return HttpResponseRedirect(
-                reverse("admin:kb_knowledgebase_changelist")
-            )  # who has just left cannot stay here
-        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_sharing", args=[self.kb.pk]))
+        if KnowledgeBase.objects.owned_by(principal(self.request)).filter(pk=self.kb.pk).exists():
+            return redirect("admin:kb_knowledgebase_sharing", self.kb.pk)
+        return redirect("admin:kb_knowledgebase_changelist")  # who has just left cannot stay here
 
 
 class LeaveView(KnowledgeBasePage, TemplateView):
@@ -188,11 +169,10 @@ class LeaveView(KnowledgeBasePage, TemplateView):
         return _("Leave “%(name)s”?") % {"name": self.kb.name}
 
     def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
-        name = self.kb.name
         try:
             member_leave(kb=self.kb, principal=principal(request))
         except ServiceError as error:
             messages.error(request, str(error))
-            return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[self.kb.pk]))
-        messages.success(request, _("You have left “%(name)s”.") % {"name": name})
-        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_changelist"))
+            return redirect("admin:kb_knowledgebase_change", self.kb.pk)
+        messages.success(request, _("You have left “%(name)s”.") % {"name": self.kb.name})
+        return redirect("admin:kb_knowledgebase_changelist")
