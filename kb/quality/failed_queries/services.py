@@ -3,6 +3,7 @@
 import hashlib
 import json
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Membership, Principal, User
-from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.errors import NotAllowed, Rejected, found_in
 from kb.base.text import storable
 from kb.quality.eval_sets.services.sets import (
     eval_set_named,
@@ -64,43 +65,29 @@ ON CONFLICT (key) DO UPDATE SET
 
 # -- What goes in --------------------------------------------------------------------------------------------------------
 def note_failures(rows: Iterable[SearchLog]) -> None:
-    """Takes those of some searches that failed into the inbox, in one statement.
+    """Takes those of some searches of the log that failed into the inbox, in one statement; those without a query not.
 
     The same words, whatever their case and spacing, in the same knowledge bases are one query. One that was resolved is
     open again, one that is ignored stays so.
-
-    Args:
-        rows: searches, as they stand in the log; those without a query are passed over.
     """
     _note([(row, reasons) for row in rows if (reasons := _reasons(row))])
 
 
 def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
-    """Keeps whether a search was of help; one that was not is a failed query.
+    """Keeps whether a search was of help, by a value of `SearchLog.Feedback`; one that was not is a failed query.
 
-    Whoever may see the search may say so, the last one counts: a response that is served again has the trace_id of the
-    search that made it.
-
-    Args:
-        principal: who says so; a key with the scope `read` suffices, as for the search.
-        trace_id: of the search.
-        value: of `SearchLog.Feedback`; None takes back what was said.
-
-    Raises:
-        NotVisible: there is no such search for this principal.
+    Whoever may see the search may say so, also with a key of the scope `read`; the last one counts, and None takes back what
+    was said. A response that is served again has the trace_id of the search that made it. Raises NotVisible where there is no
+    such search for this principal.
     """
     bad = SearchLog.Feedback.BAD
     with transaction.atomic():
         entries = SearchLog.objects.visible_to(principal).select_for_update().defer("trace", "configuration", "history")
-        entry = entries.filter(pk=trace_id).first()
-        if entry is None:
-            raise NotVisible(
-                _(
-                    "There is no search with the trace id %(id)s, or you may not see all of its knowledge bases; a search that "
-                    "was run just now appears within a second."
-                )
-                % {"id": trace_id}
-            )
+        otherwise = _(
+            "There is no search with the trace id %(id)s, or you may not see all of its knowledge bases; a search that "
+            "was run just now appears within a second."
+        )
+        entry = found_in(entries.filter(pk=trace_id), otherwise % {"id": trace_id})
         before, entry.feedback = entry.feedback, value
         entry.save(update_fields=["feedback"])
         if value == bad != before:
@@ -126,10 +113,9 @@ def _note(failures: Iterable[tuple[SearchLog, set[FailedQuery.Reason]]]) -> None
         if not words:
             continue
         key = _key(row.knowledge_base_ids, words)
-        kept = noted.setdefault(key, {"key": key, "reasons": {}, "count": 0, "first_seen": row.created_at})
+        kept = noted.setdefault(key, {"key": key, "reasons": Counter(), "count": 0, "first_seen": row.created_at})
         kept["count"] += 1
-        for reason in reasons:
-            kept["reasons"][reason.value] = kept["reasons"].get(reason.value, 0) + 1
+        kept["reasons"].update(reasons)
         kept |= {
             "kb_ids": sorted(set(row.knowledge_base_ids)),
             "query": row.query,
@@ -166,35 +152,25 @@ def _key(kb_ids: Iterable[int], words: str) -> str:
 
 # -- What curators do with it --------------------------------------------------------------------------------------------
 def set_state(principal: Principal, rows: SearchedQuerySet, state: FailedQuery.State) -> int:
-    """Puts failed queries into a state.
-
-    Returns:
-        How many; those that the principal may not edit are passed over.
-    """
+    """Puts failed queries into a state; returns how many, for those that the principal may not edit are passed over."""
     return rows.editable_by(principal).update(state=state)
 
 
 def assign(principal: Principal, rows: SearchedQuerySet, user: User | None) -> int:
     """Gives failed queries to a user, or to nobody; an open one that is given to somebody is in progress from then on.
 
-    Returns:
-        How many; those that the principal may not edit are passed over.
-
-    Raises:
-        Rejected: the user may not see all of their knowledge bases.
+    Returns how many: those that the principal may not edit are passed over. Raises Rejected where the user may not see all of
+    their knowledge bases.
     """
     with transaction.atomic():
         mine = FailedQuery.objects.filter(pk__in=list(rows.editable_by(principal).values_list("pk", flat=True)))
         count = len(mine.select_for_update().values_list("pk"))
         if user is not None and mine.visible_to(Principal(user)).count() < count:
-            raise Rejected(
-                "assignee_cannot_see",
-                _(
-                    "“%(user)s” may not see every knowledge base of these queries: make that user a member of them, or choose "
-                    "another."
-                )
-                % {"user": user},
+            message = _(
+                "“%(user)s” may not see every knowledge base of these queries: make that user a member of them, or choose "
+                "another."
             )
+            raise Rejected("assignee_cannot_see", message, user=user)
         mine.update(assignee=user)
         if user is not None:
             mine.filter(state=FailedQuery.State.OPEN).update(state=FailedQuery.State.IN_PROGRESS)
@@ -210,11 +186,8 @@ def may_name_assignees(principal: Principal, kb_ids: Sequence[int]) -> bool:
 def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) -> User:
     """Whom an owner means by a name: a member of all the knowledge bases of a failed query, which the owner sees anyway.
 
-    Whether any other account has the name is not to be learned here; so superusers take queries themselves.
-
-    Raises:
-        NotAllowed: the principal does not own all the knowledge bases.
-        Rejected: no such member has the name.
+    Whether any other account has the name is not to be learned here; so superusers take queries themselves. Raises NotAllowed
+    where the principal does not own all the knowledge bases, and Rejected where no such member has the name.
     """
     if not may_name_assignees(principal, kb_ids):
         raise NotAllowed(_("Only an owner of all these knowledge bases may name another user."))
@@ -225,24 +198,17 @@ def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) 
         users = users.filter(Q(pk__in=owner) | Q(pk__in=members))
     found: User | None = users.first()
     if found is None:
-        raise Rejected(
-            "unknown_assignee",
-            _("No member of all the knowledge bases of this query has this name: see the page Sharing."),
-        )
+        message = _("No member of all the knowledge bases of this query has this name: see the page Sharing.")
+        raise Rejected("unknown_assignee", message)
     return found
 
 
 def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *, answerable: bool = True) -> EvalQuery:
-    """Makes a failed query one of an evaluation set, so that runs show when it is fixed, and stays so.
+    """Makes a failed query, which stays in the inbox, one of an evaluation set, so that runs show when it is fixed.
 
-    Args:
-        principal: who may edit the failed query and the set.
-        failed: stays in the inbox.
-        target: a set of one of its knowledge bases; one that is not saved is made, unless there is one of its name.
-        answerable: False where the knowledge base has no answer, and finding nothing is right.
-
-    Returns:
-        The set's query of these words, which it may have had before.
+    The target is a set of one of its knowledge bases; one that is not saved is made, unless there is one of its name. Not
+    answerable: the knowledge base has no answer, and finding nothing is right. Returns the set's query of these words, which
+    it may have had before.
 
     Raises:
         NotVisible, NotAllowed: the failed query, the set or the knowledge base does not exist for the principal, or is not
@@ -251,10 +217,8 @@ def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *,
     """
     require_editable_rows(principal, FailedQuery.objects.filter(pk=failed.pk), _("There is no such object."))
     if target.knowledge_base_id not in failed.knowledge_base_ids:
-        raise Rejected(
-            "other_knowledge_base",
-            _("The evaluation set belongs to a knowledge base that was not searched: choose another."),
-        )
+        message = _("The evaluation set belongs to a knowledge base that was not searched: choose another.")
+        raise Rejected("other_knowledge_base", message)
     with transaction.atomic():
         if target.pk is None:
             target = eval_set_named(principal, target.knowledge_base, target.name)

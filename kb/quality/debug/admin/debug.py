@@ -1,6 +1,6 @@
 """Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
 
@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views.generic import TemplateView
 
-from kb.access.models import KnowledgeBase, Principal, User
+from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.content.models import Document
@@ -56,10 +56,13 @@ class DraftForm(forms.Form):
 def draft_form(principal: Principal, page: SearchPage, data: Mapping[str, Any] | None = None) -> DraftForm | None:
     """The form that saves a page's settings; None where there is nothing to save, or no place that the principal may save to.
 
-    It proposes a further version of the profile that the search runs under where the principal may change that, and else
-    a profile of its own for a knowledge base.
+    The places are the chosen knowledge bases first, then the others, then shared. It proposes a further version of the profile
+    that the search runs under where the principal may change that, and else a profile of its own for a knowledge base.
     """
-    places = _places(principal, page.bases.values(), page.chosen)
+    bases = (*page.chosen, *page.bases.values())
+    places = {str(kb.pk): kb.name for kb in bases if getattr(kb, "may_edit", False)}
+    if principal.user.is_superuser:
+        places[SHARED] = _("all knowledge bases (shared)")
     if not places or not any(page.form[name].value() for name in SETTINGS):
         return None
     ruling = _ruling(page)
@@ -70,47 +73,12 @@ def draft_form(principal: Principal, page: SearchPage, data: Mapping[str, Any] |
     return DraftForm(data, places, {"name": name, "place": place})
 
 
-def _places(principal: Principal, bases: Iterable[KnowledgeBase], chosen: Sequence[KnowledgeBase]) -> dict[str, str]:
-    """Where the principal may save a profile: the chosen knowledge bases first, then the others, then shared."""
-    places = {str(kb.pk): kb.name for kb in (*chosen, *bases) if getattr(kb, "may_edit", False)}
-    if principal.user.is_superuser:
-        places[SHARED] = _("all knowledge bases (shared)")
-    return places
-
-
 def _ruling(page: SearchPage) -> RetrievalProfile:
     """The profile that the page's settings stand over."""
     if page.form.profile_choice is not None:
         return page.form.profile_choice.profile
     own = {kb.profile_id: kb.profile for kb in page.chosen or page.bases.values()}
     return next(iter(own.values())) if len(own) == 1 else page.profiles[DEFAULT].profile
-
-
-MOST_LISTED = 20
-# Of the newest, among which there are as many different ones as are listed, unless someone repeats the same few.
-ROWS_READ = 60
-
-
-def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[dict[str, Any]]:
-    """The last different searches of a user, the newest first, in one query.
-
-    Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases that
-    were deleted or are not among `bases`, those that the user may search, by id.
-    """
-    rows = (
-        SearchLog.objects.filter(user=user)
-        .exclude(query="")
-        .order_by("-created_at")
-        .defer("trace", "configuration", "history")
-        .annotate(asked_for=F("trace__request"))[:ROWS_READ]
-    )
-    found: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        searched = [kb_id for kb_id in row.knowledge_base_ids if kb_id in bases]
-        url = debug_url(searched, row.query, row.asked_for)
-        if searched and url not in found:
-            found[url] = {"search": row, "url": url, "kb_names": listed(bases[kb_id].name for kb_id in searched)}
-    return list(found.values())[:MOST_LISTED]
 
 
 @admin_page("search-debug/", name="search_debug")
@@ -193,16 +161,32 @@ class SearchDebugView(AdminPage):
         return 200
 
 
+MOST_LISTED = 20
+# Of the newest, among which there are as many different ones as are listed, unless someone repeats the same few.
+ROWS_READ = 60
+
+
 @admin_page("search-debug/history/", name="search_debug_history")
 class SearchHistoryView(TemplateView):
-    """What the user has searched for, as a fragment that the page loads when it is asked for."""
+    """The last different searches of the user, the newest first, as a fragment that the page loads when it is asked for.
+
+    Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases that
+    were deleted or are closed to the user.
+    """
 
     template_name = "quality/debug/history.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(
-            **kwargs, searches=past_searches(signed_in(self.request), visible_bases(principal_of(self.request)))
-        )
+        bases = visible_bases(principal_of(self.request))
+        rows = SearchLog.objects.filter(user=signed_in(self.request)).exclude(query="").order_by("-created_at")
+        rows = rows.defer("trace", "configuration", "history").annotate(asked_for=F("trace__request"))
+        found: dict[str, dict[str, Any]] = {}
+        for row in rows[:ROWS_READ]:
+            searched = [kb_id for kb_id in row.knowledge_base_ids if kb_id in bases]
+            url = debug_url(searched, row.query, row.asked_for)
+            if searched and url not in found:
+                found[url] = {"search": row, "url": url, "kb_names": listed(bases[kb_id].name for kb_id in searched)}
+        return super().get_context_data(**kwargs, searches=list(found.values())[:MOST_LISTED])
 
 
 def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, str] | None:

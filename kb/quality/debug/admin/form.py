@@ -213,9 +213,8 @@ class SearchForm(forms.Form):
     @property
     def overrides(self) -> dict[str, Any]:
         """The settings that were given, by the names of RetrievalConfig, of a valid form."""
-        values = {name: self.cleaned_data[name] for name in SETTINGS}
-        values["rerank"] = SWITCH.get(values["rerank"])
-        return {SETTINGS[name]: value for name, value in values.items() if value not in (None, "")}
+        values = {**self.cleaned_data, "rerank": SWITCH.get(self.cleaned_data["rerank"])}
+        return {setting: values[name] for name, setting in SETTINGS.items() if values[name] not in (None, "")}
 
     def request(self) -> SearchRequest:
         choice = self.profile_choice
@@ -232,8 +231,8 @@ class SearchForm(forms.Form):
 
     def reject(self, error: InvalidConfiguration) -> None:
         """Shows an error of the resolved settings next to the field that can fix it."""
-        fields = {setting: name for name, setting in SETTINGS.items()}
-        self.add_error(fields.get(error.field), configuration_error(error))
+        field = next((name for name, setting in SETTINGS.items() if setting == error.field), None)
+        self.add_error(field, configuration_error(error))
 
 
 SearchForm.base_fields.update({name: setting_field(setting) for name, setting in SETTINGS.items()})
