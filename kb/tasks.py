@@ -14,8 +14,7 @@ from kb.content.models import Document
 from kb.graph.services.writing import extract_document, graph_request_if_wanted, sweep_graph_requests
 from kb.index.bm25 import BM25Store
 from kb.index.fulltext import long_change_logs
-from kb.index.mirrors.protocol import StoreError
-from kb.index.mirrors.registry import DRIVERS
+from kb.index.mirrors.registry import DRIVERS, StoreError
 from kb.index.pgvector import measure_due
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import changes_apply, waiting

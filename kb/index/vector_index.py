@@ -36,28 +36,6 @@ MOST_WORKERS: Final = 8
 CGROUP: Final = Path("/sys/fs/cgroup")
 
 
-@dataclass(frozen=True, slots=True)
-class BuildMemory:
-    """What a build needs to stay in memory, and what it gets."""
-
-    needed: int
-    given: int
-
-    @property
-    def is_enough(self) -> bool:
-        return self.given >= self.needed
-
-    @property
-    def remedy(self) -> str:
-        return f"INDEX_BUILD_MEMORY_MB={-(-self.needed // MEGABYTE)}"
-
-
-def build_memory(vectors: int, dimension: int) -> BuildMemory:
-    """Of an index over halfvec vectors: a graph that does not fit is built many times more slowly."""
-    needed = max(LEAST_BYTES, vectors * (2 * dimension + GRAPH_BYTES) + SPARE_BYTES)
-    return BuildMemory(needed, min(needed, most_build_bytes()))
-
-
 def most_build_bytes() -> int:
     if settings.INDEX_BUILD_MEMORY_BYTES is not None:
         return max(LEAST_BYTES, settings.INDEX_BUILD_MEMORY_BYTES)
@@ -137,12 +115,7 @@ DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {name}")
 
 @dataclass(frozen=True, slots=True)
 class VectorSpace:
-    """Vectors that are compared with each other.
-
-    Attributes:
-        is_searched: they are, or are about to be.
-        has_index: searches can use one that is finished.
-    """
+    """Vectors that are compared with each other; `has_index` where searches can use one that is finished."""
 
     kb_id: int
     model_id: str
@@ -162,8 +135,15 @@ class VectorSpace:
         return f"{PREFIXES[chosen_method()]}{self.kb_id}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     @property
-    def memory(self) -> BuildMemory:
-        return build_memory(self.vectors, self.dimension)
+    def build_bytes(self) -> int:
+        """Of memory: a graph of halfvec vectors that does not fit is built many times more slowly."""
+        return max(LEAST_BYTES, self.vectors * (2 * self.dimension + GRAPH_BYTES) + SPARE_BYTES)
+
+    @property
+    def build_remedy(self) -> str:
+        """The setting that gives a build as much; blank where it gets that."""
+        is_enough = self.build_bytes <= most_build_bytes()
+        return "" if is_enough else f"INDEX_BUILD_MEMORY_MB={-(-self.build_bytes // MEGABYTE)}"
 
     @property
     def lists(self) -> int:
@@ -174,15 +154,6 @@ class VectorSpace:
 def chosen_method() -> VectorIndex.Method:
     """Of the indexes that are made from now on; those of another method make way for them."""
     return VectorIndex.Method(settings.VECTOR_INDEX_METHOD)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexChanges:
-    """Names of indexes; not done where another process was at it."""
-
-    created: tuple[str, ...] = ()
-    dropped: tuple[str, ...] = ()
-    is_done: bool = True
 
 
 def builds_under_way() -> dict[str, int]:
@@ -204,19 +175,17 @@ def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
 
 def maintain_vector_indexes(
     kb_id: int | None = None, on_progress: Callable[[int, int], None] = lambda _done, _total: None
-) -> IndexChanges:
+) -> bool:
     """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
 
-    Searches and writes go on meanwhile. Nothing is done while another process does this.
-
-    Args:
-        kb_id: the knowledge base; None: all, and what deleted ones have left behind.
-        on_progress: given how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
+    Of one knowledge base, or of all and what deleted ones have left behind. Searches and writes go on meanwhile; False, and
+    nothing is done, while another process does this. `on_progress` gets how many vectors the indexes hold so far, and how many they
+    will, twice a second while one is built.
     """
     # One process at a time, since an index being made looks like one that was left unfinished.
     with try_lock(Purpose.VECTOR_INDEX) as taken:
         if not taken:
-            return IndexChanges(is_done=False)
+            return False
         spaces = {space.index_name: space for space in vector_spaces(kb_id)}
         there = _indexes(kb_id)
         keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
@@ -228,15 +197,16 @@ def maintain_vector_indexes(
             if not space.has_index and (space.is_wanted or (name in keep and space.is_searched))
         ]
         if not (create or broken or unwanted):
-            return IndexChanges()
+            return True
         with own_session() as session:
             for name in broken:
                 _run(session, DROP.format(name=sql.Identifier(name)))
             with _watched(create, on_progress):
-                created = [space.index_name for space in create if _create(session, space)]
+                for space in create:
+                    _create(session, space)
             for name in unwanted:  # now, since one of another method has served until here
                 _run(session, DROP.format(name=sql.Identifier(name)))
-    return IndexChanges(tuple(created), (*broken, *unwanted))
+    return True
 
 
 def _is_large(space: VectorSpace, share: float = 1.0) -> bool:
@@ -249,23 +219,21 @@ def _indexes(kb_id: int | None) -> dict[str, bool]:
     return dict(fetch_all(INDEXES, [prefixes]))
 
 
-def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
-    is_ivfflat = chosen_method() is VectorIndex.Method.IVFFLAT
+def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> None:
+    method = chosen_method()
     statement = CREATE.format(
         name=sql.Identifier(space.index_name),
-        method=sql.SQL("ivfflat" if is_ivfflat else "hnsw"),
-        options=sql.SQL(f"WITH (lists = {space.lists})" if is_ivfflat else ""),
+        method=sql.SQL(method.value),
+        options=sql.SQL(f"WITH (lists = {space.lists})" if method is VectorIndex.Method.IVFFLAT else ""),
         dimension=sql.Literal(space.dimension),
         kb=sql.Literal(space.kb_id),
         model=sql.Literal(space.model_id),
         kind=sql.Literal(space.kind),
     )
-    name, memory = space.index_name, space.memory
-    if not memory.is_enough:
-        logger.warning(
-            "the vector index %s of %s vectors will be built slowly: set %s", name, space.vectors, memory.remedy
-        )
-    _set(session, build_options(memory.given))
+    name, slow = space.index_name, "the vector index %s of %s vectors will be built slowly: set %s"
+    if space.build_remedy:
+        logger.warning(slow, name, space.vectors, space.build_remedy)
+    _set(session, build_options(min(space.build_bytes, most_build_bytes())))
     try:
         try:
             _run(session, statement)
@@ -279,9 +247,8 @@ def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
             _run(session, statement)
     except DatabaseError as error:  # out of disk: the others are made all the same, and this one is tried again
         logger.warning("the vector index %s of %s vectors was not made: %s", name, space.vectors, error)
-        return False
-    logger.info("made the vector index %s of %s vectors", name, space.vectors)
-    return True
+    else:
+        logger.info("made the vector index %s of %s vectors", name, space.vectors)
 
 
 @contextmanager

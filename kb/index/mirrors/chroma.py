@@ -15,7 +15,7 @@ from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
-from kb.index.mirrors.protocol import Mirror, StoredVector, VectorCollection, pieces
+from kb.index.mirrors.registry import Mirror, StoredVector, VectorCollection, pieces
 from retrieval.errors import gettext_noop
 
 INDEX = {"hnsw": {"space": "cosine", "ef_construction": 200, "max_neighbors": 24, "ef_search": 512}}

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pymilvus import DataType, Function, FunctionType, MilvusClient, MilvusException
 
 from kb.access.models import KnowledgeBase
-from kb.index.mirrors.protocol import Found, Mirror, StoredVector, StoreError, TextCollection, VectorCollection, pieces
+from kb.index.mirrors.registry import Mirror, StoredVector, StoreError, TextCollection, VectorCollection, pieces
+from kb.index.pgvector import Found
 from retrieval.errors import gettext_noop
 from retrieval.function_words import CHINESE_PARTICLES_ALONE
 

@@ -1,15 +1,18 @@
-"""The stores that this installation has beside PostgreSQL, and searches in them.
+"""The stores that may hold copies beside PostgreSQL: what each must offer, which this installation has, and searches in them.
 
 The server names candidates, and PostgreSQL has the last word on them: so deleted and disabled chunks never come back,
 scores and ties are PostgreSQL's own, and what the server has not yet taken in is found all the same.
 """
 
+import hashlib
 import os
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numpy as np
 from django.conf import settings
@@ -18,13 +21,164 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import fetch_all
+from kb.base.models import installation_id
 from kb.index.filters import enabled_among
-from kb.index.mirrors.protocol import Found, Mirror, StoreError, StoreNotConfigured, TextCollection, VectorCollection
-from kb.index.pgvector import MAX_EXACT, PgVectorStore
-from retrieval.errors import ChannelUnavailable, DegradationCode, Message, gettext_noop, message_of
+from kb.index.pgvector import MAX_EXACT, Found, PgVectorStore
+from retrieval.errors import ChannelUnavailable, DegradationCode, Message, RetrievalError, gettext_noop, message_of
 from retrieval.execution import CircuitBreaker
 
 T = TypeVar("T")
+
+# More vectors of one kind than any chunk has, so that a chunk's id and a vector's place in it make one number.
+ORDINALS = 1 << 16
+
+NO_KEYWORDS = "this store has no ranked keyword search: has_keywords says so"
+
+
+class StoreError(RetrievalError):
+    """A store's server cannot be reached, or refuses what it is asked."""
+
+
+class StoreNotConfigured(StoreError):
+    """A store that this installation has no address or no package for."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorCollection:
+    """Vectors that are compared with each other: those of one knowledge base, model, kind and dimension."""
+
+    kb_id: int
+    model_id: str
+    kind: str
+    dimension: int
+
+    @property
+    def name(self) -> str:
+        return f"{vectors_prefix(self.kb_id, self.model_id)}{self.kind}_{self.dimension}"
+
+
+@dataclass(frozen=True, slots=True)
+class TextCollection:
+    """The texts of one knowledge base, cut into terms as suits their language."""
+
+    kb_id: int
+    language: str
+
+    @property
+    def name(self) -> str:
+        return f"{kb_prefix(self.kb_id)}t_{self.language}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVector:
+    """A vector of a chunk; `ordinal` numbers a chunk's questions."""
+
+    chunk_id: int
+    ordinal: int
+    vector: NDArray[np.float32]
+
+    @property
+    def key(self) -> int:
+        return self.chunk_id * ORDINALS + self.ordinal
+
+
+class Mirror(ABC):
+    """A server with a collection for each knowledge base, model and kind, so that no search can reach another's.
+
+    Every method raises StoreError, of the template `unreachable`, where the client raises one of its `faults`. The `url` is
+    of a server, such as http://milvus:19530, or a path, of what only one process may open; `timeout_s` is for one call, and
+    `most` says how many results one search may ask for.
+    """
+
+    store: ClassVar[str]
+    has_keywords: ClassVar[bool] = False
+    most: ClassVar[int]
+    unreachable: ClassVar[str]
+    faults: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, url: str, token: str, timeout_s: float) -> None:
+        self._url, self._timeout_s = url, timeout_s
+        with self._calling():
+            self._client = self._connect(token)
+
+    @abstractmethod
+    def ping(self) -> str:
+        """Returns what answers, and its version."""
+
+    def collections(self, kb_id: int) -> set[str]:
+        with self._calling():
+            return {name for name in self._names() if name.startswith(kb_prefix(kb_id))}
+
+    def counts(self, kb_id: int) -> dict[str, int]:
+        return {name: self._count(name) for name in self.collections(kb_id)}
+
+    @abstractmethod
+    def nearest(
+        self, collection: VectorCollection, vector: NDArray[np.float32], limit: int
+    ) -> NDArray[np.int64] | None:
+        """Returns the chunks of the nearest vectors, best first, some several times; None: no such collection."""
+
+    @abstractmethod
+    def write_vectors(
+        self, collection: VectorCollection, chunk_ids: Sequence[int], vectors: Sequence[StoredVector]
+    ) -> None:
+        """Makes the vectors those that the collection holds of the chunks."""
+
+    def write_texts(self, collection: TextCollection, chunk_ids: Sequence[int], texts: Mapping[int, str]) -> None:
+        """Makes the texts those that the collection holds of the chunks."""
+        raise NotImplementedError(NO_KEYWORDS)
+
+    def search_texts(
+        self, collection: TextCollection, text: str, limit: int, *, only: Sequence[int] | None = None
+    ) -> Found | None:
+        """Returns chunks that hold any term of the text and their scores, best first; None: no such collection."""
+        raise NotImplementedError(NO_KEYWORDS)
+
+    @abstractmethod
+    def delete_chunks(self, collection_name: str, chunk_ids: Sequence[int]) -> None:
+        """Deletes all that a collection of any sort holds of the chunks."""
+
+    def drop(self, kb_id: int) -> None:
+        for name in self.collections(kb_id):
+            with self._calling():
+                self._drop(name)
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        try:
+            yield
+        except self.faults as error:
+            # The templates name the address in two ways.
+            raise StoreError(
+                Message(self.unreachable, url=self._url, uri=self._url, error=message_of(error))
+            ) from error
+
+    @abstractmethod
+    def _connect(self, token: str) -> Any: ...
+
+    @abstractmethod
+    def _names(self) -> Iterable[str]: ...
+
+    @abstractmethod
+    def _count(self, name: str) -> int: ...
+
+    @abstractmethod
+    def _drop(self, name: str) -> None: ...
+
+
+def kb_prefix(kb_id: int) -> str:
+    """Of the names of all its collections; the installation's id keeps those of others apart that share the server."""
+    return f"zhiku_{installation_id().replace('-', '')[:16]}_{kb_id}_"
+
+
+def vectors_prefix(kb_id: int, model_id: str) -> str:
+    return f"{kb_prefix(kb_id)}v_{hashlib.sha256(model_id.encode()).hexdigest()[:12]}_"
+
+
+def pieces(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
 
 Store = KnowledgeBase.Store
 
@@ -65,13 +219,9 @@ def configured_stores() -> tuple[str, ...]:
 
 
 def mirror(store: str) -> Mirror:
-    """A store's client, opened at its first use.
+    """A store's client, opened at its first use; a StoreError where it cannot be reached, or is not set up here.
 
     One store that hangs holds up neither another one, nor for longer than STORE_SECONDS who waits for it to be opened.
-
-    Raises:
-        StoreNotConfigured: this installation has no address of it, or not its package.
-        StoreError: its server cannot be reached.
     """
     driver = DRIVERS[store]
     key = (store, getattr(settings, driver.address), getattr(settings, driver.token))
@@ -80,13 +230,8 @@ def mirror(store: str) -> Mirror:
         return held.mirrors[key]
     kind = _class(store, driver)
     if not held.opening[store].acquire(timeout=settings.STORE_SECONDS):
-        raise StoreError(
-            Message(
-                gettext_noop("{store} did not answer to another search within {seconds:g} s"),
-                store=str(Store(store).label),
-                seconds=settings.STORE_SECONDS,
-            )
-        )
+        message = gettext_noop("{store} did not answer to another search within {seconds:g} s")
+        raise StoreError(Message(message, store=str(Store(store).label), seconds=settings.STORE_SECONDS))
     try:
         if key not in held.mirrors:
             held.mirrors[key] = kind(key[1], key[2], settings.STORE_SECONDS)
@@ -117,44 +262,28 @@ def _of_this_process() -> _Held:
     return _held
 
 
-def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:
-    """Its class, made of its address, its token and its seconds a call; the first time its package is imported."""
+def _class(store: str, driver: Driver) -> type[Mirror]:
+    """Its class; the first time its package is imported."""
     if not getattr(settings, driver.address):
-        raise StoreNotConfigured(
-            Message(
-                gettext_noop(
-                    "{store} is not set up here: set {address}, or move the knowledge base back with `manage.py "
-                    "migrate_store --kb NAME --to postgres`"
-                ),
-                store=str(Store(store).label),
-                address=driver.address,
-            )
+        message = gettext_noop(
+            "{store} is not set up here: set {address}, or move the knowledge base back with `manage.py migrate_store "
+            "--kb NAME --to postgres`"
         )
+        raise StoreNotConfigured(Message(message, store=str(Store(store).label), address=driver.address))
     try:
-        kind: Callable[[str, str, float], Mirror] = import_string(driver.path)
+        return cast("type[Mirror]", import_string(driver.path))
     except ImportError as error:
+        message = gettext_noop("the package of {store} is missing ({error}): run `pip install 'zhiku[{extra}]'`")
         raise StoreNotConfigured(
-            Message(
-                gettext_noop("the package of {store} is missing ({error}): run `pip install 'zhiku[{extra}]'`"),
-                store=str(Store(store).label),
-                error=message_of(error),
-                extra=driver.extra,
-            )
+            Message(message, store=str(Store(store).label), error=message_of(error), extra=driver.extra)
         ) from error
-    return kind
 
 
 def _unavailable(reason: str) -> ChannelUnavailable:
-    return ChannelUnavailable(
-        DegradationCode.STORE_UNAVAILABLE,
-        Message(
-            gettext_noop(
-                "{reason}. PostgreSQL answered instead: start the server, or correct its address; `manage.py "
-                "doctor` looks at it"
-            ),
-            reason=reason,
-        ),
+    message = gettext_noop(
+        "{reason}. PostgreSQL answered instead: start the server, or correct its address; `manage.py doctor` looks at it"
     )
+    return ChannelUnavailable(DegradationCode.STORE_UNAVAILABLE, Message(message, reason=reason))
 
 
 # So many changed chunks are compared one by one beside what a store finds; with more, PostgreSQL answers alone.
@@ -200,11 +329,9 @@ def pending_chunks(kb_id: int, store: str, models: tuple[str, ...]) -> NDArray[n
 
 def has_taken_in(store: str, collection: TextCollection | VectorCollection) -> bool:
     """Whether a collection has been given anything that it should still hold; one that is not there then was lost."""
-    values: tuple[int | str, ...]
-    if isinstance(collection, TextCollection):
-        rows, values = TEXTS, (collection.kb_id,)
-    else:
-        rows, values = VECTORS, (collection.kb_id, collection.model_id, collection.kind, collection.dimension)
+    rows, values = TEXTS, [collection.kb_id]
+    if isinstance(collection, VectorCollection):
+        rows, values = VECTORS, list(astuple(collection))
     return bool(fetch_all(TAKEN_IN.format(rows=rows), [*values, collection.kb_id, store])[0][0])
 
 
@@ -291,9 +418,7 @@ class MirroredKeywordStore:
 
 def outdated(store: str, reason: str) -> ChannelUnavailable:
     """Says that a store's copy cannot be asked; `reason` is BEHIND or LOST."""
-    return ChannelUnavailable(
-        DegradationCode.STORE_BEHIND, Message(reason, store=str(KnowledgeBase.Store(store).label))
-    )
+    return ChannelUnavailable(DegradationCode.STORE_BEHIND, Message(reason, store=str(Store(store).label)))
 
 
 def _named(
@@ -305,12 +430,8 @@ def _named(
     only: NDArray[np.int64] | None,
 ) -> NDArray[np.int64] | None:
     """At least k chunks that the server has up to date, nearest first; None: it finds fewer; empty: no such collection."""
-    limit = max(LEAST_ASKED, k)
-    while True:
-        limit = min(limit, mirror.most)
-        nearest = mirror.nearest(collection, vector, limit)
-        if nearest is None:
-            return NOTHING[0]
+    limit = min(max(LEAST_ASKED, k), mirror.most)
+    while (nearest := mirror.nearest(collection, vector, limit)) is not None:
         current = np.setdiff1d(nearest, pending)
         if only is not None:
             current = np.intersect1d(current, only, assume_unique=True)
@@ -318,4 +439,5 @@ def _named(
             return current
         if nearest.size < limit or limit == mirror.most:
             return None
-        limit *= WIDER
+        limit = min(WIDER * limit, mirror.most)
+    return NOTHING[0]

@@ -44,20 +44,14 @@ def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) 
     """Sets the target; a worker makes its vectors, and searches use the present ones until the swap.
 
     A change to the same target that was interrupted or has failed goes on where it stood. With `swaps` searches change
-    over as soon as every chunk has its vector.
-
-    Raises:
-        Rejected: the model is in use already, or the knowledge base is on its way to another one.
+    over as soon as every chunk has its vector. A model in use, and one beside another that is on its way, is Rejected.
     """
     with REEMBED.changing(kb) as locked:
         if model_id == locked.embedding_model:
-            raise Rejected("model_in_use", _("Searches use the model “%(model)s” already.") % {"model": model_id})
+            raise Rejected("model_in_use", _("Searches use the model “%(model)s” already."), model=model_id)
         if locked.target_embedding_model not in ("", model_id):
-            raise Rejected(
-                "already_changing",
-                _("The knowledge base is on its way to “%(model)s”: swap to it or cancel that change first.")
-                % {"model": locked.target_embedding_model},
-            )
+            message = _("The knowledge base is on its way to “%(model)s”: swap to it or cancel that change first.")
+            raise Rejected("already_changing", message, model=locked.target_embedding_model)
         row, _created = Reembedding.objects.get_or_create(knowledge_base=locked, defaults={"model": model_id})
         if not locked.target_embedding_model:
             row.model, row.dimension = model_id, None
@@ -86,8 +80,7 @@ def reembedding_cancel(kb: KnowledgeBase) -> None:
 def reembedding_swap(kb: KnowledgeBase) -> bool:
     """Changes searches over to the target: at once where every chunk has its vector (True), else a worker does later.
 
-    Raises:
-        Rejected: the knowledge base is not on its way to another model.
+    Without a target it is Rejected.
     """
     kb.refresh_from_db()
     if not kb.target_embedding_model:
@@ -102,14 +95,12 @@ def reembedding_swap(kb: KnowledgeBase) -> bool:
 def reembedding_rollback(kb: KnowledgeBase) -> bool:
     """Goes back to the former model: at once where no chunk has changed since (True), else a worker embeds those first.
 
-    Raises:
-        Rejected: the former vectors were dropped, or the knowledge base is on its way to another model.
+    Rejected where the former vectors were dropped, or the knowledge base is on its way to another model.
     """
     kb.refresh_from_db()
     if not kb.previous_embedding_model:
-        raise Rejected(
-            "nothing_kept", _("There are no former vectors to return to: start a change of the model instead.")
-        )
+        message = _("There are no former vectors to return to: start a change of the model instead.")
+        raise Rejected("nothing_kept", message)
     reembedding_start(kb, kb.previous_embedding_model, swaps=True)
     return REEMBED.swap(kb, kb.target_embedding_model)
 
@@ -117,23 +108,18 @@ def reembedding_rollback(kb: KnowledgeBase) -> bool:
 def reembedding_drop(kb: KnowledgeBase) -> int:
     """Deletes the former model's vectors, so that to return to it means to embed again; how many there were.
 
-    Raises:
-        Rejected: there are none, or something may still be reading them.
+    Rejected where there are none, or something may still be reading them.
     """
     with REEMBED.changing(kb) as locked:
         previous = locked.previous_embedding_model
         if not previous:
             raise Rejected("nothing_kept", _("There are no former vectors to drop."))
         if previous == locked.target_embedding_model:
-            raise Rejected(
-                "already_changing", _("The knowledge base is returning to these vectors: cancel that first.")
-            )
-        row = Reembedding.objects.filter(knowledge_base=locked).first()
-        if row and row.swapped_at and row.swapped_at > timezone.now() - RETIRED_FOR:
-            raise Rejected(
-                "just_swapped",
-                _("Searches that began before the swap may still read the former vectors: try again in a minute."),
-            )
+            message = _("The knowledge base is returning to these vectors: cancel that first.")
+            raise Rejected("already_changing", message)
+        if Reembedding.objects.filter(knowledge_base=locked, swapped_at__gt=timezone.now() - RETIRED_FOR).exists():
+            message = _("Searches that began before the swap may still read the former vectors: try again in a minute.")
+            raise Rejected("just_swapped", message)
         vectors_dropping.send(KnowledgeBase, knowledge_base=locked)
         locked.previous_embedding_model = ""
         locked.save(update_fields=["previous_embedding_model"])
@@ -152,11 +138,8 @@ def search_with(kb: KnowledgeBase, model_id: str) -> None:
     if model_id == kb.embedding_model:
         return
     if not model_id or model_id not in (kb.target_embedding_model, kb.previous_embedding_model):
-        raise Rejected(
-            "no_such_vectors",
-            _("The knowledge base holds no vectors of the model “%(model)s”: start a change to it first.")
-            % {"model": model_id},
-        )
+        message = _("The knowledge base holds no vectors of the model “%(model)s”: start a change to it first.")
+        raise Rejected("no_such_vectors", message, model=model_id)
     kb.embedding_model, kb.dimension = model_id, None  # whatever the model answers with is what made them
 
 
@@ -172,8 +155,7 @@ class Reembed(Move):
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
         """Makes the target's vectors where they are missing, then its indexes, and swaps where that is wanted.
 
-        Raises:
-            ModelUnavailable: the model cannot be loaded or reached.
+        Raises ModelUnavailable where the model cannot be loaded or reached.
         """
         model_id = kb.target_embedding_model
         model = embedder(model_id)
@@ -259,7 +241,7 @@ def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
 
 def _indexed(kb: KnowledgeBase) -> bool:
     for _attempt in range(INDEX_ATTEMPTS):
-        if maintain_vector_indexes(kb.pk).is_done:
+        if maintain_vector_indexes(kb.pk):
             return True
         time.sleep(LOOK_SECONDS)
     return False
@@ -275,11 +257,8 @@ def drop_unused_vectors(kb: KnowledgeBase) -> None:
 
 def _update_status(kb: KnowledgeBase, status: Reembedding.Status, **fields: object) -> Reembedding | None:
     """Writes what is being done, unless the change was given up; returns how it stands now."""
-    own = Reembedding.objects.filter(
-        knowledge_base=kb,
-        model=kb.target_embedding_model,
-        knowledge_base__target_embedding_model=kb.target_embedding_model,
-    )
+    target = kb.target_embedding_model
+    own = Reembedding.objects.filter(knowledge_base=kb, model=target, knowledge_base__target_embedding_model=target)
     own.update(status=status, told_at=timezone.now(), **fields)
     return own.first()
 

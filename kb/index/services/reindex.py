@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.db import connection
-from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, QuerySet, Subquery, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import Count, Exists, F, IntegerField, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce, Length
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.db.transactions import Purpose, held_locks
@@ -39,10 +39,6 @@ from retrieval.cache import TierUnavailable
 T = TypeVar("T")
 
 
-def _payload_bytes(column: str) -> Func:
-    return Func(F(column), function="octet_length", output_field=IntegerField())
-
-
 class IndexState(StrEnum):
     """How the stored base of a keyword index stands to the chunks."""
 
@@ -58,17 +54,14 @@ def with_base(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Knowledge bases with what `bm25_indexes` says of their base, the count of `changes` since it, and `is_reset`."""
     newer = ChunkChange.objects.filter(knowledge_base=OuterRef("pk"), version__gt=OuterRef("base_version"))
     written = newer.exclude(operation=ChunkChange.Operation.RESET).order_by().values("knowledge_base")
+    changed = Subquery(written.annotate(chunks=Count("chunk_id", distinct=True)).values("chunks"))
     annotated: QuerySet[Any] = rows.annotate(
         base_version=F("bm25_index__version"),
         base_chunks=F("bm25_index__chunk_count"),
         base_tokenizer=F("bm25_index__tokenizer_id"),
         base_format=F("bm25_index__format"),
         base_built_at=F("bm25_index__built_at"),
-        changes=Coalesce(
-            Subquery(written.annotate(chunks=Count("chunk_id", distinct=True)).values("chunks")),
-            0,
-            output_field=IntegerField(),
-        ),
+        changes=Coalesce(changed, 0, output_field=IntegerField()),
         is_reset=Exists(newer.filter(operation=ChunkChange.Operation.RESET)),
     )
     return annotated
@@ -88,13 +81,12 @@ def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> I
     return IndexState.BUILDING if kb.pk in building and state is not IndexState.CURRENT else state
 
 
-def indexed_knowledge_bases(principal: Principal) -> QuerySet[Any]:
+def indexed_knowledge_bases(principal: Principal) -> Any:
     """The knowledge bases whose indexes the principal may know of, to be paged and given to `add_index_state`."""
-    rows: QuerySet[Any] = with_base(KnowledgeBase.objects.visible_to(principal).select_related("version_row")).annotate(
-        base_bytes=_payload_bytes("bm25_index__payload"),
+    return with_base(KnowledgeBase.objects.visible_to(principal).select_related("version_row")).annotate(
+        base_bytes=Length("bm25_index__payload"),
         has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))),
     )
-    return rows
 
 
 def add_index_state(rows: Sequence[Any]) -> None:
@@ -112,7 +104,7 @@ def add_index_state(rows: Sequence[Any]) -> None:
 
 
 def database_bytes(principal: Principal) -> int:
-    return BM25Index.objects.visible_to(principal).aggregate(bytes=Sum(_payload_bytes("payload")))["bytes"] or 0
+    return BM25Index.objects.visible_to(principal).aggregate(bytes=Sum(Length("payload")))["bytes"] or 0
 
 
 def reindex_postings(
@@ -121,10 +113,8 @@ def reindex_postings(
     """Tokenises chunks again: for the target tokenizer, for a newer version of the active one, or in place.
 
     On the way to a target a worker may do its share, since it gets a task for every target too. `resume` keeps what an
-    interrupted run in place has made; the other two always do. `on_progress` gets how many further chunks are done.
-
-    Raises:
-        Rejected: the tokenizer's packages are missing.
+    interrupted run in place has made; the other two always do. `on_progress` gets how many further chunks are done. Rejected
+    where the tokenizer's packages are missing.
     """
     cutter = tokenizer(kb.tokenizer_id)
     if cutter is None:
@@ -156,16 +146,10 @@ def reindex_embeddings(
 ) -> None:
     """Embeds every chunk with a model: another one beside that in use, which stays for a return; the same one in place.
 
-    Args:
-        kb: the knowledge base.
-        model_id: blank: the one in use.
-        resume: in place, keep the vectors that there are; a change to another model always goes on where it stood.
-        swap: change searches over to another model when its vectors are complete.
-        on_progress: given how many further chunks are done.
-
-    Raises:
-        ModelUnavailable: the model cannot be loaded; nothing was changed.
-        Rejected: the knowledge base is on its way to another model.
+    A blank `model_id` means the one in use. `resume` keeps the vectors that there are in place, as a change to another model
+    always does; with `swap` searches change over to that when its vectors are complete. `on_progress` gets how many further
+    chunks are done. ModelUnavailable, before anything is changed, where the model cannot be loaded; Rejected where the
+    knowledge base is on its way to another model.
     """
     model = embedder(model_id or kb.embedding_model)
     dimension = model.dimension  # loads the model, or says why not, before anything is changed
@@ -249,7 +233,7 @@ def _build_vector_indexes(kb: KnowledgeBase, on_step: OnStep) -> None:
     """Returns once the indexes that are due are there, whoever builds them; one that cannot be made is in the log."""
     while (due := spaces_without_index(kb.pk)) and not maintain_vector_indexes(
         kb.pk, lambda done, total: on_step(Step.VECTORS, done, total)
-    ).is_done:
+    ):
         under_way = builds_under_way()
         done = sum(min(under_way.get(space.index_name, 0), space.vectors) for space in due)
         on_step(Step.VECTORS, done, sum(space.vectors for space in due))

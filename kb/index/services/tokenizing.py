@@ -62,13 +62,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a change does to a knowledge base's chunks.
-
-    Attributes:
-        total: chunks that there are.
-        looked_at: chunks of which it is known whether they change.
-        affected: chunks among these whose terms, or their counts, change.
-    """
+    """What a change does to a knowledge base's chunks: of those `looked_at` it is known whether they are `affected`."""
 
     total: int
     looked_at: int
@@ -107,10 +101,7 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
 
     A chunk that holds none of the changed words is taken not to change, so that only the others are tokenised; where
     engine or simplification change, or frequencies by more than `NEGLIGIBLE_FREQUENCY`, all of them are. At most
-    `MAX_CHUNKS_READ` chunks are read and `MAX_CHUNKS_TOKENIZED` tokenised.
-
-    Raises:
-        Rejected: packages of the active tokenizer are missing.
+    `MAX_CHUNKS_READ` chunks are read and `MAX_CHUNKS_TOKENIZED` tokenised. Raises as `active_tokenizer`.
     """
     before = active_tokenizer(kb)
     after = JiebaTokenizer(options_of(settings))
@@ -294,8 +285,7 @@ class Tokenizing(Move):
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
         """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
 
-        Raises:
-            Rejected: the tokenizer's packages are missing.
+        Rejected where the tokenizer's packages are missing.
         """
         cutter = tokenizer(kb.target_tokenizer_id)
         if cutter is None:
@@ -348,8 +338,7 @@ TOKENIZING = Tokenizing()
 def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
     """Writes the postings of chunks, less those that were edited meanwhile, unless the tokenizer has ceased to be wanted.
 
-    Raises:
-        Superseded: the knowledge base moved to another model or tokenizer meanwhile.
+    Superseded where the knowledge base moved to another model or tokenizer meanwhile.
     """
     pairs = zip(batch, tokenize([searchable_text_of(chunk) for chunk in batch], [cutter]), strict=True)
     with holding_model(kb) as wanted:

@@ -73,14 +73,11 @@ ROWS_A_STATEMENT = 500
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What the indexes hold of a chunk.
+    """What the indexes hold of a chunk; each vector is of shape (dimension,).
 
     Attributes:
         postings: by tokenizer id; empty where the tokenizer's packages are missing.
-        vector: of the content, shape (dimension,).
         keywords: empty where the knowledge base has no vectors of keywords.
-        keyword_vector: shape (dimension,); None without keywords.
-        question_vectors: one for each question, each of shape (dimension,).
         questions: which it answers; None: those that it has.
         problem: why a language model did not find what was wanted of it; blank: it did.
     """
@@ -98,14 +95,11 @@ def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict
     """The postings of each text by tokenizer id, with lexemes for full-text search: tokens first, then n-grams."""
     found: list[dict[str, Postings]] = []
     for text in texts:
-        grams = tuple(NGRAM_PREFIX + gram for gram in ngrams(text)) if tokenizers else ()
-        cut = {cutter.id: cutter(text) for cutter in tokenizers}
-        found.append(
-            {
-                tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
-                for tokenizer_id, tokens in cut.items()
-            }
-        )
+        grams = [NGRAM_PREFIX + gram for gram in ngrams(text)] if tokenizers else []
+        found.append({})
+        for cutter in tokenizers:
+            tokens = cutter(text)
+            found[-1][cutter.id] = replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
     return found
 
 
@@ -273,10 +267,8 @@ def _vector_rows(
 def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
     """Those that chunks are written with: the active one and, while the knowledge base moves to another, that one too.
 
-    Empty where the packages of keyword search are missing altogether.
-
-    Raises:
-        DependencyMissing: only a package that this knowledge base's settings ask for is missing.
+    Empty where the packages of keyword search are missing altogether; DependencyMissing where only one that this knowledge
+    base's settings ask for is.
     """
     if tokenizer() is None:
         return []
@@ -304,9 +296,7 @@ def extraction_of(kb: KnowledgeBase) -> Extraction | None:
 def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepared]:
     """What the indexes of a knowledge base hold of chunks.
 
-    Raises:
-        DependencyMissing: a package that its tokenizer's settings ask for is missing.
-        ModelUnavailable: its model cannot be loaded or reached.
+    Raises DependencyMissing as `tokenizers_of`, and ModelUnavailable where its model cannot be loaded or reached.
     """
     return prepare(
         sources, tokenizers=tokenizers_of(kb), embedder=embedder(kb.embedding_model), extraction=extraction_of(kb)
@@ -315,13 +305,9 @@ def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepare
 
 @contextmanager
 def holding_model(kb: KnowledgeBase) -> Iterator[frozenset[str]]:
-    """A transaction in which the knowledge base keeps the embedding model and tokenizer it was read with.
+    """A transaction in which the knowledge base keeps the embedding model and tokenizer it was read with, else Superseded.
 
-    Yields:
-        The ids of the tokenizers whose postings it has or is being given.
-
-    Raises:
-        Superseded: it has another one by now.
+    Yields the ids of the tokenizers whose postings it has or is being given.
     """
     with transaction.atomic():
         row = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk)
@@ -349,13 +335,8 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
     Belongs inside a transaction. The chunks returned are read again, with their present `enabled`.
     """
     pairs = list(pairs)
-    rows = (
-        Chunk.objects.select_for_update(of=("self",), no_key=True)
-        .select_related("document")
-        .filter(pk__in=[chunk.pk for chunk, _ in pairs])
-        .order_by("pk")
-    )
-    current = {chunk.pk: chunk for chunk in rows}
+    rows = Chunk.objects.select_for_update(of=("self",), no_key=True).select_related("document").order_by("pk")
+    current = {chunk.pk: chunk for chunk in rows.filter(pk__in=[chunk.pk for chunk, _ in pairs])}
     return [
         (current[chunk.pk], value)
         for chunk, value in pairs
@@ -364,13 +345,8 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
 
 
 def _origin(chunk: Chunk) -> tuple[object, ...]:
-    return (
-        chunk.text,
-        chunk.document.title,
-        chunk.heading_path,
-        chunk.questions,
-        chunk.keywords if chunk.own_keywords else None,
-    )
+    keywords = chunk.keywords if chunk.own_keywords else None
+    return chunk.text, chunk.document.title, chunk.heading_path, chunk.questions, keywords
 
 
 BATCH = 256

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from kb.index.mirrors.protocol import StoreError
-from kb.index.mirrors.registry import asked, mirror
+from kb.index.mirrors.registry import StoreError, asked, mirror
 from kb.models import KnowledgeBase
 from kb.search.services.search import SearchRequest, search
 from retrieval.errors import ChannelUnavailable, DegradationCode

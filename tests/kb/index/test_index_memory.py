@@ -1,7 +1,7 @@
 import pytest
 
 from kb.index import vector_index
-from kb.index.vector_index import available_bytes, build_memory, build_options
+from kb.index.vector_index import VectorSpace, available_bytes, build_options
 
 GIGABYTE = 1024**3
 
@@ -11,23 +11,26 @@ def _ample(settings):
     settings.INDEX_BUILD_MEMORY_BYTES, settings.INDEX_BUILD_WORKERS = 100 * GIGABYTE, None
 
 
+def space(vectors):
+    return VectorSpace(1, "model", "content", vectors, 1_024)
+
+
 def test_it_grows_with_the_vectors_and_holds_pgvectors_graph_of_each():
     measured = 2_048 + 750
     for vectors in (50_000, 215_616, 1_000_000):
-        given = build_memory(vectors, 1_024).given
-        assert vectors * measured < given < 1.3 * vectors * measured
+        assert vectors * measured < space(vectors).build_bytes < 1.3 * vectors * measured
+        assert space(vectors).build_remedy == ""
 
 
 def test_it_stays_within_the_setting_and_says_what_would_be_enough(settings):
     settings.INDEX_BUILD_MEMORY_BYTES = 256 * 1024**2
 
-    memory = build_memory(215_616, 1_024)
+    remedy = space(215_616).build_remedy
 
-    assert memory.given == 256 * 1024**2
-    assert not memory.is_enough
-    wanted = int(memory.remedy.removeprefix("INDEX_BUILD_MEMORY_MB="))
+    assert vector_index.most_build_bytes() == 256 * 1024**2
+    wanted = int(remedy.removeprefix("INDEX_BUILD_MEMORY_MB="))
     settings.INDEX_BUILD_MEMORY_BYTES = wanted * 1024**2
-    assert build_memory(215_616, 1_024).is_enough
+    assert space(215_616).build_remedy == ""
 
 
 def test_beside_a_server_of_ones_own_it_takes_half_of_what_is_free(settings):

@@ -15,8 +15,17 @@ from django.utils import timezone
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, try_lock
 from kb.content.models import Chunk
-from kb.index.mirrors.protocol import Mirror, StoredVector, StoreError, TextCollection, VectorCollection, vectors_prefix
-from kb.index.mirrors.registry import DRIVERS, has_taken_in, mirror
+from kb.index.mirrors.registry import (
+    DRIVERS,
+    Mirror,
+    StoredVector,
+    StoreError,
+    TextCollection,
+    VectorCollection,
+    has_taken_in,
+    mirror,
+    vectors_prefix,
+)
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion, StoreChange, StoreState
 from kb.index.services.writing import searchable_text_of
 from kb.jobs.moves import RETIRED_FOR, AlreadyRunning
@@ -51,16 +60,10 @@ def alone(kb_id: int, store: str) -> Iterator[None]:
 
 
 def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = None) -> bool:
-    """Has a store take in what has changed of a knowledge base, which may have been deleted.
+    """Has a store take in what has changed of a knowledge base, which may have been deleted; whether nothing is left for now.
 
-    With `batches` it stops after as many as that has elements, so that a worker can take turns.
-
-    Returns:
-        Whether nothing is left to apply for now.
-
-    Raises:
-        AlreadyRunning: another process is at it.
-        StoreError: the store cannot be reached or refuses; noted, and tried again after a pause.
+    With `batches` it stops after as many as that has elements, so that a worker can take turns. AlreadyRunning where another
+    process is at it; StoreError, noted and tried again after a pause, where the store cannot be reached or refuses.
     """
     with alone(kb_id, store):
         try:

@@ -15,8 +15,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, fetch_all
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
-from kb.index.mirrors.protocol import StoreError, TextCollection, VectorCollection
-from kb.index.mirrors.registry import DRIVERS, configured_stores, mirror
+from kb.index.mirrors.registry import DRIVERS, StoreError, TextCollection, VectorCollection, configured_stores, mirror
 from kb.index.models import ChunkEmbedding, StoreChange, StoreState, VectorIndex
 from kb.index.pgvector import MAX_EXACT, PgVectorStore, measure_due
 from kb.index.services.stores.applying import alone, changes_apply, note_failure, queue_all_chunks, refill
@@ -42,11 +41,9 @@ WHERE knowledge_base_id = %s AND enabled GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 class CopyCheck:
     """What was counted and measured of a copy.
 
-    Attributes:
-        expected: vectors and texts in PostgreSQL, by the name of the collection that is to hold them.
-        found: those in the store.
-        recall: of the first results of sampled searches against exact ones, from 0 to 1; None where there is nothing to search.
-        sampled: how many searches that is.
+    Vectors and texts are counted by the name of their collection: those `expected` are in PostgreSQL, those `found` in the
+    store. The `recall`, from 0 to 1, is of the first results of so many sampled searches against exact ones; None where there
+    is nothing to search.
     """
 
     expected: dict[str, int]
@@ -72,12 +69,9 @@ class CopyCheck:
 
 
 def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
-    """Counts what another store than PostgreSQL holds, and compares some of its searches with exact ones.
+    """Counts what another store than PostgreSQL holds, else StoreError, and compares some of its searches with exact ones.
 
     Changes that are under way make counts differ: have them applied first.
-
-    Raises:
-        StoreError: the store cannot be reached.
     """
     return measured(copy_count(kb, store), kb, store)
 
@@ -85,11 +79,8 @@ def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
 def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
     """Counts a copy that has taken everything in; None where something was written every time, so that counts say nothing.
 
-    Nobody else applies changes while it counts, so that what is written meanwhile is still noted afterwards.
-
-    Raises:
-        AlreadyRunning: another process is applying changes.
-        StoreError: the store cannot be reached.
+    Nobody else applies changes while it counts, so that what is written meanwhile is still noted afterwards. Raises
+    AlreadyRunning where another process applies changes, and StoreError where the store cannot be reached.
     """
     for _attempt in range(CHECKS):
         with alone(kb.pk, store):
@@ -125,22 +116,20 @@ def _spaces(kb_id: int) -> dict[VectorCollection, int]:
 
 
 def _sample(space: VectorCollection) -> list[list[float]]:
-    rows = ChunkEmbedding.objects.filter(
-        knowledge_base=space.kb_id, model=space.model_id, kind=space.kind, enabled=True
-    )
+    rows = _vectors(space).filter(enabled=True)
     ids = list(rows.order_by("?").values_list("pk", flat=True)[:SAMPLE])
     return list(rows.filter(pk__in=ids).values_list("vector", flat=True))
+
+
+def _vectors(space: VectorCollection) -> QuerySet[ChunkEmbedding]:
+    return ChunkEmbedding.objects.filter(knowledge_base=space.kb_id, model=space.model_id, kind=space.kind)
 
 
 def _recall(store: str, space: VectorCollection, row: list[float]) -> float | None:
     """Of the nearest to a stored vector; None where it has no direction, so that nothing is near it."""
     vector = np.asarray(row, dtype=np.float32)
-    everything = np.array(
-        ChunkEmbedding.objects.filter(knowledge_base=space.kb_id, model=space.model_id, kind=space.kind)
-        .order_by("chunk_id")
-        .values_list("chunk_id", flat=True),
-        dtype=np.int64,
-    )
+    chunk_ids = _vectors(space).order_by("chunk_id").values_list("chunk_id", flat=True)
+    everything = np.array(chunk_ids, dtype=np.int64)
     exact: dict[int, float] = {}
     for start in range(0, everything.size, MAX_EXACT):  # so many at a time are compared without an index
         only = everything[start : start + MAX_EXACT]
@@ -160,10 +149,9 @@ def _recall(store: str, space: VectorCollection, row: list[float]) -> float | No
 def stores_state(kb: KnowledgeBase) -> dict[str, Any]:
     """The store that searches use and the one on its way, as stored now, so that every process shows the same.
 
-    Returns:
-        `active`, the copy that searches use (None where they use PostgreSQL); `target`, that on its way (None: none);
-        `choices`, the stores that it may be moved to, as (name, label); `index`, what was measured of PostgreSQL's own index
-        when searches changed over to it; and `is_configured`, whether this installation can reach the store in use.
+    `active` is the copy that searches use (None where they use PostgreSQL), `target` that on its way (None: none), `choices`
+    are the stores that it may be moved to as (name, label), `index` is what was measured of PostgreSQL's own index when
+    searches changed over to it, and `is_configured` says whether this installation can reach the store in use.
     """
     left = StoreChange.objects.filter(knowledge_base=kb).order_by().values_list("store")
     counts = {store: (count, oldest) for store, count, oldest in left.annotate(Count("pk"), Min("created_at"))}
@@ -185,11 +173,8 @@ def stores_state(kb: KnowledgeBase) -> dict[str, Any]:
 def migration_start(kb: KnowledgeBase, store: str) -> None:
     """Sets the target; a worker fills it, and searches use the present store until it is complete and was checked.
 
-    A move to the same target that was interrupted or has failed goes on where it stood.
-
-    Raises:
-        Rejected: the store is in use already or not set up here, or the knowledge base is on its way to another one.
-        StoreError: its server cannot be reached.
+    A move to the same target that was interrupted or has failed goes on where it stood. One that is in use already or not
+    set up here is Rejected, and so is one beside another; StoreError where the server cannot be reached.
     """
     if store not in configured_stores():
         raise Rejected("store_not_configured", _not_configured(store))
@@ -197,13 +182,10 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
         mirror(store).ping()
     with STORE_MOVE.changing(kb) as locked:
         if store == locked.store:
-            raise Rejected("store_in_use", _("Searches use %(store)s already.") % {"store": Store(store).label})
+            raise Rejected("store_in_use", _("Searches use %(store)s already."), store=Store(store).label)
         if locked.target_store not in ("", store):
-            raise Rejected(
-                "already_changing",
-                _("The knowledge base is on its way to %(store)s: wait for it, or cancel that move first.")
-                % {"store": Store(locked.target_store).label},
-            )
+            message = _("The knowledge base is on its way to %(store)s: wait for it, or cancel that move first.")
+            raise Rejected("already_changing", message, store=Store(locked.target_store).label)
         state, _is_new = StoreState.objects.get_or_create(knowledge_base=locked, store=store)
         if not locked.target_store or state.status == Status.FAILED:
             locked.target_store = store
@@ -224,11 +206,7 @@ def migration_cancel(kb: KnowledgeBase) -> None:
 
 
 def store_rebuild(kb: KnowledgeBase) -> int:
-    """Fills the store in use again, while PostgreSQL answers; how many changes that makes.
-
-    Raises:
-        Rejected: PostgreSQL is in use, which needs no copy.
-    """
+    """Fills the store in use again, while PostgreSQL answers; how many changes that makes. PostgreSQL itself is Rejected."""
     with STORE_MOVE.changing(kb) as locked:
         if locked.store == Store.POSTGRES:
             raise Rejected("nothing_to_rebuild", _("PostgreSQL holds everything itself: there is no copy to rebuild."))
@@ -246,10 +224,8 @@ class StoreMove(Move):
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
         """Fills the target, checks it, and has searches use it.
 
-        Raises:
-            StoreError: the store cannot be reached or refuses.
-            Rejected: the copy is not good enough or could not be checked for all that is written, or PostgreSQL could not
-                make its index; noted.
+        StoreError where the store cannot be reached or refuses; Rejected, and noted, where the copy is not good enough or
+        could not be checked for all that is written, or PostgreSQL could not make its index.
         """
         target = kb.target_store
         if target == Store.POSTGRES:
@@ -268,7 +244,7 @@ class StoreMove(Move):
         if check.is_complete:
             check = measured(check, kb, target)
         if not check.is_good:
-            raise _failed(kb, target, "copy_not_good", _bad(check), check.as_json())
+            raise _failed(kb, target, "copy_not_good", _bad(check), **check.as_json())
         return self.swap(kb, target, check.as_json())
 
     def swap(self, kb: KnowledgeBase, target: str, checked: dict[str, object]) -> bool:
@@ -313,17 +289,15 @@ STORE_MOVE = StoreMove()
 def _indexed(kb: KnowledgeBase) -> dict[str, object]:
     """Makes PostgreSQL's own vector indexes, without which searches of many vectors would take long, and measures them."""
     _update_status(kb, Store.POSTGRES, Status.FILLING)
-    if not maintain_vector_indexes(kb.pk).is_done:
+    if not maintain_vector_indexes(kb.pk):
         raise AlreadyRunning("already_running", "Another process is making vector indexes.")
     if lacking := spaces_without_index(kb.pk):
-        reason = Message(
-            gettext_noop(
-                "The index of {vectors} vectors could not be made, and without it each search would compare them all: see "
-                "the worker’s log for the reason (mostly memory or disk), then start the move again."
-            ),
-            vectors=max(space.vectors for space in lacking),
+        message = gettext_noop(
+            "The index of {vectors} vectors could not be made, and without it each search would compare them all: see the "
+            "worker’s log for the reason (mostly memory or disk), then start the move again."
         )
-        raise _failed(kb, Store.POSTGRES, "index_not_made", reason, {})
+        reason = Message(message, vectors=max(space.vectors for space in lacking))
+        raise _failed(kb, Store.POSTGRES, "index_not_made", reason)
     _update_status(kb, Store.POSTGRES, Status.CHECKING)
     measure_due(kb.pk)
     row = VectorIndex.objects.filter(knowledge_base=kb, model=kb.embedding_model, kind="content").first()
@@ -332,7 +306,7 @@ def _indexed(kb: KnowledgeBase) -> dict[str, object]:
     return {"expected": row.vectors, "found": row.vectors, "recall": row.recall, "sampled": row.sampled}
 
 
-def _failed(kb: KnowledgeBase, target: str, code: str, reason: str, checked: dict[str, object]) -> Rejected:
+def _failed(kb: KnowledgeBase, target: str, code: str, reason: str, **checked: object) -> Rejected:
     _update_status(kb, target, Status.FAILED, error=reason, checked=checked)
     return Rejected(code, reason)
 
@@ -362,13 +336,8 @@ def _bad(check: CopyCheck) -> str:
 
 
 def _not_configured(store: str) -> str:
-    driver = DRIVERS.get(store)
-    if driver is None:
-        return _("There is no store “%(store)s”: choose one of %(known)s.") % {
-            "store": store[:40],
-            "known": ", ".join(Store.values),
-        }
-    return _("%(store)s is not set up here: set %(variable)s, restart the web and worker processes, and try again.") % {
-        "store": Store(store).label,
-        "variable": driver.address,
-    }
+    if store not in DRIVERS:
+        known = ", ".join(Store.values)
+        return _("There is no store “%(store)s”: choose one of %(known)s.") % {"store": store[:40], "known": known}
+    message = _("%(store)s is not set up here: set %(variable)s, restart the web and worker processes, and try again.")
+    return message % {"store": Store(store).label, "variable": DRIVERS[store].address}

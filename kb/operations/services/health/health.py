@@ -28,8 +28,7 @@ from kb.base import draining
 from kb.base.db.transactions import fetch_all
 from kb.base.findings import Finding, State, broken, check, degraded, listed, ok, one_line
 from kb.content.models import Document
-from kb.index.mirrors.protocol import StoreError
-from kb.index.mirrors.registry import configured_stores, mirror
+from kb.index.mirrors.registry import StoreError, configured_stores, mirror
 from kb.index.models import StoreChange, StoreState
 from kb.index.page_cache import is_reading
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders

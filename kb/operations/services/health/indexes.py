@@ -92,9 +92,9 @@ def vector_indexes() -> Finding:
         remedies.append(
             "start a worker, which builds them within minutes: `manage.py serve`; its log says why one could not be built"
         )
-    if short := [space.memory for space in lacking if not space.memory.is_enough]:
-        most = max(short, key=lambda memory: memory.needed)
-        remedies.append(f"set {most.remedy} for a build many times quicker, where the server has that much")
+    if short := [space for space in lacking if space.build_remedy]:
+        most = max(short, key=lambda space: space.build_bytes)
+        remedies.append(f"set {most.build_remedy} for a build many times quicker, where the server has that much")
     return degraded(detail, "; ".join(remedies))
 
 

@@ -7,8 +7,7 @@ from django.utils import timezone
 
 from kb.base.errors import Rejected
 from kb.base.models import installation_id
-from kb.index.mirrors.protocol import StoreError
-from kb.index.mirrors.registry import mirror
+from kb.index.mirrors.registry import StoreError, mirror
 from kb.index.services.stores import migration
 from kb.index.services.stores.applying import RETIRED_FOR, changes_apply, waiting
 from kb.index.services.stores.migration import (
