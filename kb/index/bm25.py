@@ -258,9 +258,8 @@ class BM25Store:
             )
             for (version,) in cursor.fetchall():
                 ChunkChange.objects.filter(knowledge_base_id=kb_id).delete()
-                ChunkChange.objects.create(
-                    knowledge_base_id=kb_id, version=version, operation=ChunkChange.Operation.RESET
-                )
+                reset = ChunkChange.Operation.RESET
+                ChunkChange.objects.create(knowledge_base_id=kb_id, version=version, operation=reset)
         self._cache.drop(kb_id)
 
     def merge(self, kb_id: int, tokenizer_id: str) -> bool:
@@ -356,11 +355,9 @@ class RequestedIndex:
         self._flight = None if self._answer or self._in_transaction else store.start(key)
 
     def wait(self, deadline: float) -> LoadedIndex:
-        """The index, at the latest at `deadline` (of `time.monotonic`).
+        """The index, at the latest at `deadline` (of `time.monotonic`), else ChannelUnavailable.
 
-        Raises:
-            ChannelUnavailable: it is not there by then.
-            ScopeOutdated: the knowledge base searches with another tokenizer by now.
+        ScopeOutdated where the knowledge base searches with another tokenizer by now.
         """
         started = time.monotonic()
         try:

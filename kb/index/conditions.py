@@ -98,12 +98,9 @@ FIELDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on metadata.
+    """A condition that one of the keys of the metadata has to meet, by one of the values.
 
-    Attributes:
-        names: keys of the metadata, of which one has to meet it; a strict condition has one, a lenient one may name FIELDS.
-        value: one value, or several of which one suffices.
-        is_lenient: whether values of different types are compared.
+    A strict condition has one key. A lenient one compares values of different types, and may name FIELDS.
     """
 
     names: tuple[str, ...]
@@ -113,19 +110,13 @@ class Condition:
 
     @classmethod
     def parse(cls, field: str, value: Any, *, lenient: bool) -> Self:
-        """Reads {"key", "op", "value"}, or where it is lenient {"names", "comparison", "value"}.
-
-        Raises:
-            InvalidFilter: a part of it is unknown or its value cannot be used.
-        """
+        """Reads {"key", "op", "value"}, or where it is lenient {"names", "comparison", "value"}; raises InvalidFilter."""
         names, operator = ("names", "comparison") if lenient else ("key", "op")
         if not isinstance(value, Mapping) or not {names, operator} <= set(value) <= {names, operator, "value"}:
-            raise InvalidFilter(
-                field,
-                _("“%(field)s”: give an object with “names”, “comparison” and “value”.")
-                if lenient
-                else _("“%(field)s”: give an object with “key”, “op” and “value”."),
-            )
+            message = _("“%(field)s”: give an object with “key”, “op” and “value”.")
+            if lenient:
+                message = _("“%(field)s”: give an object with “names”, “comparison” and “value”.")
+            raise InvalidFilter(field, message)
         choices = LENIENT_OPERATORS if lenient else STRICT_OPERATORS
         op = Operator(read_choice(f"{field}.{operator}", value[operator], choices))
         place, given = f"{field}.value", value.get("value")
@@ -197,11 +188,7 @@ class Matching:
 
     @classmethod
     def parse(cls, field: str, value: Any) -> Self | None:
-        """Reads {"logic", "conditions": [{"names", "comparison", "value"}]}; None without a condition.
-
-        Raises:
-            InvalidFilter: a part of it is unknown or its value cannot be used.
-        """
+        """Reads {"logic", "conditions": [{"names", "comparison", "value"}]}; None without a condition. Raises InvalidFilter."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping) or not set(value) <= {"logic", "conditions"}:

@@ -69,12 +69,8 @@ CLAUSES: Mapping[str, str] = {
 class Filters:
     """Conditions that a chunk's document must meet, all of them; None and the empty tuple of metadata demand nothing.
 
-    Attributes:
-        tags: the document has any of them.
-        concepts: ids or names; the document has any of them, or one that is narrower.
-        created_after: at that time or later.
-        created_before: earlier than that.
-        matching: further conditions, which take values as people write them.
+    The document has any of the tags, any of the concepts (by id or name) or one that is narrower, and was created at
+    `created_after` or later, and earlier than `created_before`. `matching` takes values as people write them.
     """
 
     document_ids: tuple[int, ...] | None = None
@@ -88,21 +84,13 @@ class Filters:
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Self:
-        """Reads the filters of a request: fields by name, `metadata` a list of {"key", "op", "value"}.
-
-        Raises:
-            InvalidFilter: a field is unknown or its value cannot be used.
-        """
+        """Reads the filters of a request: fields by name, `metadata` a list of {"key", "op", "value"}; raises InvalidFilter."""
         if not isinstance(mapping, Mapping):
             raise InvalidFilter("filters", _("Give an object of filters by name."))
         for name in mapping:
             if name not in _PARSERS:
-                raise InvalidFilter(
-                    str(name),
-                    _("There is no filter “%(name)s”: choose from %(names)s."),
-                    name=name,
-                    names=", ".join(_PARSERS),
-                )
+                message = _("There is no filter “%(name)s”: choose from %(names)s.")
+                raise InvalidFilter(str(name), message, name=name, names=", ".join(_PARSERS))
         return cls(**{name: _PARSERS[name](name, value) for name, value in mapping.items() if value is not None})
 
     @property
@@ -173,29 +161,20 @@ _PART = re.compile(r'(?>"(?:[^"\\]|\\.)*+"|[^,，;；\n])++')
 
 
 def read_conditions(text: str) -> list[dict[str, Any]]:
-    """Conditions with commas, semicolons or line breaks between them, as `Filters.parse` takes them.
-
-    Raises:
-        InvalidFilter: one of them has no sign that compares.
-    """
+    """Conditions with commas, semicolons or line breaks between them, as `Filters.parse` takes them; raises InvalidFilter."""
     return [read_condition(part) for part in _PART.findall(text) if part.strip()]
 
 
 def read_condition(text: str) -> dict[str, Any]:
     """A key, a sign of SIGNS and a value: a number, true, false, null, or a text; `"2024"` is the text.
 
-    Raises:
-        InvalidFilter: there is no sign, or nothing before it.
+    Without a sign, or with nothing before it, InvalidFilter.
     """
     sign = _SIGN.search(text)
     key = text[: sign.start()].strip() if sign else ""
     if sign is None or not key:
-        raise InvalidFilter(
-            "metadata",
-            _("“%(text)s” is no condition: write a key, one of %(signs)s, and a value, such as year >= 2023."),
-            text=text.strip()[:100],
-            signs=" ".join(_WRITTEN.values()),
-        )
+        message = _("“%(text)s” is no condition: write a key, one of %(signs)s, and a value, such as year >= 2023.")
+        raise InvalidFilter("metadata", message, text=text.strip()[:100], signs=" ".join(_WRITTEN.values()))
     return {"key": key, "op": SIGNS[sign[0]].value, "value": _value(text[sign.end() :].strip())}
 
 
@@ -223,10 +202,7 @@ def enabled_among(kb_id: int, chunk_ids: NDArray[np.int64]) -> NDArray[np.bool_]
     """Which of the chunks are enabled ones of the knowledge base, shape (n_chunks,)."""
     if not chunk_ids.size:
         return np.empty(0, dtype=bool)
+    enabled = "SELECT id FROM kb_chunk WHERE knowledge_base_id = %s AND enabled AND id = ANY(%s::bigint[])"
     with binary_cursor() as cursor:
-        rows = cursor.execute(
-            "SELECT id FROM kb_chunk WHERE knowledge_base_id = %s AND enabled AND id = ANY(%s::bigint[])",
-            [kb_id, chunk_ids.tolist()],
-            binary=True,
-        ).fetchall()
+        rows = cursor.execute(enabled, [kb_id, chunk_ids.tolist()], binary=True).fetchall()
     return np.isin(chunk_ids, np.array(rows, dtype=np.int64))

@@ -51,13 +51,9 @@ Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class _Holders:
-    """Chunks that hold any of some lexemes.
+    """Chunks that hold any of some lexemes: their ids, ascending, shape (n_chunks,), and how many hold each, (n_lexemes,).
 
-    Attributes:
-        chunk_ids: ascending, shape (n_chunks,).
-        chunks: for each time that a chunk holds a lexeme, the chunk's place in `chunk_ids`.
-        lexemes: and the lexeme's place.
-        counts: how many chunks hold each lexeme, shape (n_lexemes,).
+    `chunks` and `lexemes` are, for each time that a chunk holds a lexeme, the places of the two.
     """
 
     chunk_ids: NDArray[np.int64]
@@ -204,8 +200,7 @@ MOVED = "the knowledge base has moved to another tokenizer: try again"
 def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
     """The index of everything, and the version that it holds; 0 for a knowledge base that was deleted.
 
-    Raises:
-        ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
+    ScopeOutdated where the knowledge base has another tokenizer by now, so that these postings are no longer complete.
     """
     with streaming_cursor(1_000) as cursor:
         cursor.execute(POSTINGS, {"kb": kb_id, "tokenizer": tokenizer_id}, binary=True)
@@ -223,12 +218,8 @@ def changes_since(
 ) -> tuple[int, NDArray[np.int64], tuple[tuple[int, bytes, bytes, int], ...]] | None:
     """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
 
-    Returns:
-        The knowledge base's version when this was read; the chunks that have changed, shape (n_changed,), ascending; and
-        the postings of those that are there and enabled.
-
-    Raises:
-        ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
+    Returns the knowledge base's version when this was read; the chunks that have changed, shape (n_changed,), ascending; and
+    the postings of those that are there and enabled. Raises as `build_index`.
     """
     values = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
     with binary_cursor() as cursor:

@@ -61,8 +61,7 @@ class Terms:
 def read_terms(text: str, generator: OpenAIGenerator, *, keywords: bool, questions: bool) -> Terms:
     """The keywords and questions of a text, those of the two that are asked for, by one call of the language model.
 
-    Raises:
-        GenerationFailed: as the generator; `llm_unusable` when the answer does not follow the schema.
+    GenerationFailed as of the generator; `llm_unusable` when the answer does not follow the schema.
     """
     wanted = [name for name, asked in (("keywords", keywords), ("questions", questions)) if asked]
     schema = {
@@ -105,16 +104,11 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
 
 
 def _unusable(fault: str) -> GenerationFailed:
-    return GenerationFailed(
-        DegradationCode.LLM_UNUSABLE,
-        Message(
-            gettext_noop(
-                "the language model's answer on a passage {fault}: set LLM_MODEL to a model that follows "
-                "instructions, or let the knowledge base take its keywords by TF-IDF"
-            ),
-            fault=fault,
-        ),
+    message = gettext_noop(
+        "the language model's answer on a passage {fault}: set LLM_MODEL to a model that follows instructions, or let the "
+        "knowledge base take its keywords by TF-IDF"
     )
+    return GenerationFailed(DegradationCode.LLM_UNUSABLE, Message(message, fault=fault))
 
 
 def loaded_generator() -> OpenAIGenerator | None:
@@ -141,10 +135,7 @@ NOT_CONFIGURED = Message(
 class Extraction:
     """What a knowledge base has looked for in its chunks.
 
-    Attributes:
-        method: of extraction; also the fallback where the language model fails.
-        by_model: whether the language model gives the keywords.
-        reader: the language model; None: none is set up.
+    The keywords are extracted by the `method`, or read `by_model`, with the method as a fallback; the `reader` is that model.
     """
 
     language: str
@@ -157,14 +148,9 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the indexes are made of.
+    """What the indexes are made of: a chunk in its context, as `retrieval.rerankers.chain` makes it, and its text alone.
 
-    Attributes:
-        searchable: a chunk in its context, as `retrieval.rerankers.chain` makes it.
-        text: the chunk alone, whose keywords are not those of its document.
-        questions: which it answers.
-        keywords: those that it is to have; None: they are looked for.
-        own_questions: whether its questions are a curator's, so that none are looked for where there are none either.
+    Keywords that are None are looked for, and so are questions where there are none, unless they are a curator's own.
     """
 
     searchable: str

@@ -29,7 +29,7 @@ class Reembedding(models.Model):
         dimension: of the new vectors; None until a worker has loaded the model.
         swaps: whether searches change over as soon as every chunk has its vector, and not only on request.
         counted_from: how many chunks had their vector at `counted_at`, when this run of the work began.
-        told_at: when its process last reported progress; one that has been silent for long is dead.
+        told_at: when its process last reported progress.
     """
 
     is_derived = True
@@ -101,10 +101,8 @@ class StoreState(models.Model):
     Attributes:
         total: how many changes there were to apply when the copy was begun.
         checked: what was measured before searches changed over: counts and recall.
-        error: why the last try to apply changes, or to finish the copy, has failed; blank: it has not.
-        failures: in a row.
+        error: of the last try to apply changes, or to finish the copy; so many `failures` in a row.
         applied_version: of the knowledge base, when nothing was left to apply.
-        told_at: when its process last reported progress; one that has been silent for long is dead.
         left: changes that are not applied, where `stores_state` has read the row; `oldest`: when the first was made.
     """
 

@@ -153,11 +153,10 @@ def _read_index(name: str, blocks: int, session: BaseDatabaseWrapper) -> None:
         if has_prewarm:
             last = min(first + PIECE_BLOCKS, blocks) - 1
             fetch_all("SELECT pg_prewarm(%s::regclass, 'read', 'main', %s, %s)", [name, first, last], session)
-            continue
-        segment, within = divmod(first * BLOCK_BYTES, SEGMENT_BYTES)
-        file = f"{path}.{segment}" if segment else path
-        values = [file, within, PIECE_BLOCKS * BLOCK_BYTES]
-        fetch_all("SELECT length(pg_read_binary_file(%s, %s, %s, true))", values, session)
+        else:
+            segment, within = divmod(first * BLOCK_BYTES, SEGMENT_BYTES)
+            values = [f"{path}.{segment}" if segment else path, within, PIECE_BLOCKS * BLOCK_BYTES]
+            fetch_all("SELECT length(pg_read_binary_file(%s, %s, %s, true))", values, session)
 
 
 def note_key() -> str:

@@ -180,10 +180,7 @@ GROUP BY own.distance
 
 @dataclass(frozen=True, slots=True)
 class ExactPlace:
-    """A chunk among the `total` that can be found by vectors of one kind.
-
-    Its rank, from 1, and its cosine are None where it has no such vector, or one of length 0.
-    """
+    """A chunk among the `total` that vectors of one kind find; it has no rank, from 1, and no cosine without one of length > 0."""
 
     rank: int | None
     similarity: float | None
@@ -273,40 +270,35 @@ def measure(space: VectorSpace) -> VectorIndex | None:
     exact, exact_ms = _timed_search(space, sample, index=None)
     if not exact or not all(distances.size for distances in exact):  # some are deleted under way
         return None
-    sample = sample[: len(exact)]
     method = chosen_method()
     for effort in _efforts_to_try(space):
-        found, index_ms = _timed_search(space, sample, VectorIndex(method=method, effort=effort))
+        found, index_ms = _timed_search(space, sample[: len(exact)], VectorIndex(method=method, effort=effort))
         recall = recall_of(found, exact)
-        if recall >= settings.VECTOR_RECALL_TARGET:
+        if is_enough := recall >= settings.VECTOR_RECALL_TARGET:
             break
-    is_enough = recall >= settings.VECTOR_RECALL_TARGET
+    measured = {
+        "method": method,
+        "effort": effort,
+        "is_used": is_enough or exact_ms > EXACT_AT_MOST_MS,
+        "vectors": space.vectors,
+        "recall": recall,
+        "sampled": len(exact),
+        "exact_ms": exact_ms,
+        "index_ms": index_ms,
+    }
     row, _created = VectorIndex.objects.update_or_create(
-        knowledge_base_id=space.kb_id,
-        model=space.model_id,
-        kind=space.kind,
-        defaults={
-            "method": method,
-            "effort": effort,
-            "is_used": is_enough or exact_ms > EXACT_AT_MOST_MS,
-            "vectors": space.vectors,
-            "recall": recall,
-            "sampled": len(exact),
-            "exact_ms": exact_ms,
-            "index_ms": index_ms,
-        },
+        knowledge_base_id=space.kb_id, model=space.model_id, kind=space.kind, defaults=measured
     )
     efforts.cache_clear()
-    log = logger.info if is_enough else logger.warning
-    log("the vector index %s finds %.3f of the nearest %s", space.index_name, recall, DEPTH)
+    level = logging.INFO if is_enough else logging.WARNING
+    logger.log(level, "the vector index %s finds %.3f of the nearest %s", space.index_name, recall, DEPTH)
     return row
 
 
 def recall_of(found: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
     """The mean share of the nearest that were found; what is no farther than the last of the exact answer counts."""
-    shares = [
-        np.count_nonzero(mine <= theirs[-1] + 1e-6) / theirs.size for mine, theirs in zip(found, exact, strict=True)
-    ]
+    pairs = zip(found, exact, strict=True)
+    shares = [np.count_nonzero(mine <= theirs[-1] + 1e-6) / theirs.size for mine, theirs in pairs]
     return min(float(np.mean(shares)), 1.0)
 
 
@@ -331,10 +323,8 @@ def _timed_search(
 ) -> tuple[list[np.ndarray], float]:
     """Searches by the index at its effort, or, without one, compares all.
 
-    Where the planner would rather compare all, it is kept from it: once the table has grown it will not.
-
-    Returns:
-        The distances of the nearest of each vector, ascending, at most DEPTH; and the median time of a search in ms.
+    Where the planner would rather compare all, it is kept from it: once the table has grown it will not. Returns the
+    distances of the nearest of each vector, ascending, at most DEPTH, and the median time of a search in ms.
     """
     values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": DEPTH}
     distances, milliseconds = [], []

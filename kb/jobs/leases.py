@@ -29,10 +29,10 @@ from kb.base import draining
 M = TypeVar("M", bound=Model)
 logger = logging.getLogger(__name__)
 
+# In the time of a lease, so that one that fails does not cost it.
 RENEWALS: Final = 3
-"""In the time of a lease, so that one that fails does not cost it."""
+# How long a waiting row's task may take to arrive before it counts as lost.
 TASK_AWAITED: Final = timedelta(minutes=2)
-"""How long a waiting row's task may take to arrive before it counts as lost."""
 SWEEP_LIMIT: Final = 500
 
 
@@ -50,11 +50,7 @@ def must_return() -> bool:
 
 
 def return_if_ending() -> None:
-    """Belongs where a job can be given up without loss.
-
-    Raises:
-        WorkerEnds: the worker has no time left.
-    """
+    """Raises WorkerEnds where the worker has no time left; belongs where a job can be given up without loss."""
     if must_return():
         raise WorkerEnds("the worker ends")
 
@@ -106,14 +102,9 @@ class Queue(Generic[M]):
         return cast("QuerySet[M]", rows.alias(_end=end).filter(_end__lt=now))
 
     def claim(self, row_filter: Q, **fields: Any) -> "Job[M] | None":
-        """Takes the row of a filter.
+        """Takes the one row of a filter, and writes the fields with that.
 
-        Args:
-            row_filter: names one row.
-            fields: written with the claim.
-
-        Returns:
-            None if another worker has it, or there is nothing to do for it: a task may be delivered more than once.
+        None if another worker has it, or there is nothing to do for it: a task may be delivered more than once.
         """
         lease = uuid.uuid4()
         if not self.model._default_manager.filter(self.claimable(), row_filter).update(**self.taken(lease), **fields):
@@ -140,8 +131,7 @@ class Queue(Generic[M]):
     def sweep(self, *, limit: int = SWEEP_LIMIT) -> list[int]:
         """Puts rows whose task or worker was lost back among those that wait, until the next sweep.
 
-        Returns:
-            Their ids, for each of which a task has to be sent; one whose task was not lost finds the row taken.
+        Returns their ids, for each of which a task has to be sent; one whose task was not lost finds the row taken.
         """
         now = timezone.now()
         with transaction.atomic():
@@ -187,11 +177,7 @@ class Job(Generic[M]):
         return self.queue.model._default_manager.filter(pk=self.row.pk, **{self.queue.lease: self.lease})
 
     def update(self, **fields: Any) -> None:
-        """Writes fields of the row.
-
-        Raises:
-            LeaseLost: the row is no longer this worker's.
-        """
+        """Writes fields of the row; LeaseLost where it is no longer this worker's."""
         if not self.own.update(**{**self.queue.stamped(), **fields}):
             raise LeaseLost
 
@@ -200,18 +186,16 @@ class Job(Generic[M]):
         self.update(**{**self.queue.renewed(), **fields})
 
     def leave(self, status: str, *, until: datetime | None = None, **fields: Any) -> None:
-        """Ends the hold and gives the row a status; raises as `update`.
-
-        Args:
-            status: of the row from now on.
-            until: for a row that waits: when it is enqueued again.
-            fields: written with it.
-        """
+        """Ends the hold and gives the row a status; one that waits is enqueued again at `until`. Raises as `update`."""
         self.update(**{**self.queue.freed(status, until=until), **fields})
 
     def wait(self, **fields: Any) -> None:
         """Leaves the rest to another task; raises as `update`."""
         self.leave(self.queue.waiting, until=timezone.now() + TASK_AWAITED, **fields)
+
+
+PING_SECONDS = 1
+BROKER_DOWN = (OperationalError, RedisError, OSError)
 
 
 def workers() -> list[str]:
@@ -222,12 +206,6 @@ def workers() -> list[str]:
     except BROKER_DOWN:
         return []
     return sorted(name for reply in replies for name in reply)
-
-
-PING_SECONDS = 1
-
-
-BROKER_DOWN = (OperationalError, RedisError, OSError)
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected, Superseded
 
 LOOK_SECONDS = 0.5
+# So long after a swap a search may be under way that reads what was in use before.
 RETIRED_FOR = timedelta(minutes=1)
-"""So long after a swap a search may be under way that reads what was in use before."""
+# After so long without progress the task or the worker of a move counts as lost.
 STOOD_STILL = timedelta(minutes=5)
-"""After so long without progress the task or the worker of a move counts as lost."""
 
 
 class AlreadyRunning(Rejected):
@@ -35,11 +35,9 @@ class Move(ABC):
     to cancel one clears it, and to swap makes it the one in use; each in a transaction that locks the knowledge base.
 
     Attributes:
-        target: a field of KnowledgeBase.
         fields: of KnowledgeBase that a change may set, with `target`.
         stamp: the field of the time of the last progress, in the rows of `unfinished`.
-        purpose: of the lock that keeps a second process from the same change.
-        busy: the error of a process that comes second.
+        purpose: of the lock that keeps a second process from the same change, and gets the error `busy`.
         batches_followed: how many batches a command builds before it looks at what others have done.
         failures: the exceptions that stop a worker, and are noted by `note_failure`.
     """
@@ -53,19 +51,10 @@ class Move(ABC):
     failures: ClassVar[tuple[type[Exception], ...]] = ()
 
     def advance(self, kb: KnowledgeBase, *, batches: int | None = None) -> bool:
-        """Builds what the target lacks, checks it, and swaps it in.
+        """Builds what the target lacks, checks it, and swaps it in; whether there is nothing left to do.
 
-        Args:
-            kb: the knowledge base, as it is stored.
-            batches: stop after so many, so that a worker can take turns.
-
-        Returns:
-            Whether there is nothing left to do.
-
-        Raises:
-            AlreadyRunning: another process is at it.
-            Superseded: the knowledge base moved to another model or tokenizer meanwhile.
-            Exception: one of `failures`.
+        It stops after so many batches, so that a worker can take turns. Beside one of `failures` it raises AlreadyRunning
+        where another process is at it, and Superseded where the knowledge base moved to another model or tokenizer meanwhile.
         """
         if not getattr(kb, self.target):
             return True
@@ -75,13 +64,8 @@ class Move(ABC):
     def follow(self, kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Returns when the target is in use, or ready to be; brought there by this process or by a worker.
 
-        Args:
-            kb: the knowledge base; read again while this goes on.
-            on_progress: given how many further units of work are done.
-
-        Raises:
-            Rejected: the change has failed, or was cancelled meanwhile.
-            Exception: one of `failures`.
+        Meanwhile `kb` is read again, and `on_progress` gets how many further units of work are done. Beside one of
+        `failures` it raises Rejected where the change has failed, or was cancelled.
         """
         target, reported = getattr(kb, self.target), 0
         is_over = not target
@@ -106,11 +90,7 @@ class Move(ABC):
 
     @abstractmethod
     def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
-        """Whether nobody is on the way to a target any more.
-
-        Raises:
-            Rejected: the change has failed, or was cancelled.
-        """
+        """Whether nobody is on the way to a target any more; Rejected where the change has failed, or was cancelled."""
 
     @abstractmethod
     def unfinished(self) -> "QuerySet[Any]":

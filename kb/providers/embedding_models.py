@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Final
@@ -31,6 +30,8 @@ from retrieval.rerankers.cross_encoder import CrossEncoderReranker, HttpReranker
 from retrieval.rewrite import LlmRewriter
 from retrieval.tokenize import Engine, JiebaTokenizer, TokenizerOptions
 
+logger = logging.getLogger(__name__)
+
 # How long a first search without a latency budget of its own waits for a model that is not loaded yet.
 LOAD_SECONDS = 120.0
 
@@ -51,7 +52,11 @@ def rerankers(config: RetrievalConfig, overlap: Reranker) -> Sequence[Reranker]:
     """The links of the chain that are configured, in the order of the profile."""
     links = {
         "cross_encoder": get_cross_encoder(settings.RERANKER_MODEL) if settings.RERANKER_MODEL else None,
-        "http": _http_reranker() if settings.RERANK_BASE_URL else None,
+        "http": _rerank_server(
+            settings.RERANK_BASE_URL, settings.RERANK_API_KEY, settings.RERANK_MODEL, form=settings.RERANK_FORM
+        )
+        if settings.RERANK_BASE_URL
+        else None,
         "cosine": CosineReranker(),
         "overlap": overlap,
     }
@@ -72,11 +77,7 @@ def rewriter() -> LlmRewriter | None:
 
 
 def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> tuple[str, ...]:
-    """Loads the local models that are not loaded yet; one that cannot be loaded says so when it is searched.
-
-    Returns:
-        The ids of those that could not be loaded.
-    """
+    """Loads the local models that are not loaded yet, and returns the ids of those that cannot be: a search says so."""
     failed = []
     if (model := generator()) is not None:
         model.load()
@@ -99,12 +100,6 @@ def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> tuple[s
 _generator = lru_cache(maxsize=4)(OpenAIGenerator)
 _rewriter = lru_cache(maxsize=4)(LlmRewriter)
 _rerank_server = lru_cache(maxsize=4)(HttpReranker)
-
-
-def _http_reranker() -> HttpReranker:
-    return _rerank_server(
-        settings.RERANK_BASE_URL, settings.RERANK_API_KEY, settings.RERANK_MODEL, form=settings.RERANK_FORM
-    )
 
 
 # By a knowledge base's language, where the operator has named no other.
@@ -139,31 +134,24 @@ def require_embedding_model(model_id: str) -> str:
 
     EMBEDDING_MODEL and hashing always may be. Beyond them EMBEDDING_MODELS_ALLOWED says which; where it is empty, those
     that are installed under an id and those of EMBEDDING_BASE_URL. A path is taken from these settings only, and nothing
-    is downloaded.
-
-    Raises:
-        Rejected: it may not be chosen, or cannot run here; the message says who can do what.
+    is downloaded. One that may not be chosen, or cannot run here, is Rejected; the message says who can do what.
     """
-    if model_id.strip() == settings.EMBEDDING_MODEL:
-        name = model_id.strip()
-    elif _is_path(model_id) and model_id.strip() not in settings.EMBEDDING_MODELS_ALLOWED:
-        raise Rejected(
-            "unknown_model",
-            _("Name an embedding model by its id: paths stand in EMBEDDING_MODEL and EMBEDDING_MODELS_ALLOWED only."),
-        )
-    else:
+    name = model_id.strip()
+    if name != settings.EMBEDDING_MODEL:
+        if _is_path(name) and name not in settings.EMBEDDING_MODELS_ALLOWED:
+            message = _(
+                "Name an embedding model by its id: paths stand in EMBEDDING_MODEL and EMBEDDING_MODELS_ALLOWED only."
+            )
+            raise Rejected("unknown_model", message)
         name = _normalized(model_id)
     if not _is_allowed(name):
-        raise Rejected(
-            "unknown_model",
-            _(
-                "“%(model)s” is not among the models that may be used here: choose a suggested one, or let whoever runs the "
-                "server add it to EMBEDDING_MODELS_ALLOWED."
-            )
-            % {"model": name},
+        message = _(
+            "“%(model)s” is not among the models that may be used here: choose a suggested one, or let whoever runs the "
+            "server add it to EMBEDDING_MODELS_ALLOWED."
         )
+        raise Rejected("unknown_model", message, model=name)
     if problem := _problem(name):
-        raise Rejected("unknown_model", problem % {"model": name})
+        raise Rejected("unknown_model", problem, model=name)
     return name
 
 
@@ -195,8 +183,8 @@ def _problem(name: str) -> str:
     return ""
 
 
-def _is_path(model_id: str) -> bool:
-    return model_id.strip().startswith(("/", ".", "~")) or ".." in model_id
+def _is_path(name: str) -> bool:
+    return name.startswith(("/", ".", "~")) or ".." in name
 
 
 def _normalized(model_id: str) -> str:
@@ -206,31 +194,16 @@ def _normalized(model_id: str) -> str:
         raise Rejected("unknown_model", str(error)) from error
 
 
-class Stage(StrEnum):
-    """`COLD`: this process loads models only when a search wants them, as commands do."""
-
-    COLD = "cold"
-    LOADING = "loading"
-    DONE = "done"
-
-
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """Where the loading stands.
+    """Where the loading stands; without those models that have `failed`, by their ids, searches go on, and say so."""
 
-    Attributes:
-        failed: ids of models that could not be loaded; searches do without them, and say so.
-    """
-
-    stage: Stage = Stage.COLD
+    is_loading: bool = False
     failed: tuple[str, ...] = ()
 
 
 # Of this process, as the models are; who loads them sets it.
 warmth = Warmth()
-
-
-logger = logging.getLogger(__name__)
 
 TOKENIZERS_HELD = 8
 
@@ -242,11 +215,7 @@ def tokenizer_options(tokenizer_id: str) -> TokenizerOptions:
 
 
 def options_of(row: TokenizerSettings) -> TokenizerOptions:
-    """Settings as people write them, read.
-
-    Raises:
-        DictionaryError: a line cannot be used.
-    """
+    """Settings as people write them, read; DictionaryError where a line cannot be used."""
     return TokenizerOptions(
         engine=Engine(row.engine),
         dictionary=parse_dictionary(row.dictionary),
@@ -268,11 +237,7 @@ def _load_tokenizer(tokenizer_id: str) -> JiebaTokenizer | DependencyMissing:
 
 
 def load_tokenizer(tokenizer_id: str) -> JiebaTokenizer:
-    """As `tokenizer`.
-
-    Raises:
-        DependencyMissing: a package that it needs is not installed.
-    """
+    """As `tokenizer`, but DependencyMissing where a package that it needs is not installed."""
     loaded = _load_tokenizer(tokenizer_id)
     if isinstance(loaded, DependencyMissing):
         raise loaded
@@ -282,11 +247,7 @@ def load_tokenizer(tokenizer_id: str) -> JiebaTokenizer:
 def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
     """The tokenizer with the options of an id, under the rules of this version: its own id may be a newer one.
 
-    Args:
-        tokenizer_id: of a knowledge base; blank: that of new ones, with the default options.
-
-    Returns:
-        None, and one warning, where packages that it needs are missing.
+    A blank id means that of new knowledge bases, with the default options. None, and one warning, without its packages.
     """
     loaded = _load_tokenizer(tokenizer_id)
     return None if isinstance(loaded, DependencyMissing) else loaded

@@ -206,7 +206,7 @@ def warm_up() -> None:
 
     Then, beside the first requests, the keyword indexes in use, and what of the database is read from a cold disk.
     """
-    embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.LOADING)
+    embedding_models.warmth = embedding_models.Warmth(is_loading=True)
     failed: tuple[str, ...] = ()
     try:
         for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
@@ -218,7 +218,7 @@ def warm_up() -> None:
             embedding_models.rerankers(environment_config(), OverlapReranker({})),
         )
     finally:
-        embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.DONE, failed)
+        embedding_models.warmth = embedding_models.Warmth(failed=failed)
         connections.close_all()
     try:
         kb_ids = knowledge_bases_by_use()

@@ -100,14 +100,12 @@ class InvalidateView(AdminPage):
 
 
 def index_state_text(state: IndexState, changes: int) -> str:
-    if state is IndexState.CHANGED:
-        return ngettext(
-            "current: %(count)d change over the base", "current: %(count)d changes over the base", changes
-        ) % {"count": changes}
+    changed = ngettext("current: %(count)d change over the base", "current: %(count)d changes over the base", changes)
     return {
         IndexState.EMPTY: _("no chunks"),
         IndexState.BUILDING: _("being built now"),
         IndexState.CURRENT: _("current"),
+        IndexState.CHANGED: changed % {"count": changes},
         IndexState.MISSING: _("none yet: built at the next search"),
         IndexState.OUTDATED: _("rebuilt at the next search"),
     }[state]

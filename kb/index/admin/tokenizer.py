@@ -56,16 +56,8 @@ class LinesField(forms.CharField):
     default_validators = [MaxLengthValidator(MAX_TEXT_CHARACTERS)]
 
     def __init__(self, *, label: Any, parse: Callable[[str], object]) -> None:
-        widget = UnfoldAdminTextareaWidget(
-            {
-                "rows": 9,
-                "class": "kb-mono kb-lines",
-                "spellcheck": "false",
-                "autocapitalize": "off",
-                "autocomplete": "off",
-                "wrap": "off",
-            }
-        )
+        plain = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off", "wrap": "off"}
+        widget = UnfoldAdminTextareaWidget({"rows": 9, "class": "kb-mono kb-lines", **plain})
         widget.template_name = "django/forms/widgets/textarea.html"  # keeps a first empty line
         super().__init__(label=label, required=False, strip=False, widget=widget)
         self._parse = parse
@@ -223,12 +215,8 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         if action == "save" and self.kb.chunk_count and not is_known:
             return self.render_to_response(self.get_context_data(form=form, asks=True))
         is_started = tokenizer_change(self.kb, settings)  # the page itself says how far the tokenising is
-        messages.success(
-            self.request,
-            _("The settings were saved.")
-            if is_started
-            else _("These settings are in use already: nothing was changed."),
-        )
+        saved, unchanged = _("The settings were saved."), _("These settings are in use already: nothing was changed.")
+        messages.success(self.request, saved if is_started else unchanged)
         return HttpResponseRedirect(tokenizer_url(self.kb))
 
     def _previewed(self, form: TokenizerForm) -> dict[str, Any]:
@@ -239,14 +227,8 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         if form.settings.tokenizer_id == self.active.id == self.kb.tokenizer_id:
             return {"preview": {"before": [shown_token(each) for each in before]}}
         after = JiebaTokenizer(options_of(form.settings)).explain(form.cleaned_data["text"])
-        marked_before, marked_after = compare_tokens(before, after)
-        return {
-            "preview": {
-                "before": [shown_token(*each) for each in marked_before],
-                "after": [shown_token(*each) for each in marked_after],
-                "run": dry_run(self.kb, form.settings),
-            }
-        }
+        sides = [[shown_token(*each) for each in tokens] for tokens in compare_tokens(before, after)]
+        return {"preview": {"before": sides[0], "after": sides[1], "run": dry_run(self.kb, form.settings)}}
 
 
 def shown_token(token: Token, is_changed: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - of `compare_tokens`

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index.page_cache import knowledge_bases_by_use, note_key, read_in
-from kb.index.vector_index import maintain_vector_indexes
+from kb.index.vector_index import maintain_vector_indexes, vector_spaces
 from kb.models import ChunkEmbedding, KnowledgeBase, SearchLog
 from kb.search import wiring as conf
 from tests.factories import make_document, make_kb
@@ -39,6 +39,15 @@ def filled(rows=ROWS):
     kb = make_kb()
     add_vectors(kb, add_chunks(kb, rows), clustered(rows, dimension=DIMENSION))
     return kb
+
+
+def indexed():
+    """The name of the finished index of a knowledge base."""
+    kb = filled()
+    maintain_vector_indexes(kb.pk)
+    [space] = vector_spaces(kb.pk)
+    assert space.has_index
+    return space.index_name
 
 
 def fetch(statement, *values):
@@ -79,7 +88,7 @@ def evict(path):
 
 
 def test_the_whole_index_of_vectors_is_read_from_a_cold_disk():
-    [name] = maintain_vector_indexes(filled().pk).created
+    name = indexed()
     path = file_of(name)
     evict(path)
     if cached_share(path) > 0.5:
@@ -101,7 +110,7 @@ def test_one_process_reads_and_once_after_a_start():
 
 
 def test_it_stays_within_its_bound_and_says_what_it_left_out(settings):
-    [name] = maintain_vector_indexes(filled().pk).created
+    name = indexed()
     settings.WARM_UP_BYTES = file_of(name).stat().st_size - 1
     done = read_in()
     assert done.bytes <= settings.WARM_UP_BYTES

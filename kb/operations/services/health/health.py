@@ -439,7 +439,7 @@ def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: Readin
 
 def _models() -> Component:
     warmth = embedding_models.warmth
-    if warmth.stage is embedding_models.Stage.LOADING:
+    if warmth.is_loading:
         return Component("models", Readiness.NOT_READY, "loading")
     # A model may be named by its path, which is nobody's business.
     names = ", ".join(PurePath(name).name if name.startswith(("/", ".")) else name for name in warmth.failed)

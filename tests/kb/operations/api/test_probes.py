@@ -63,7 +63,7 @@ def test_while_vectors_are_read_into_memory_it_serves_and_says_so(anonymous):
 
 
 def test_a_process_that_loads_its_models_is_not_ready(anonymous, loading):
-    embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.LOADING)
+    embedding_models.warmth = embedding_models.Warmth(is_loading=True)
     response = anonymous.get("/api/v1/ready/")
     assert (response.status_code, response.json()["code"]) == (503, "unavailable")
     assert "models" in response.json()["detail"]
@@ -72,7 +72,7 @@ def test_a_process_that_loads_its_models_is_not_ready(anonymous, loading):
 
 def test_a_process_whose_models_cannot_be_loaded_serves_and_says_which(anonymous, loading):
     failed = ("BAAI/none", "/srv/models/mine")
-    embedding_models.warmth = embedding_models.Warmth(embedding_models.Stage.DONE, failed)
+    embedding_models.warmth = embedding_models.Warmth(failed=failed)
     response = anonymous.get("/api/v1/ready/")
     assert (response.status_code, response.json()["status"]) == (200, "degraded")
     assert states(response)["models"] == ("degraded", "not loaded: BAAI/none, mine")
@@ -82,7 +82,7 @@ def test_warming_up_notes_a_model_that_is_not_there(loading, settings):
     settings.RERANKER_MODEL = ""
     make_kb(embedding_model="BAAI/none")
     conf.warm_up()
-    assert embedding_models.warmth == embedding_models.Warmth(embedding_models.Stage.DONE, ("BAAI/none",))
+    assert embedding_models.warmth == embedding_models.Warmth(failed=("BAAI/none",))
 
 
 def test_a_process_that_ends_is_not_ready_and_still_alive(anonymous, loading):
