@@ -1,8 +1,9 @@
-"""Values that people and programs give: names, metadata, and those of filters, read or refused with their place."""
+"""Values that people and programs give: names, metadata, and those of filters, read or refused; and lines of CSV."""
 
+import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
 from typing import Any
 
@@ -141,3 +142,19 @@ def read_scalar(field: str, value: Any) -> Scalar:
     if isinstance(value, int | float) and abs(value) < MAX_NUMBER:  # neither infinite nor NaN
         return value
     raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null."))
+
+
+class _Line:
+    """A file that returns what is written to it, so that lines can be sent one by one."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
+def csv_lines(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Rows as CSV for spreadsheets: with a mark, so that they take it for UTF-8, and no text that they would run."""
+    writer: Any = csv.writer(_Line())
+    yield "\ufeff"
+    for row in rows:
+        is_formula = [isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) for cell in row]
+        yield writer.writerow([f"'{cell}" if runs else cell for cell, runs in zip(row, is_formula, strict=True)])

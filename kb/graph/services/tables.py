@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated
 
 from django.db import transaction
@@ -17,7 +18,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.shapes import AS_TEXT
-from kb.base.text import normalized_key
+from kb.base.text import csv_lines, normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
 from kb.graph.services.entities import (
@@ -422,21 +423,9 @@ ROWS_AT_ONCE = 1_000
 Cells = Sequence[str | int]
 
 
-class _Line:
-    """A file that returns what is written to it, so that lines can be sent one by one."""
-
-    def write(self, line: str) -> str:
-        return line
-
-
 def graph_export(kb: KnowledgeBase, table: Table) -> Iterator[str]:
-    """The lines of a file that `read_table` reads; with a mark, so that spreadsheets take it for UTF-8."""
-    writer = csv.writer(_Line())
-    yield "\ufeff" + writer.writerow(COLUMNS[table])
-    for row in _ROWS[table](kb):
-        # Spreadsheets run what begins like a formula.
-        cells = [f"'{cell}" if str(cell).startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in row]
-        yield writer.writerow(cells)
+    """The lines of a file that `read_table` reads."""
+    return csv_lines(chain([COLUMNS[table]], _ROWS[table](kb)))
 
 
 def _entities(kb: KnowledgeBase) -> Iterator[Cells]:

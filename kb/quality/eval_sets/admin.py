@@ -17,7 +17,6 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
-from django.views.decorators.http import require_GET
 from django.views.generic import TemplateView
 from unfold.decorators import action
 from unfold.widgets import (
@@ -27,14 +26,12 @@ from unfold.widgets import (
 )
 
 from kb.base.errors import Rejected, ServiceError
-from kb.content.models import Chunk, Document
 from kb.graph.admin.concepts import GraphAdmin
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url
 from kb.quality.eval_sets.services.files import eval_set_import_archive, eval_set_response
 from kb.quality.eval_sets.services.sets import (
     NAME_CHARACTERS,
     anchored_chunks,
-    documents_judged,
     eval_query_overview,
     eval_set_overview,
     eval_set_save,
@@ -115,7 +112,6 @@ class ImportView(IntoKnowledgeBaseView):
 
 
 QUERIES_A_PAGE, JUDGMENTS_A_PAGE = 50, 50
-CHUNKS_READ = 2_000
 TAKEN_BACK = "none"
 
 
@@ -209,7 +205,7 @@ class QueryView(OfSetView):
             **kwargs,
             query=self.query,
             page=page,
-            rows=judgment_rows(self.eval_set, list(page.object_list)),
+            rows=judgment_rows(list(page.object_list)),
             grades=[_("irrelevant"), _("partly relevant"), _("relevant"), _("highly relevant")],
             taken_back=TAKEN_BACK,
             set_url=self.url,
@@ -296,20 +292,12 @@ def query_table(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
     }
 
 
-def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
-    """Judgments with the documents and chunks of today that they are of; at most two queries.
+def judgment_rows(judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
+    """Judgments, with their query, its set and document, and the documents and chunks of today that they are of.
 
     `trouble` says why there is none.
-
-    Args:
-        eval_set: whose they are.
-        judgments: with their query, its set, and their document.
     """
-    if not judgments:
-        return []
-    documents = Document.objects.filter(documents_judged(judgments), knowledge_base=eval_set.knowledge_base_id)
-    chunks = Chunk.objects.filter(document__in=documents).select_related("document").order_by("document_id", "position")
-    found = anchored_chunks(judgments, chunks[:CHUNKS_READ])
+    found = anchored_chunks(judgments)
     here = {source_label(chunk.document): chunk.document for chunk in found.values()}
     rows = []
     for judgment in judgments:
@@ -387,8 +375,8 @@ class EvalSetAdmin(GraphAdmin):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("import/", ImportView.as_view(model_admin=self), "import"),
-            self.page("<int:object_id>/export/", require_GET(self.export_view), "export"),
-            self.page("<int:object_id>/judge/", require_GET(self.judge_view), "judge"),
+            self.row_page("export", self.export_view, "GET"),
+            self.row_page("judge", self.judge_view, "GET"),
             self.page("<int:object_id>/queries/delete/", DeleteQueriesView.as_view(model_admin=self), "queries_delete"),
             self.page("<int:object_id>/queries/<int:query_id>/", QueryView.as_view(model_admin=self), "query"),
             *super().get_urls(),
@@ -404,15 +392,13 @@ class EvalSetAdmin(GraphAdmin):
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
         return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[object_id]))
 
-    def export_view(self, request: HttpRequest, object_id: int) -> Any:
+    def export_view(self, request: HttpRequest, eval_set: EvalSet) -> Any:
         """The set as a ZIP file, in the layout of `layout`, with the documents where `documents` is given."""
-        eval_set = self.get_object_or_404(request, str(object_id))
         layout = Layout.TREC if request.GET.get("layout") == Layout.TREC else Layout.BEIR
         return eval_set_response(principal(request), eval_set, layout, with_documents="documents" in request.GET)
 
-    def judge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def judge_view(self, request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
         """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""
-        eval_set = self.get_object_or_404(request, str(object_id))
         request.session[SESSION_KEY] = eval_set.name
         kb_id = eval_set.knowledge_base_id
         if q := request.GET.get("q", ""):

@@ -17,7 +17,7 @@ from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.utils import display_for_value, get_fields_from_path
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
-from django.db.models import Count, IntegerField, Model, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, IntegerField, Model, OrderBy, OuterRef, Q, QuerySet, Subquery
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.functions import Coalesce
 from django.forms import BaseInlineFormSet, ModelChoiceField
@@ -92,7 +92,7 @@ Column = TypeVar("Column", bound=Callable[..., Any])
 def column(
     description: str | Promise,
     *,
-    ordering: str | None = None,
+    ordering: str | OrderBy | None = None,
     label: Mapping[str, str] | None = None,
     empty_value: str | Promise | None = None,
 ) -> Callable[[Column], Column]:

@@ -30,8 +30,7 @@ from kb.quality.debug.admin.form import (
     open_search_page,
 )
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.runs.admin.form import SetForm
-from kb.quality.runs.admin.pages import UNFINISHED, compare_url, is_unfinished, progress_of, standstill
+from kb.quality.runs.admin.pages import UNFINISHED, SetForm, compare_url, is_unfinished, progress_of, standstill
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import principal, row_id

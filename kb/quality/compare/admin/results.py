@@ -35,6 +35,7 @@ from kb.quality.runs.admin.report import (
     metric_label,
     percentage,
     ranking_label,
+    role_label,
     signed,
     three_decimals,
 )
@@ -264,16 +265,8 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> Ite
             "older one again."
         )
     if comparison.models:
-        labels = {
-            "embedding": _("Embedding"),
-            "tokenizer": _("Tokenizer"),
-            "reranker": _("Reranker"),
-            "rerank_server": _("Rerank server"),
-            "llm": _("Language model"),
-        }
         roles = ", ".join(
-            f"{labels.get(each.name, each.name)}: {each.before or '–'} → {each.after or '–'}"
-            for each in comparison.models
+            f"{role_label(each.name)}: {each.before or '–'} → {each.after or '–'}" for each in comparison.models
         )
         yield _("Other models answered (%(models)s).") % {"models": roles}
     for run, letter in ((before, "A"), (after, "B")):

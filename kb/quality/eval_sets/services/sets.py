@@ -23,7 +23,7 @@ from retrieval.eval.judged_sets import anchor_hash, same_passage, squeezed
 DEFAULT_SET = "curated"
 
 NAME_CHARACTERS, QUERY_CHARACTERS = 120, 2_000
-QUERIES_AT_ONCE = 5_000
+QUERIES_AT_ONCE, CHUNKS_READ = 5_000, 2_000
 _ID_DIGITS = 12
 IRRELEVANT, PARTLY, RELEVANT = range(3)  # relevant, as in trec_eval, is all from PARTLY on
 
@@ -393,21 +393,14 @@ def judgments_in(
     return {pk: max((bool(each.quote), each.grade) for each in own)[1] for pk, own in found.items() if own}
 
 
-def anchored_chunks(judgments: Sequence[Judgment], chunks: Iterable[Chunk]) -> dict[int, Chunk]:
-    """The first of the chunks that each judgment stands for today, by judgment id; where there is none, it is missing.
+def anchored_chunks(judgments: Sequence[Judgment]) -> dict[int, Chunk]:
+    """The first chunk that each judgment stands for today, with its document, by judgment id; at most one query.
 
-    The judgments come with their query and its set, the chunks, of the judged documents, with these and in their order.
+    The judgments come with their query and its set; those without such a chunk are missing.
     """
+    if not judgments:
+        return {}
     anchored = _by_document(judgments)
-    found: dict[int, Chunk] = {}
-    for chunk in chunks:
-        for judgment in _of_chunk(chunk, anchored):
-            found.setdefault(judgment.pk, chunk)
-    return found
-
-
-def documents_judged(judgments: Sequence[Judgment]) -> Q:
-    """The condition on documents that judgments are of, with those that took the place of deleted ones."""
     condition = Q(pk__in=[each.document_id for each in judgments if each.document_id is not None])
     lost: dict[int, set[str]] = defaultdict(set)
     for judgment in judgments:
@@ -415,7 +408,12 @@ def documents_judged(judgments: Sequence[Judgment]) -> Q:
             lost[judgment.query.eval_set.knowledge_base_id].add(judgment.source)
     for kb_id, sources in lost.items():
         condition |= Q(knowledge_base=kb_id) & (Q(source__in=sources) | Q(source="", title__in=sources))
-    return condition
+    chunks = Chunk.objects.filter(document__in=Document.objects.filter(condition)).select_related("document")
+    found: dict[int, Chunk] = {}
+    for chunk in chunks.order_by("document", "position")[:CHUNKS_READ]:
+        for judgment in _of_chunk(chunk, anchored):
+            found.setdefault(judgment.pk, chunk)
+    return found
 
 
 _Key = tuple[int, int | str]

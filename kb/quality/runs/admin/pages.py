@@ -1,13 +1,18 @@
-"""The pages of evaluation runs: the start of one, its progress, its report, and the table of its queries."""
+"""The pages of evaluation runs: the form that starts one, its progress, its report, and the table of its queries."""
 
+import json
+import re
+from collections.abc import Iterable
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
-from django.db.models import FloatField, QuerySet, Value
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import FloatField, Q, QuerySet
 from django.db.models.fields.json import KT
-from django.db.models.functions import Cast, Coalesce
+from django.db.models.functions import Cast
 from django.http import HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -16,16 +21,26 @@ from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.generic import FormView, TemplateView
+from unfold.widgets import SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.jobs.leases import workers
-from kb.profiles.admin.choices import profile_url, setting_label, value_text
+from kb.profiles.admin.choices import (
+    choices_of,
+    configuration_error,
+    profile_state,
+    profile_url,
+    select,
+    setting_field,
+    setting_label,
+    text_input,
+    value_text,
+)
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
-from kb.quality.models import EvalRun
-from kb.quality.runs.admin.form import StartForm, again_parameters
+from kb.profiles.services import configuration_of
+from kb.quality.models import EvalQuery, EvalRun, EvalSet
 from kb.quality.runs.admin.queries import misses_of, table_of, tally_of
 from kb.quality.runs.admin.report import (
     change_between,
@@ -33,6 +48,7 @@ from kb.quality.runs.admin.report import (
     gate_figures,
     latency_figures,
     remarks,
+    role_label,
     run_notices,
     settings_of,
     stage_rows,
@@ -40,7 +56,8 @@ from kb.quality.runs.admin.report import (
     verdicts,
 )
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
-from kb.web.admin.scoped import ModelPage, principal
+from kb.web.admin.scoped import ModelPage, count_of, principal, row_id
+from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
 # Where a report has the figures by which runs are distinguished.
@@ -49,33 +66,20 @@ HEADLINES = {
     "ndcg_figure": ("stages", "reranked", "ndcg@10"),
     "auroc_figure": ("gate", "auroc"),
 }
-NO_FIGURE = -1.0  # sorts runs without a figure below all others
 LISTED = 8
 
 
 def with_headlines(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
     """Runs with their headline figures; reports are long, and lists of runs defer them."""
-    figures = {
-        name: Coalesce(Cast(KT("__".join(("report", *keys))), FloatField()), Value(NO_FIGURE))
-        for name, keys in HEADLINES.items()
-    }
+    figures = {name: Cast(KT("__".join(("report", *keys))), FloatField()) for name, keys in HEADLINES.items()}
     annotated: QuerySet[EvalRun] = runs.annotate(**figures)
     return annotated
 
 
-def headline(run: Any, name: str) -> float | None:
-    figure: float = getattr(run, name)
-    return None if figure == NO_FIGURE else figure
-
-
 def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
-    """The latest other finished runs of a run's set, and how much better or worse the run is; one query.
+    """The latest other finished runs of the set of a run of `with_headlines`, and how much better the run is; one query.
 
     Where another run measured another number of queries, the means cannot be compared.
-
-    Args:
-        run: of `with_headlines`.
-        labels: of the headline figures.
     """
     runs = EvalRun.objects.filter(eval_set=run.eval_set_id, status=EvalRun.Status.DONE).exclude(pk=run.pk)
     latest = with_headlines(runs).select_related("profile").defer("report", "configuration")
@@ -85,8 +89,8 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
         standings = [
             {
                 "label": label,
-                "value": three_decimals(headline(other, name)),
-                "change": change_between(headline(other, name), headline(run, name)) if same_queries else None,
+                "value": three_decimals(getattr(other, name)),
+                "change": change_between(getattr(other, name), getattr(run, name)) if same_queries else None,
             }
             for name, label in labels.items()
         ]
@@ -145,12 +149,7 @@ def is_unfinished(run: EvalRun) -> bool:
 
 
 def standstill(run: EvalRun, *, ask_workers: bool) -> str:
-    """Why a run does not go on, and what to do; blank while it does, or has ended.
-
-    Args:
-        run: as stored.
-        ask_workers: whether workers are asked if they are there, which takes a second.
-    """
+    """Why a run does not go on, and what to do; blank while it does, or has ended. To ask the workers takes a second."""
     silence = timezone.now() - (run.heartbeat or run.started_at or run.created_at)
     if run.status == EvalRun.Status.RUNNING and silence > SILENT_LONG:
         return _(
@@ -178,6 +177,182 @@ def state_cell(run: EvalRun, *, swap: bool = False) -> SafeString:
     )
 
 
+# -- The form that starts a run -----------------------------------------------------------------------------------------
+WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "hybrid_vector_weight", "hybrid_text_weight")
+RERANKING = ("fusion", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")
+COMMON = (*RERANKING, *WEIGHTS, "rrf_k")
+# Another set has other profiles, and another profile other values behind the empty fields: the page is asked for them.
+RELOADING = {
+    "hx-get": "",
+    "hx-include": "#er-fields",
+    "hx-target": "#er-fields",
+    "hx-select": "#er-fields",
+    "hx-swap": "outerHTML",
+    "hx-vals": "js:{unfolded: document.querySelector('#er-fields details').open ? 'yes' : ''}",
+}
+LINE = re.compile(r"\s*(\w+)\s*[=:]\s*(.+?)\s*")
+
+
+class SetField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    def label_from_instance(self, obj: Any) -> str:
+        size = ngettext("%(count)d query", "%(count)d queries", obj.query_count) % {"count": obj.query_count}
+        return f"{obj.name} · {obj.knowledge_base.name} · {size}"
+
+
+class SetForm(forms.Form):
+    eval_set = SetField(
+        EvalSet.objects.none(),
+        label=gettext_lazy("Evaluation set"),
+        empty_label=gettext_lazy("Choose a set"),
+        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
+    )
+
+    def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
+        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
+        chosen = row_id(str(self["eval_set"].value() or ""))
+        self.chosen_set = None if chosen is None else sets.filter(pk=chosen).first()
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
+        return len(cast(Any, self.fields["eval_set"]).choices) > 1
+
+
+class StartForm(SetForm):
+    """Where a setting is left empty, the run inherits it from the profile."""
+
+    profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=select(**RELOADING))
+    limit = forms.IntegerField(
+        label=gettext_lazy("Only the first"),
+        required=False,
+        min_value=1,
+        max_value=10_000_000,
+        widget=text_input(inputmode="numeric", placeholder=gettext_lazy("all")),
+    )
+    other = forms.CharField(
+        label=gettext_lazy("Other settings"),
+        required=False,
+        max_length=4_000,
+        widget=forms.Textarea(
+            {"class": " ".join([*TEXTAREA_CLASSES, "kb-mono"]), "rows": 3, "spellcheck": "false", "autocomplete": "off"}
+        ),
+    )
+
+    def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
+        super().__init__(*args, principal=principal, **kwargs)
+        self.fields["eval_set"].widget.attrs.update(RELOADING)
+        self.overrides: dict[str, Any] = {}
+        self.profiles = {str(row.pk): row for row in _offered(principal, self.chosen_set)}
+        own = _("The knowledge base’s own")
+        if self.chosen_set is not None:
+            own = _("The knowledge base’s own (%(profile)s)") % {"profile": self.chosen_set.knowledge_base.profile}
+        self.offer("profile", [("", own), *_grouped(self.profiles.values())])
+        # Empty fields show what they stand for under the chosen profile
+        inherited = configuration_of(self.chosen_profile.settings if self.chosen_profile else {}).as_dict()
+        fusions = choices_of("fusion")
+        self.offer(
+            "fusion", [("", _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}), *fusions.items()]
+        )
+        for name in COMMON[1:]:
+            self.fields[name].widget.attrs["title"] = _(SETTINGS[name].help)
+            self.fields[name].widget.attrs["placeholder"] = value_text(name, inherited[name])
+
+    def offer(self, name: str, choices: list[Any]) -> None:
+        cast(forms.ChoiceField, self.fields[name]).choices = choices
+
+    @property
+    def chosen_profile(self) -> RetrievalProfile | None:
+        """The profile that the run would have; None before a set is chosen."""
+        named = self.profiles.get(str(self["profile"].value() or ""))
+        return named or (self.chosen_set.knowledge_base.profile if self.chosen_set else None)
+
+    @property
+    def is_unfolded(self) -> bool:
+        return any(self[name].errors or self[name].value() not in (None, "") for name in (*COMMON, "other"))
+
+    @property
+    def groups(self) -> dict[str, list[forms.BoundField]]:
+        groups = {
+            _("Candidates, reranking and gate"): RERANKING,
+            _("Fusion by reciprocal ranks (RRF)"): (*WEIGHTS[:3], "rrf_k"),
+            _("Fusion by weighted sum"): WEIGHTS[3:],
+        }
+        return {title: [self[name] for name in names] for title, names in groups.items()}
+
+    def clean_other(self) -> dict[str, Any]:
+        """Settings of one a line, their values as in JSON.
+
+        Raises:
+            ValidationError: a line is no setting; it is named.
+        """
+        values = {}
+        for number, line in enumerate(self.cleaned_data["other"].splitlines(), 1):
+            if found := LINE.fullmatch(line):
+                values[found[1]] = _json_or_text(found[2])
+            elif line.strip():
+                raise ValidationError(
+                    _("Line %(number)d is no setting: write it as “name = value”.") % {"number": number}
+                )
+        return values
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if self.errors:
+            return values
+        self.overrides = {name: values[name] for name in COMMON if values[name] not in (None, "")} | values["other"]
+        # Says beside its field what the resolved settings cannot be
+        try:
+            configuration_of({**(self.chosen_profile.settings if self.chosen_profile else {}), **self.overrides})
+        except InvalidConfiguration as error:
+            self.add_error(error.field if error.field in COMMON else "other", configuration_error(error))
+        return values
+
+
+StartForm.base_fields.update({name: setting_field(name) for name in COMMON})
+
+
+def again_parameters(run: EvalRun) -> dict[str, str]:
+    """The fields of the form that start the same run again."""
+    other = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in run.overrides.items()
+        if name not in COMMON
+    ]
+    given = {
+        "eval_set": run.eval_set_id,
+        "profile": run.profile_id,
+        "limit": run.query_limit,
+        **{name: run.overrides.get(name) for name in COMMON},
+        "other": "\n".join(other),
+    }
+    return {name: str(value) for name, value in given.items() if value not in (None, "")}
+
+
+def _json_or_text(value: str) -> Any:
+    """A value as JSON has it; a bare word is a text, and words with commas between them are a list."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return [each.strip() for each in value.split(",")] if "," in value else value
+
+
+def _offered(principal: Principal, eval_set: EvalSet | None) -> Iterable[RetrievalProfile]:
+    """Every version of the profiles that may serve a set: shared ones, and those of its knowledge base."""
+    profiles = RetrievalProfile.objects.visible_to(principal).select_related("knowledge_base")
+    own = [eval_set.knowledge_base_id] if eval_set else []
+    return profiles.filter(Q(knowledge_base=None) | Q(knowledge_base__in=own))
+
+
+def _grouped(profiles: Iterable[RetrievalProfile]) -> list[tuple[str, list[tuple[str, str]]]]:
+    by_name: dict[str, list[tuple[str, str]]] = {}
+    for profile in profiles:
+        by_name.setdefault(profile.name, []).append((str(profile.pk), f"{profile} · {profile_state(profile)}"))
+    return list(by_name.items())
+
+
+# -- The pages ---------------------------------------------------------------------------------------------------------
 class StartView(ModelPage, FormView):  # type: ignore[type-arg]
     """Starts a run. The URL may fill the form in; a chosen set or profile shows what its empty fields inherit."""
 
@@ -233,13 +408,6 @@ class RunView(OneRunView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         run, report = self.run, self.run.report or {}
         may_edit = self.model_admin.has_change_permission(self.request, run)
-        roles = {
-            "embedding": _("Embedding"),
-            "tokenizer": _("Tokenizer"),
-            "reranker": _("Reranker"),
-            "rerank_server": _("Rerank server"),
-            "llm": _("Language model"),
-        }
         now = run.eval_set.knowledge_base.version_row
         seconds = (run.finished_at - run.started_at).total_seconds() if run.started_at and run.finished_at else None
         context = super().get_context_data(
@@ -251,7 +419,7 @@ class RunView(OneRunView):
             took="" if seconds is None else duration(seconds),
             error=shown(run.error),
             settings=settings_of(run),
-            models=[(roles.get(role, role), name) for role, name in run.model_ids.items() if name],
+            models=[(role_label(role), name) for role, name in run.model_ids.items() if name],
             has_changed=run.kb_version is not None
             and (run.kb_version, run.content_version) != (now.version, now.content_version),
             profile_url=profile_url(run.profile),
@@ -288,23 +456,3 @@ def live_context(run: EvalRun, *, ask_workers: bool = False) -> dict[str, Any]:
         "progress": progress_of(run),
         "standstill": standstill(run, ask_workers=ask_workers),
     }
-
-
-def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
-    """The profile of a run with its unsaved settings as a further version, not published.
-
-    Where the caller may not change that profile, it becomes one of the knowledge base's own, under its name.
-
-    Raises:
-        Rejected: there is a profile of that name elsewhere.
-        NotAllowed: the caller may change neither.
-        InvalidConfiguration: this version of the program does not take the settings.
-    """
-    profile, kb = run.profile, run.eval_set.knowledge_base
-    name, place = profile.name, profile.knowledge_base
-    if not RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists():
-        name, place = "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS], kb
-    message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
-    return create_version(
-        caller, name, {**profile.settings, **run.overrides}, description=message, knowledge_base=place
-    )

@@ -11,9 +11,9 @@ from django.db.models.lookups import Exact
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
-from kb.content.models import Chunk, Document
+from kb.content.models import Chunk
 from kb.quality.debug.admin.judge import debug_url
-from kb.quality.eval_sets.services.sets import anchored_chunks, documents_judged
+from kb.quality.eval_sets.services.sets import anchored_chunks
 from kb.quality.models import EvalRun, EvalRunQuery, Judgment
 from kb.quality.runs.admin.report import (
     LATER_STAGES,
@@ -35,16 +35,14 @@ from kb.web.admin.scoped import Choice
 
 MISSES_A_PAGE = 20
 ROWS_A_PAGE = 50
-CHUNKS_READ = 2_000
 MISSED = Q(answerable=True) & ~Q(lost_at="")
 
 
 def tally_of(run: EvalRun) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
     """Counts over all queries of a run, in one query to the database.
 
-    Returns:
-        By stage after the channels, how many queries it raised and how many it lowered, by the leading metric; and by the
-        stage that lost them, in the order of the pipeline, how many were missed, without stages that lost none.
+    By stage after the channels, how many queries it raised and how many it lowered, by the leading metric; and by the stage
+    that lost them, in the order of the pipeline, how many were missed, without stages that lost none.
     """
     stages = (run.report or {}).get("stages") or {}
     gains = {
@@ -63,13 +61,9 @@ def tally_of(run: EvalRun) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
 def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> dict[str, Any]:
     """The queries without a relevant result, grouped by the stage that lost the last one; one query and two for links.
 
-    Args:
-        run: with its profile and its set.
-        lost: how many by stage, as `tally_of` has them.
-        asked: `lost` names a stage, `page` a page.
+    The run comes with its profile and its set, `lost` from `tally_of`; the URL asks for a stage, `lost`, and a `page`.
     """
-    chosen = asked.get("lost", "")
-    chosen = chosen if chosen in lost else ""
+    chosen = asked.get("lost", "") if asked.get("lost") in lost else ""
     whens = [When(lost_at=stage, then=Value(place)) for place, stage in enumerate(LOST_AT)]
     rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(
         Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField()), "pk"
@@ -99,12 +93,10 @@ def here(asked: QueryDict, **changes: str) -> str:
 
 # -- The table of all queries --------------------------------------------------------------------------------------------
 def table_of(run: EvalRun, asked: QueryDict) -> dict[str, Any]:
-    """The queries that a URL asks for.
+    """The queries of a run, which comes with its profile and its set, that a URL asks for.
 
-    Args:
-        run: with its profile and its set.
-        asked: `q` searches ids and texts, `show` chooses a kind, `stage` whose figures stand in the columns, `o` the
-            order, with a minus for the largest first, and `page`.
+    There `q` searches ids and texts, `show` chooses a kind, `stage` whose figures stand in the columns, `o` the order, with
+    a minus for the largest first, and `page`.
     """
     stage, against = _shown_stage(run, asked)
     kinds, show, order = shown_kinds(run), asked.get("show", ""), asked.get("o", "")
@@ -186,13 +178,9 @@ def _headings(asked: QueryDict, order: str, against: str) -> list[dict[str, str]
 
 # -- Rows ----------------------------------------------------------------------------------------------------------------
 def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, against: str = "") -> list[dict[str, Any]]:
-    """Queries as the pages show them; at most two queries to the database, for the relevant chunks.
+    """Queries as the pages show them, with the figures of a stage, measured against another one where it is not blank.
 
-    Args:
-        run: with its profile and its set.
-        queries: of the run.
-        stage: whose figures are shown.
-        against: the stage that they are measured against; blank: none.
+    The run comes with its profile and its set. At most two queries to the database, for the relevant chunks.
     """
     chunks = relevant_chunks([query.query_id for query in queries if query.query_id and query.lost_at])
     kb_id, profile = run.eval_set.knowledge_base_id, run.profile
@@ -222,8 +210,8 @@ def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, agains
 def relevant_chunks(query_ids: Iterable[int]) -> dict[int, int]:
     """A relevant chunk of each evaluation query that has one today, by the query's id; the best judged, as a rule.
 
-    Passages that stand as they were judged are found by the database; the others, after another chunking, among the
-    chunks of their documents, as far as `CHUNKS_READ` goes.
+    Passages that stand as they were judged are found by the database; the others, after another chunking, by
+    `anchored_chunks`.
     """
     anchored = Chunk.objects.filter(Q(text=OuterRef("quote")) | Q(Exact(OuterRef("quote"), Value(""))))
     first = anchored.filter(document=OuterRef("document")).order_by("position").values("pk")[:1]
@@ -238,13 +226,8 @@ def relevant_chunks(query_ids: Iterable[int]) -> dict[int, int]:
         if judgment.chunk_id:
             found.setdefault(judgment.query_id, judgment.chunk_id)
     lost = [judgment for judgment in judgments if judgment.query_id not in found]
-    if lost:
-        documents = Document.objects.filter(documents_judged(lost))
-        chunks = (
-            Chunk.objects.filter(document__in=documents).select_related("document").order_by("document", "position")
-        )
-        matches = anchored_chunks(lost, chunks[:CHUNKS_READ])
-        for judgment in lost:
-            if judgment.pk in matches:
-                found.setdefault(judgment.query_id, matches[judgment.pk].pk)
+    matches = anchored_chunks(lost)
+    for judgment in lost:
+        if judgment.pk in matches:
+            found.setdefault(judgment.query_id, matches[judgment.pk].pk)
     return found

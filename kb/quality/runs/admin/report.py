@@ -1,9 +1,8 @@
 """What a finished run measured: for its page, and of each query as CSV."""
 
-import csv
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -52,6 +51,17 @@ def metric_label(metric: str) -> str:
 
 def ranking_label(stage: str) -> str:
     return {"bm25": _("BM25"), "vector": _("Vector"), "fused": _("Fused"), "reranked": _("Reranked")}.get(stage, stage)
+
+
+def role_label(role: str) -> str:
+    """What a model of a run was for."""
+    return {
+        "embedding": _("Embedding"),
+        "tokenizer": _("Tokenizer"),
+        "reranker": _("Reranker"),
+        "rerank_server": _("Rerank server"),
+        "llm": _("Language model"),
+    }.get(role, role)
 
 
 def lost_label(stage: str) -> str:
@@ -104,37 +114,31 @@ def stage_before(stages: Mapping[str, Mapping[str, float]], stage: str) -> str:
 
 
 def stage_rows(stages: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """The table of stages by metrics; `against` names the stage that one is measured against, blank for a channel.
+    """The table of stages by metrics, from the figures of a run's report, 0 to 1.
 
-    Args:
-        stages: figures from 0 to 1 by stage, by metric, as a run's report has them.
+    `against` names the stage that one is measured against; blank for a channel.
     """
     rows = []
-    for stage in STAGES:
-        if after := stages.get(stage):
-            against = stage_before(stages, stage)
-            before = stages.get(against, {})
-            cells = [
-                {
-                    "metric": metric,
-                    "label": metric_label(metric),
-                    "value": three_decimals(after.get(metric)),
-                    "change": change_between(before.get(metric), after.get(metric)),
-                }
-                for metric in METRICS
-            ]
-            rows.append(
-                {"stage": stage, "label": ranking_label(stage), "against": ranking_label(against), "cells": cells}
-            )
+    for stage in filter(stages.get, STAGES):
+        after, against = stages[stage], stage_before(stages, stage)
+        before = stages.get(against, {})
+        cells = [
+            {
+                "metric": metric,
+                "label": metric_label(metric),
+                "value": three_decimals(after.get(metric)),
+                "change": change_between(before.get(metric), after.get(metric)),
+            }
+            for metric in METRICS
+        ]
+        rows.append({"stage": stage, "label": ranking_label(stage), "against": ranking_label(against), "cells": cells})
     return rows
 
 
 def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
     """Whether the fusion and the reranker gain or lose, by the leading metric.
 
-    Args:
-        stages: figures by stage, by metric.
-        moved: by stage, how many queries it raised and lowered.
+    `moved` has, by stage, how many queries it raised and lowered.
     """
     sentences = {
         ("fused", "up"): _("The fusion gains: %(metric)s %(difference)s over the better channel, %(before)s."),
@@ -153,29 +157,18 @@ def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tupl
         against = stage_before(stages, stage)
         change = change_between(stages.get(against, {}).get(LEADING), stages.get(stage, {}).get(LEADING))
         if change is not None:
-            message = sentences[stage, change.direction] % {
+            figures = {
                 "metric": metric_label(LEADING),
                 "difference": signed(stages[stage][LEADING] - stages[against][LEADING]),
                 "before": ranking_label(against),
             }
-            raised, lowered = moved.get(stage, (0, 0))
-            found.append(
-                {
-                    "stage": stage,
-                    "direction": change.direction,
-                    "description": message,
-                    "raised": raised,
-                    "lowered": lowered,
-                }
-            )
+            message = sentences[stage, change.direction] % figures
+            found.append({"stage": stage, "change": change, "description": message, "moved": moved[stage]})
     return found
 
 
 def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The figures of the table as bars, as JSON for Chart.js.
-
-    Where all are high and differ, the axis begins higher, at `begins_at`, so that one sees it.
-    """
+    """The figures as bars, as JSON for Chart.js; the axis begins higher, at `begins_at`, where all are high and differ."""
     values = {value for figures in stages.values() for value in figures.values()}
     least = min(values, default=0.0)
     begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH and len(values) > 1 else 0.0
@@ -201,8 +194,8 @@ def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
 def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any], **legend: Any) -> str:
     """Options that charts of these pages share, as JSON for Chart.js; `y_axis` takes `stepSize` besides its own."""
     ticks = {"color": AXIS}
-    y_ticks = {**ticks, "stepSize": y_axis["stepSize"]} if "stepSize" in y_axis else ticks
-    bounds = {name: value for name, value in y_axis.items() if name != "stepSize"}
+    bounds = dict(y_axis)
+    y_ticks = {**ticks, "stepSize": bounds.pop("stepSize")} if "stepSize" in bounds else ticks
     labels = {"color": AXIS, **(legend or {"usePointStyle": True, "boxHeight": 8})}
     options = {
         "maintainAspectRatio": False,
@@ -214,11 +207,7 @@ def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any], **legend
 
 
 def gate_figures(gate: Mapping[str, Any] | None) -> list[tuple[str, str, str, str]]:
-    """How well the gate tells queries with an answer from those without; empty for a set without both kinds.
-
-    Returns:
-        Name, label, value and meaning of each figure.
-    """
+    """Name, label, value and meaning of each figure of the gate; none for a set without both kinds of query."""
     if not gate:
         return []
     return [
@@ -295,9 +284,6 @@ def settings_of(run: EvalRun) -> list[dict[str, Any]]:
 
 
 ROWS_AT_ONCE = 500
-# Without it a spreadsheet takes the file for one of another encoding.
-BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 COLUMNS = (
     "id",
     "query",
@@ -311,33 +297,18 @@ COLUMNS = (
 )
 
 
-class _Line:
-    """A file that gives back what is written to it."""
-
-    def write(self, text: str) -> str:
-        return text
-
-
-def csv_lines(queries: QuerySet[EvalRunQuery]) -> Iterator[str]:
-    """The queries as CSV in UTF-8, one a row, in the names of `manage.py evaluate --json`."""
-    writer: Any = csv.writer(_Line())
-    yield BYTE_ORDER_MARK + writer.writerow(COLUMNS)
+def csv_rows(queries: QuerySet[EvalRunQuery]) -> Iterator[Sequence[Any]]:
+    """The heads of the columns, in the names of `manage.py evaluate --json`, and a row for each query."""
+    yield COLUMNS
     for query in queries.iterator(chunk_size=ROWS_AT_ONCE):
-        yield writer.writerow(
-            [
-                _as_text(query.external_id),
-                _as_text(query.text),
-                "yes" if query.answerable else "no",
-                query.lost_at,
-                *(query.first_relevant.get(stage, "") for stage in STAGES),
-                *(query.figures.get(stage, {}).get(metric, "") for stage in STAGES for metric in METRICS),
-                "" if query.best_score is None else query.best_score,
-                query.score_scale,
-                round(query.latency_ms, 2),
-            ]
+        yield (
+            query.external_id,
+            query.text,
+            "yes" if query.answerable else "no",
+            query.lost_at,
+            *(query.first_relevant.get(stage, "") for stage in STAGES),
+            *(query.figures.get(stage, {}).get(metric, "") for stage in STAGES for metric in METRICS),
+            "" if query.best_score is None else query.best_score,
+            query.score_scale,
+            round(query.latency_ms, 2),
         )
-
-
-def _as_text(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
-    return f"'{text}" if text.startswith(FORMULA) else text

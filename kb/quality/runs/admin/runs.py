@@ -1,13 +1,12 @@
 """Evaluation runs: their list and pages, and the page that changes the embedding model of a knowledge base."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import QuerySet
+from django.db.models import F, OrderBy, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -18,13 +17,14 @@ from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 from django.views.generic import TemplateView
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
-from kb.access.models import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import ServiceError
+from kb.base.text import csv_lines
 from kb.index.services.reembedding import (
     reembedding_cancel,
     reembedding_drop,
@@ -33,6 +33,8 @@ from kb.index.services.reembedding import (
     reembedding_swap,
 )
 from kb.profiles.admin.choices import profile_url
+from kb.profiles.models import RetrievalProfile
+from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from kb.providers.embedding_models import offered_embedding_models, require_embedding_model
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.pages import (
@@ -42,15 +44,13 @@ from kb.quality.runs.admin.pages import (
     RunView,
     StartView,
     compare_url,
-    headline,
     is_unfinished,
     live_context,
-    save_as_draft,
     state_cell,
     with_headlines,
 )
 from kb.quality.runs.admin.queries import asked_rows
-from kb.quality.runs.admin.report import csv_lines, three_decimals
+from kb.quality.runs.admin.report import csv_rows, three_decimals
 from kb.quality.runs.services.runs import cancel_run, evaluate_both, reembedding_state
 from kb.web.admin.scoped import (
     KnowledgeBasePage,
@@ -75,6 +75,11 @@ class SetFilter(ScopedRelatedFilter):
         ]
 
 
+def lowest_first(name: str) -> OrderBy:
+    """By a figure; runs without it stand below all others."""
+    return F(name).asc(nulls_first=True)
+
+
 @admin.register(EvalRun)
 class EvalRunAdmin(ScopedModelAdmin):
     unfinished = UNFINISHED
@@ -87,11 +92,8 @@ class EvalRunAdmin(ScopedModelAdmin):
     ordering = ("-created_at", "-pk")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EvalRun]:
-        return with_headlines(
-            super()
-            .get_queryset(request)
-            .select_related("eval_set__knowledge_base__version_row", "profile", "created_by")
-        )
+        related = ("eval_set__knowledge_base__version_row", "profile", "created_by")
+        return with_headlines(super().get_queryset(request).select_related(*related))
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:  # noqa: ARG002
         """Reads of the reports, which are long, only the figures that the list shows."""
@@ -101,11 +103,11 @@ class EvalRunAdmin(ScopedModelAdmin):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("progress/", require_GET(self.progress_view), "progress"),
-            self.page("<int:object_id>/live/", require_GET(self.live_view), "live"),
-            self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
-            self.page("<int:object_id>/draft/", require_POST(self.draft_view), "draft"),
+            self.row_page("live", self.live_view, "GET"),
+            self.row_page("cancel", self.cancel_view, "POST"),
+            self.row_page("draft", self.draft_view, "POST"),
             self.page("<int:object_id>/queries/", QueriesView.as_view(model_admin=self), "queries"),
-            self.page("<int:object_id>/queries/csv/", require_GET(self.csv_view), "csv"),
+            self.row_page("queries/csv", self.csv_view, "GET", name="csv"),
             *super().get_urls(),
         ]
 
@@ -132,30 +134,26 @@ class EvalRunAdmin(ScopedModelAdmin):
             request, "quality/runs/progress.html", {"cells": cells, "unfinished_ids": self.unfinished_ids(runs)}
         )
 
-    def live_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def live_view(self, request: HttpRequest, run: EvalRun) -> HttpResponse:
         """How far a run is, for a page that polls; once the run has ended, the page is loaded again."""
-        run = self.get_object_or_404(request, str(object_id))
         html = render_to_string("quality/runs/live.html", {"run": run, **live_context(run, ask_workers=True)}, request)
         return HttpResponse(html, headers=None if is_unfinished(run) else {"HX-Refresh": "true"})
 
-    def cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        run = self.get_object_or_404(request, str(object_id), to_change=True)
+    def cancel_view(self, request: HttpRequest, run: EvalRun) -> HttpResponse:
         if is_unfinished(run):
             cancel_run(principal(request), run)
             self.message_user(request, _("The run is being cancelled; what it has measured so far stays."))
         return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
 
-    def csv_view(self, request: HttpRequest, object_id: int) -> StreamingHttpResponse:
-        run = self.get_object_or_404(request, str(object_id))
+    def csv_view(self, request: HttpRequest, run: EvalRun) -> Any:
         return StreamingHttpResponse(
-            csv_lines(asked_rows(run, request.GET)),
+            csv_lines(csv_rows(asked_rows(run, request.GET))),
             content_type="text/csv; charset=utf-8",
             headers={"Content-Disposition": f'attachment; filename="evaluation-run-{run.pk}.csv"'},
         )
 
-    def draft_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def draft_view(self, request: HttpRequest, run: EvalRun) -> HttpResponse:
         """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
-        run = self.get_object_or_404(request, str(object_id), to_change=True)
         try:
             draft = save_as_draft(principal(request), run)
         except (ServiceError, InvalidConfiguration) as error:
@@ -173,17 +171,14 @@ class EvalRunAdmin(ScopedModelAdmin):
     def compare(self, request: HttpRequest, queryset: QuerySet[EvalRun]) -> HttpResponse | None:
         chosen = list(queryset.order_by("created_at", "pk"))
         if len(chosen) != 2:
-            self.message_user(request, _("Choose exactly two runs to compare."), messages.WARNING)
-            return None
-        if unfinished := [str(run.pk) for run in chosen if run.status != EvalRun.Status.DONE]:
-            self.message_user(
-                request,
-                _("Only finished runs can be compared: run #%(ids)s is not. Choose others, or wait for it.")
-                % {"ids": ", #".join(unfinished)},
-                messages.WARNING,
-            )
-            return None
-        return HttpResponseRedirect(compare_url(*chosen))
+            message = _("Choose exactly two runs to compare.")
+        elif unfinished := [str(run.pk) for run in chosen if run.status != EvalRun.Status.DONE]:
+            message = _("Only finished runs can be compared: run #%(ids)s is not. Choose others, or wait for it.")
+            message %= {"ids": ", #".join(unfinished)}
+        else:
+            return HttpResponseRedirect(compare_url(*chosen))
+        self.message_user(request, message, messages.WARNING)
+        return None
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("evaluation set"), ordering="eval_set__name")
@@ -203,15 +198,15 @@ class EvalRunAdmin(ScopedModelAdmin):
     def queries(self, run: EvalRun) -> str:
         return f"{run.total:,}" if run.total else "–"
 
-    @column(gettext_lazy("Recall@5"), ordering="recall_figure")
+    @column(gettext_lazy("Recall@5"), ordering=lowest_first("recall_figure"))
     def recall(self, run: EvalRun) -> SafeString:
         return figure_cell(run, "recall_figure")
 
-    @column(gettext_lazy("NDCG@10"), ordering="ndcg_figure")
+    @column(gettext_lazy("NDCG@10"), ordering=lowest_first("ndcg_figure"))
     def ndcg(self, run: EvalRun) -> SafeString:
         return figure_cell(run, "ndcg_figure")
 
-    @column(gettext_lazy("AUROC"), ordering="auroc_figure")
+    @column(gettext_lazy("AUROC"), ordering=lowest_first("auroc_figure"))
     def auroc(self, run: EvalRun) -> SafeString:
         return figure_cell(run, "auroc_figure")
 
@@ -228,10 +223,27 @@ class EvalRunAdmin(ScopedModelAdmin):
         )
 
 
+def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
+    """The profile of a run with its unsaved settings as a further version, not published.
+
+    Where the caller may not change that profile, it becomes one of the knowledge base's own, under its name. Raises
+    `Rejected` where there is a profile of that name elsewhere, `NotAllowed` where the caller may change neither, and
+    `InvalidConfiguration` where this version of the program does not take the settings.
+    """
+    profile, kb = run.profile, run.eval_set.knowledge_base
+    name, place = profile.name, profile.knowledge_base
+    if not RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists():
+        name, place = "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS], kb
+    message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
+    return create_version(
+        caller, name, {**profile.settings, **run.overrides}, description=message, knowledge_base=place
+    )
+
+
 def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
     oob = SafeString(' hx-swap-oob="true"') if swap else ""
     return format_html(
-        '<span id="run-{}-{}" class="er-figure"{}>{}</span>', run.pk, name, oob, three_decimals(headline(run, name))
+        '<span id="run-{}-{}" class="er-figure"{}>{}</span>', run.pk, name, oob, three_decimals(getattr(run, name))
     )
 
 
@@ -315,20 +327,19 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
             messages.add_message(request, level, str(message) % {"model": self.kb.embedding_model})
         except ServiceError as error:
             messages.error(request, str(error))
-        return self._back()
+        return HttpResponseRedirect(reembedding_url(self.kb))
 
     def _start(self) -> HttpResponse:
         form = ChangeForm(self.request.POST)
-        if not form.is_valid():
-            return self.render_to_response(self.get_context_data(form=form))
-        try:
-            reembedding_start(
-                self.kb, require_embedding_model(form.cleaned_data["model"]), swaps=form.cleaned_data["swaps"]
-            )
-        except ServiceError as error:
-            form.add_error("model", str(error))
-            return self.render_to_response(self.get_context_data(form=form))
-        return self._back()  # the page itself says how far it is
+        if form.is_valid():
+            given = form.cleaned_data
+            try:
+                reembedding_start(self.kb, require_embedding_model(given["model"]), swaps=given["swaps"])
+            except ServiceError as error:
+                form.add_error("model", str(error))
+            else:
+                return HttpResponseRedirect(reembedding_url(self.kb))  # the page itself says how far it is
+        return self.render_to_response(self.get_context_data(form=form))
 
     def _evaluate(self) -> HttpResponse:
         sets = SetForm(self.request.POST, kb=self.kb)
@@ -336,17 +347,13 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
             return self.render_to_response(self.get_context_data(sets=sets))
         return HttpResponseRedirect(compare_url(*evaluate_both(principal(self.request), sets.cleaned_data["eval_set"])))
 
-    def _back(self) -> HttpResponse:
-        return HttpResponseRedirect(reembedding_url(self.kb))
-
 
 def reembedding_url(kb: KnowledgeBase) -> str:
     return reverse("admin:kb_knowledgebase_reembedding", args=[kb.pk])
 
 
-def progress_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpResponse:
+def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
     """How far the change is, for a page that polls; once nothing goes on any more, the page is loaded again."""
-    kb = model_admin.get_object_or_404(request, str(object_id))
     state = reembedding_state(kb)
     html = render_to_string("quality/reembedding/progress.html", {"kb": kb, "state": state}, request)
     return HttpResponse(html, headers=None if state.is_unfinished else {"HX-Refresh": "true"})
@@ -367,11 +374,10 @@ def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:
 
 
 def reembedding_pages(model_admin: Any) -> list[URLPattern]:
-    route = "<int:object_id>/embedding-model/"
-    progress = require_GET(partial(progress_view, model_admin))
+    view = ReembeddingView.as_view(model_admin=model_admin)
     return [
-        model_admin.page(route, ReembeddingView.as_view(model_admin=model_admin), "reembedding"),
-        model_admin.page(f"{route}progress/", progress, "reembedding_progress"),
+        model_admin.page("<int:object_id>/embedding-model/", view, "reembedding"),
+        model_admin.row_page("embedding-model/progress", progress_view, "GET", name="reembedding_progress"),
     ]
 
 
