@@ -1,6 +1,6 @@
 from typing import Any
 
-from django.urls import path, re_path
+from django.urls import URLPattern, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from kb.agents.keys import ApiKeyViewSet
@@ -43,6 +43,12 @@ COLLECTION: dict[str, Any] = {"get": "list", "post": "create"}
 ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "destroy"}
 WHOLE_ROW = ROW | {"put": "update"}
 
+
+def posts(address: str, view: Any, *names: str) -> list[URLPattern]:
+    """What is done to a row, each by a POST to its name below the row's address."""
+    return [path(f"{address}{name}/", view.as_view({"post": name})) for name in names]
+
+
 urlpatterns = [
     path("search/", SearchView.as_view()),  # first, since patterns are tried in order
     path("knowledge-bases/", KnowledgeBaseViewSet.as_view(COLLECTION)),
@@ -50,8 +56,7 @@ urlpatterns = [
     path("knowledge-bases/<int:pk>/", KnowledgeBaseViewSet.as_view(ROW)),
     path("knowledge-bases/<int:pk>/export/", KnowledgeBaseExportView.as_view()),
     path(
-        "knowledge-bases/<int:kb_id>/documents/",
-        KnowledgeBaseDocumentViewSet.as_view(COLLECTION, read_url=page_read),
+        "knowledge-bases/<int:kb_id>/documents/", KnowledgeBaseDocumentViewSet.as_view(COLLECTION, read_url=page_read)
     ),
     path(
         "knowledge-bases/<int:pk>/tokenizer/",
@@ -63,22 +68,13 @@ urlpatterns = [
         "knowledge-bases/<int:pk>/embedding-model/",
         EmbeddingModelViewSet.as_view({"get": "retrieve", "post": "create", "delete": "destroy"}),
     ),
-    path("knowledge-bases/<int:pk>/embedding-model/swap/", EmbeddingModelViewSet.as_view({"post": "swap"})),
-    path("knowledge-bases/<int:pk>/embedding-model/rollback/", EmbeddingModelViewSet.as_view({"post": "rollback"})),
-    path("knowledge-bases/<int:pk>/embedding-model/drop/", EmbeddingModelViewSet.as_view({"post": "drop"})),
-    path("knowledge-bases/<int:pk>/embedding-model/evaluate/", EmbeddingModelViewSet.as_view({"post": "evaluate"})),
+    *posts("knowledge-bases/<int:pk>/embedding-model/", EmbeddingModelViewSet, "swap", "rollback", "drop", "evaluate"),
     path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
-    path(
-        "knowledge-bases/<int:kb_id>/external-sources/",
-        ExternalSourceViewSet.as_view(COLLECTION),
-    ),
+    path("knowledge-bases/<int:kb_id>/external-sources/", ExternalSourceViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/", ExternalSourceViewSet.as_view(ROW)),
-    path(
-        "knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/test/",
-        ExternalSourceViewSet.as_view({"post": "test"}),
-    ),
+    *posts("knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/", ExternalSourceViewSet, "test"),
     path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
     path("facts/<int:pk>/", FactViewSet.as_view(ROW)),
     path("knowledge-bases/<int:kb_id>/concepts/", ConceptViewSet.as_view(COLLECTION)),
@@ -86,11 +82,7 @@ urlpatterns = [
     path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
     path("knowledge-bases/<int:kb_id>/batches/", BatchViewSet.as_view(COLLECTION)),
     path("batches/<int:pk>/", BatchViewSet.as_view({"get": "retrieve"})),
-    path("batches/<int:pk>/files/", BatchViewSet.as_view({"post": "files"})),
-    path("batches/<int:pk>/pause/", BatchViewSet.as_view({"post": "pause"})),
-    path("batches/<int:pk>/resume/", BatchViewSet.as_view({"post": "resume"})),
-    path("batches/<int:pk>/cancel/", BatchViewSet.as_view({"post": "cancel"})),
-    path("batches/<int:pk>/retry/", BatchViewSet.as_view({"post": "retry"})),
+    *posts("batches/<int:pk>/", BatchViewSet, "files", "pause", "resume", "cancel", "retry"),
     path("documents/<int:pk>/", DocumentViewSet.as_view(WHOLE_ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
@@ -111,8 +103,7 @@ urlpatterns = [
     path("knowledge-bases/<int:kb_id>/owner/", MemberViewSet.as_view({"put": "transfer", "delete": "withdraw"})),
     path("knowledge-bases/<int:kb_id>/leave/", MemberViewSet.as_view({"post": "leave"})),
     path("invitations/", InvitationViewSet.as_view({"get": "list"})),
-    path("invitations/<int:pk>/accept/", InvitationViewSet.as_view({"post": "accept"})),
-    path("invitations/<int:pk>/decline/", InvitationViewSet.as_view({"post": "decline"})),
+    *posts("invitations/<int:pk>/", InvitationViewSet, "accept", "decline"),
     path("api-keys/", ApiKeyViewSet.as_view(COLLECTION)),
     path("api-keys/<str:prefix>/", ApiKeyViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("audit/", AuditViewSet.as_view({"get": "list"})),
@@ -120,9 +111,7 @@ urlpatterns = [
     path("web-sources/", WebSourceViewSet.as_view(COLLECTION)),
     path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
     path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
-    path("web-sources/<int:pk>/run/", WebSourceViewSet.as_view({"post": "run"})),
-    path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
-    path("web-sources/<int:pk>/accept/", WebSourceViewSet.as_view({"post": "accept"})),
+    *posts("web-sources/<int:pk>/", WebSourceViewSet, "run", "cancel", "accept"),
     path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
     path("search/batch/", SearchBatchView.as_view()),
     path("compare/", CompareView.as_view()),
@@ -153,7 +142,7 @@ urlpatterns = [
         "profiles/<path:name>/versions/<int:version>/",
         ProfileVersionViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
     ),
-    path("profiles/<path:name>/versions/<int:version>/publish/", ProfileVersionViewSet.as_view({"post": "publish"})),
+    *posts("profiles/<path:name>/versions/<int:version>/", ProfileVersionViewSet, "publish"),
     path("profiles/<path:name>/versions/<int:version>/diff/", ProfileVersionViewSet.as_view({"get": "diff"})),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
@@ -161,9 +150,7 @@ urlpatterns = [
     re_path("^metrics/?$", MetricsView.as_view()),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path(
-        "docs/",
-        SpectacularSwaggerSplitView.as_view(url_name="api:schema", template_name="api/docs.html"),
-        name="docs",
+        "docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema", template_name="api/docs.html"), name="docs"
     ),
     re_path("", NoSuchEndpointView.as_view()),
 ]

@@ -26,8 +26,8 @@ from retrieval.rerankers.cross_encoder import FORMS
 
 Messages = Iterator[CheckMessage]
 
+# The tag of what a server process looks at before it serves; `manage.py check` looks at all.
 OWN = "zhiku"
-"""The tag of what a server process looks at before it serves; `manage.py check` looks at all."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,28 +60,30 @@ def model_libraries(**_: Any) -> Messages:
 
 
 @register(OWN)
-def shared_secret_key(**_: Any) -> Messages:
-    """What shows that hosts share work: uploads in an object store."""
-    if os.environ.get("S3_BUCKET") and not os.environ.get("SECRET_KEY"):
+def object_storage(**_: Any) -> Messages:
+    """Uploads in an object store show that several hosts share the work."""
+    if not os.environ.get("S3_BUCKET"):
+        return
+    if not os.environ.get("SECRET_KEY"):
         yield Error(
             "Uploads are shared by several hosts (S3_BUCKET), and SECRET_KEY is not set: each host would make its own.",
             hint="Set SECRET_KEY, the same for every process: sessions, API keys' audit and the caches are signed with it.",
             id="zhiku.E004",
         )
-
-
-@register(OWN)
-def object_storage(**_: Any) -> Messages:
-    if os.environ.get("S3_BUCKET") and not find_spec("storages"):
+    if not find_spec("storages"):
         hint = "Run `pip install 'zhiku[s3]'`, or leave S3_BUCKET out."
         yield Error("S3_BUCKET is set, and django-storages is not installed.", hint=hint, id="zhiku.E005")
 
 
 @register(OWN)
-def log_format(**_: Any) -> Messages:
-    if settings.LOG_FORMAT not in FORMATS:
-        message = f"LOG_FORMAT is {settings.LOG_FORMAT!r}, and no log line has such a form."
-        yield Error(message, hint=f"Set it to one of {', '.join(FORMATS)}, or leave it out.", id="zhiku.E006")
+def known_forms(**_: Any) -> Messages:
+    for variable, known, unknown, check in (
+        ("LOG_FORMAT", FORMATS, "no log line has such a form", "zhiku.E006"),
+        ("RERANK_FORM", FORMS, "no rerank server is asked in such a form", "zhiku.E003"),
+    ):
+        if (value := getattr(settings, variable)) not in known:
+            hint = f"Set it to one of {', '.join(known)}, or leave it out."
+            yield Error(f"{variable} is {value!r}, and {unknown}.", hint=hint, id=check)
 
 
 @register(OWN)
@@ -93,11 +95,7 @@ def collected_static_files(**_: Any) -> Messages:
 
 
 def require_sound_settings() -> None:
-    """For processes that no command of Django starts.
-
-    Raises:
-        ImproperlyConfigured: something is wrong that would show only while it serves; says what, and the remedy.
-    """
+    """For processes that no command of Django starts; raises ImproperlyConfigured, which says what is wrong, and the remedy."""
     found = run_checks(tags=[OWN])
     for message in found:
         if message.level < ERROR:
@@ -172,13 +170,6 @@ def _refused(values: Mapping[str, Any]) -> Messages:
         variable = VARIABLES.get(error.field, error.field.upper())
         hint = f"Correct {variable} in the environment, or leave it out."
         yield Error(f"{variable} cannot be used: {error}.", hint=hint, id="zhiku.E002")
-
-
-@register(OWN)
-def rerank_server(**_: Any) -> Messages:
-    if settings.RERANK_FORM not in FORMS:
-        message = f"RERANK_FORM is {settings.RERANK_FORM!r}, and no rerank server is asked in such a form."
-        yield Error(message, hint=f"Set it to one of {', '.join(FORMS)}, or leave it out.", id="zhiku.E003")
 
 
 @register(OWN)

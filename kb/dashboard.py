@@ -1,6 +1,6 @@
 """The first page: how searches go, what is there, and, where there is nothing yet, what to do first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.db.models import Count, Exists, OuterRef, QuerySet
@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.translation import gettext as _, ngettext
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import KnowledgeBase
 from kb.content.admin import invitation_notice
 from kb.content.models import Chunk, Document
 from kb.providers.embedding_models import tokenizer
@@ -26,11 +26,11 @@ from kb.web.admin.charts import Chart, Series, percentage
 from kb.web.admin.scoped import count_of, principal
 from retrieval.model_files import libraries_available
 
+# At most, in a chart of kinds.
 BARS = 7
-"""At most, in a chart of kinds."""
 WEEK = 7
+# By so much the share of searches without a result may differ from one week to the next without a word.
 NOTICEABLE = 0.02
-"""By so much the share of searches without a result may differ from one week to the next without a word."""
 COLOURS = {
     Document.Status.READY: "green-500",
     Document.Status.PROCESSING: "blue-500",
@@ -42,7 +42,9 @@ COLOURS = {
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Adds the figures of what the caller may see."""
     caller = principal(request)
-    bases = list(_bases(caller))
+    editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
+    visible: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")
+    bases = visible.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
     counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
     by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
     sight = StatisticsScope.of(caller, tuple(kb.pk for kb in bases))
@@ -51,7 +53,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     chunk_count = sum(kb.chunk_count for kb in bases)
     return context | {
         "title": _("Overview"),
-        "degraded": _degraded(),
+        "degraded": list(_degraded()),
         "invitation_notice": invitation_notice(request),
         "knowledge_base_count": len(bases),
         "may_upload": any(kb.is_editable for kb in bases),
@@ -75,13 +77,6 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bases(caller: Principal) -> QuerySet[Any]:
-    editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
-    bases: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")
-    counted: QuerySet[Any] = bases.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
-    return counted
-
-
 def _searches(statistics: SearchStatistics) -> Chart:
     title, days = _("Searches a day"), statistics.days
     if not statistics.searches:
@@ -91,7 +86,7 @@ def _searches(statistics: SearchStatistics) -> Chart:
         "searches",
         title,
         verdict % {"count": f"{statistics.searches:,}", "days": DAYS},
-        labels=_day_labels(days),
+        labels=[f"{day.day:%m-%d}" for day in days],
         series=[
             Series(_("with results"), [day.searches - day.without_result for day in days], "primary-500"),
             Series(_("all below the gate"), [day.gated for day in days], "orange-400"),
@@ -113,7 +108,7 @@ def _without_result(days: Sequence[Day]) -> Chart:
         title,
         verdict,
         tone,
-        labels=_day_labels(days),
+        labels=[f"{day.day:%m-%d}" for day in days],
         series=[Series(_("share of the day’s searches"), [_share([day]) for day in days], "red-500")],
         is_line=True,
         is_share=True,
@@ -130,16 +125,15 @@ def _share(days: Sequence[Day]) -> float | None:
 def _compared(before: float | None, now: float | None) -> tuple[str, str]:
     if now is None:
         return _("No search in the last 7 days."), ""
-    figures = {"now": percentage(now), "before": "" if before is None else percentage(before)}
     if before is None:
-        return _("%(now)s in the last 7 days.") % figures, ""
+        return _("%(now)s in the last 7 days.") % {"now": percentage(now)}, ""
+    verdict, tone = _("Steady: %(now)s in the last 7 days, %(before)s in the 7 before."), ""
     if now > before + NOTICEABLE:
-        return _(
-            "Rising: %(now)s in the last 7 days, %(before)s in the 7 before. See the failed queries."
-        ) % figures, "bad"
+        verdict = _("Rising: %(now)s in the last 7 days, %(before)s in the 7 before. See the failed queries.")
+        tone = "bad"
     if now < before - NOTICEABLE:
-        return _("Falling: %(now)s in the last 7 days, %(before)s in the 7 before.") % figures, "good"
-    return _("Steady: %(now)s in the last 7 days, %(before)s in the 7 before.") % figures, ""
+        verdict, tone = _("Falling: %(now)s in the last 7 days, %(before)s in the 7 before."), "good"
+    return verdict % {"now": percentage(now), "before": percentage(before)}, tone
 
 
 def _stages(statistics: SearchStatistics) -> Chart:
@@ -152,11 +146,7 @@ def _stages(statistics: SearchStatistics) -> Chart:
         "Of the newest %(count)s searches half took %(p50)s ms or less in all, and 95 of 100 took %(p95)s ms or less.",
         statistics.sampled,
     )
-    figures = {
-        "count": f"{statistics.sampled:,}",
-        "p50": milliseconds(total.p50),
-        "p95": milliseconds(total.p95),
-    }
+    figures = {"count": f"{statistics.sampled:,}", "p50": milliseconds(total.p50), "p95": milliseconds(total.p95)}
     return Chart(
         "stages",
         title,
@@ -177,11 +167,7 @@ def _caches() -> Chart:
     link = (reverse("admin:keyword_cache"), _("Keyword index cache"))
     if not tiers:
         return Chart("caches", title, _("No cache has been asked since the server started."), link=link)
-    caches = {
-        "bm25": _("Keyword index"),
-        "hot_queries": _("Responses"),
-        "query_vectors": _("Query vectors"),
-    }
+    caches = {"bm25": _("Keyword index"), "hot_queries": _("Responses"), "query_vectors": _("Query vectors")}
     names = {
         "process": _("process"),
         "memory": _("process"),
@@ -226,16 +212,13 @@ def _documents(by_status: dict[str, int]) -> Chart:
         verdict = message % {"count": f"{unfinished:,}"}
     else:
         verdict, tone = _("All are ready: %(count)s.") % {"count": f"{count:,}"}, "good"
-    series = [
-        Series(str(Document.Status(status).label), [by_status[status]], colour) for status, colour in COLOURS.items()
-    ]
     return Chart(
         "documents",
         title,
         verdict,
         tone,
         labels=[_("Documents")] if count else [],
-        series=series if count else [],
+        series=[Series(str(status.label), [by_status[status]], colour) for status, colour in COLOURS.items() if count],
         is_horizontal=True,
         is_stacked=True,
         link=link,
@@ -247,12 +230,8 @@ def _degradations(statistics: SearchStatistics) -> Chart:
     if not statistics.searches:
         return Chart("degradations", title, _("No search in %(days)d days.") % {"days": DAYS})
     if not statistics.degradations:
-        return Chart(
-            "degradations",
-            title,
-            _("None in %(days)d days: every search did all that it should.") % {"days": DAYS},
-            "good",
-        )
+        verdict = _("None in %(days)d days: every search did all that it should.")
+        return Chart("degradations", title, verdict % {"days": DAYS}, "good")
     verdict = _("%(share)s of the searches of %(days)d days could not do all that they should.")
     shown = list(statistics.degradations.items())[:BARS]
     return Chart(
@@ -267,24 +246,17 @@ def _degradations(statistics: SearchStatistics) -> Chart:
     )
 
 
-def _day_labels(days: Sequence[Day]) -> list[str]:
-    return [f"{day.day:%m-%d}" for day in days]
-
-
 def _to_debug() -> tuple[str, str]:
     return reverse("admin:search_debug"), _("Search debug")
 
 
-def _degraded() -> list[str]:
+def _degraded() -> Iterator[str]:
     """What this server cannot do, with the remedy of each."""
-    notices = []
     if not libraries_available():
-        notices.append(
-            _("Embedding models cannot run on this server, because sentence-transformers or torch is not installed.")
-            + " pip install 'zhiku[models]'"
+        sentence = _(
+            "Embedding models cannot run on this server, because sentence-transformers or torch is not installed."
         )
+        yield f"{sentence} pip install 'zhiku[models]'"
     if tokenizer() is None:
-        notices.append(
-            _("Keyword search is off, because rank-bm25 or jieba is not installed.") + " pip install rank-bm25 jieba"
-        )
-    return notices
+        sentence = _("Keyword search is off, because rank-bm25 or jieba is not installed.")
+        yield f"{sentence} pip install rank-bm25 jieba"

@@ -26,9 +26,9 @@ class RAGService:
     A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
     ranks, scores, metadata and neighbours, and the profile (its name and version) that it was found under.
 
-    Attributes:
-        profile: name of the retrieval profile that searches go by; blank: each knowledge base's own.
-        profile_version: of that profile, such as a draft; None: the published one.
+    A `profile` that is named serves all searches, in its published version unless `profile_version` names another, such as a
+    draft; without one each knowledge base is searched by its own. `score_threshold` is the least score: 0 is no gate, None
+    the profile's, or the default of the score's scale.
     """
 
     def __init__(self, *, profile: str = "", profile_version: int | None = None) -> None:
@@ -38,14 +38,7 @@ class RAGService:
     def search(
         self, query: str, knowledge_base_id: int, user_id: int, top_k: int = 5, score_threshold: float | None = 0.0
     ) -> list[dict[str, Any]]:
-        """Chunks of one knowledge base, best first.
-
-        Args:
-            query: any text.
-            knowledge_base_id: the knowledge base.
-            user_id: whose rights apply.
-            top_k: at most so many chunks.
-            score_threshold: the least score; 0 is no gate, None the profile's, or the default of the score's scale.
+        """At most `top_k` chunks of one knowledge base, best first.
 
         Raises:
             NotVisible: the user, the knowledge base or the profile does not exist, or the user may not see it.
@@ -70,21 +63,11 @@ class RAGService:
         conversation_id: UUID | None = None,
         remember: bool = False,
     ) -> dict[str, Any]:
-        """An answer from knowledge bases, in words, as POST /api/v1/ask/ returns it.
+        """An answer, written from at most `top_k` chunks, as POST /api/v1/ask/ returns it.
 
-        Args:
-            query: the question.
-            knowledge_base_ids: in the order that breaks ties; may be empty where a conversation is continued.
-            user_id: whose rights apply.
-            top_k: from at most so many chunks.
-            score_threshold: the least score of them; 0 is no gate, None the profile's, or the default of the score's scale.
-            conversation_id: the conversation that the question continues.
-            remember: begin a conversation with the question; its id is in the answer.
-
-        Raises:
-            NotVisible: the user, a knowledge base, the profile or the conversation does not exist, or the user may not see it.
-            Rejected: the conversation has other knowledge bases.
-            NoChannelAvailable: no channel could answer.
+        The order of the knowledge bases breaks ties; they may be left empty where the question continues a conversation.
+        With `remember` it begins one, whose id is in the answer. Raises as `search`, and Rejected where the conversation has
+        other knowledge bases.
         """
         asked = AskRequest(
             query=query,
@@ -106,11 +89,7 @@ class RAGService:
         return packing.format_for_tool_output(chunks, max_chunks, max_chunk_chars=environment_config().max_chunk_chars)
 
     def get_vector_store(self, user_id: int, knowledge_base_id: int) -> "KnowledgeBaseVectorStore":
-        """A LangChain vector store: `search` for reading, texts under ids of the caller's for writing.
-
-        Raises:
-            NotVisible: the user, the knowledge base or the profile does not exist, or the user may not see it.
-        """
+        """A LangChain vector store: `search` for reading, texts under ids of the caller's for writing; NotVisible as `search`."""
         from retrieval.langchain import KnowledgeBaseVectorStore  # noqa: PLC0415 - LangChain is slow to import
 
         texts = PermittedTexts(

@@ -77,10 +77,9 @@ def feed_batch(batch_id: int, after: int) -> None:
 
 @shared_task
 def sweep_lost_documents() -> int:
-    """Enqueues documents whose task was lost: the broker was down or emptied, or the worker died.
+    """Enqueues documents whose task was lost: the broker was down or emptied, or the worker died; returns how many.
 
-    Returns:
-        How many were enqueued. A task that was not lost after all finds its document taken and does nothing.
+    A task that was not lost after all finds its document taken and does nothing.
     """
     ids = DOCUMENTS.sweep(limit=SWEEP_LIMIT)
     enqueue_documents(ids)
@@ -119,8 +118,7 @@ def sweep_keyword_indexes() -> None:
 @shared_task
 def merge_keyword_index(kb_id: int) -> None:
     """Builds a new base where many chunks have changed since the last, so that searches read few changes."""
-    kb = KnowledgeBase.objects.filter(pk=kb_id).first()
-    if kb is not None and kb.pk in long_change_logs([kb.pk]):
+    for kb in KnowledgeBase.objects.filter(pk__in=long_change_logs([kb_id])):
         BM25Store().merge(kb.pk, kb.tokenizer_id)
 
 
@@ -145,11 +143,9 @@ def sweep_vector_indexes() -> None:
 
 @shared_task
 def apply_store_changes(kb_id: int, place: int) -> None:
-    """Has a store take in changes, for a while; one that fails is tried again after a pause.
+    """Has the store at a place among `DRIVERS`, since tasks carry numbers only, take in changes for a while.
 
-    Args:
-        kb_id: a knowledge base, which may be gone.
-        place: of the store among `DRIVERS`, since tasks carry numbers only.
+    One that fails is tried again after a pause.
     """
     with suppress(AlreadyRunning, StoreError):
         if not changes_apply(kb_id, list(DRIVERS)[place], batches=iter(range(BATCHES_TO_APPLY))):

@@ -1,6 +1,6 @@
 """Retrieval profiles: an edit makes a new version, publishing makes a version the one that the name stands for."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,14 @@ from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.base.db.transactions import Purpose, lock_until_commit
-from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.errors import NotAllowed, NotVisible, Rejected, found_in
 from kb.base.text import storable
 from kb.profiles.models import RetrievalProfile
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
+# Sent with `profile`, a version that was never published: a receiver returns why it has to stay, or a blank string.
 version_deleting = Signal()
-"""Sent with `profile`, a version that was never published: a receiver returns why it has to stay, or a blank string."""
 
 DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
@@ -67,11 +67,7 @@ def ensure_built_in_profiles() -> None:
     for name, (description, values) in BUILT_IN.items():
         if not RetrievalProfile.objects.filter(name=name, knowledge_base=None).exists():
             RetrievalProfile.objects.create(
-                name=name,
-                description=description,
-                settings=dict(values),
-                published=True,
-                published_at=timezone.now(),
+                name=name, description=description, settings=dict(values), published=True, published_at=timezone.now()
             )
 
 
@@ -81,29 +77,18 @@ def starting_profile(embedding_model: str) -> RetrievalProfile:
 
 
 def configuration_of(settings: Mapping[str, Any]) -> RetrievalConfig:
-    """The configuration that a profile's settings make over the environment.
-
-    Raises:
-        InvalidConfiguration: a setting is unknown or out of range.
-    """
+    """A profile's settings over the environment; raises InvalidConfiguration where one is unknown or out of range."""
     return environment_config().override(settings)
 
 
 def name_and_version(text: str) -> tuple[str, int | None]:
-    """What NAME or NAME@VERSION names; no version: the one that is live.
-
-    Raises:
-        Rejected: what follows the @ is no number of a version.
-    """
+    """What NAME or NAME@VERSION names, None being the live version; raises Rejected where no number follows the @."""
     name, at, version = text.strip().rpartition(AT)
     if not at:
         return version, None
     if not (version.isascii() and version.isdecimal() and 0 < int(version[:20]) <= MAX_VERSION):
-        raise Rejected(
-            "profile_version",
-            _("“%(text)s” names no version of a profile: write NAME@NUMBER, or NAME for the one that is live.")
-            % {"text": text},
-        )
+        message = _("“%(text)s” names no version of a profile: write NAME@NUMBER, or NAME for the one that is live.")
+        raise Rejected("profile_version", message, text=text)
     return name, int(version)
 
 
@@ -115,13 +100,7 @@ def reference(profile: RetrievalProfile) -> str:
 def find_version(
     principal: Principal, name: str, version: int | None = None, *, scope: Collection[int] = ()
 ) -> RetrievalProfile:
-    """A version of a profile; None: the one that is live.
-
-    Args:
-        principal: who names it.
-        name: NAME, or ID/NAME for that of one knowledge base; see `named_at`.
-        version: of it.
-        scope: the knowledge bases that the request is about.
+    """A version, or the live one, of the profile that a principal means by NAME or ID/NAME in a scope; see `named_at`.
 
     Raises:
         NotVisible: there is no such profile for this principal, or no such version of it.
@@ -136,22 +115,15 @@ def find_version(
         )
     if version in (None, live.version):
         return live
-    found = visible.versions_of(live).filter(version=version).first()
-    if found is None:
-        raise NotVisible(
-            _("The retrieval profile “%(name)s” has no version %(version)s: name another.")
-            % {"name": name, "version": version}
-        )
-    return found
+    otherwise = _("The retrieval profile “%(name)s” has no version %(version)s: name another.")
+    return found_in(visible.versions_of(live).filter(version=version), otherwise % {"name": name, "version": version})
 
 
 def named_at(principal: Principal, name: str, *, scope: Collection[int] = ()) -> RetrievalProfile | None:
     """The live version of the profile that a principal means by NAME or ID/NAME; None: there is none.
 
-    Where several places have the name, that of a knowledge base in the scope comes first, then the shared one.
-
-    Raises:
-        Rejected: that leaves several.
+    Where several places have the name, that of a knowledge base in the scope (those that a request is about) comes first,
+    then the shared one; raises Rejected where that leaves several.
     """
     rows = RetrievalProfile.objects.visible_to(principal)
     place, is_exact, own = storable(name).partition(OF)
@@ -161,39 +133,29 @@ def named_at(principal: Principal, name: str, *, scope: Collection[int] = ()) ->
         rows = rows.filter(name=own, knowledge_base_id=int(place))
     else:
         return None
-    rows = rows.order_by("knowledge_base_id", "-published", "-version").distinct("knowledge_base_id")
-    return _one_meant(list(rows), scope)
-
-
-def _one_meant(rows: Sequence[RetrievalProfile], scope: Collection[int]) -> RetrievalProfile | None:
-    in_scope = [row for row in rows if row.knowledge_base_id in scope]
-    meant = in_scope or [row for row in rows if row.knowledge_base_id is None] or rows
+    found = list(rows.order_by("knowledge_base_id", "-published", "-version").distinct("knowledge_base_id"))
+    in_scope = [row for row in found if row.knowledge_base_id in scope]
+    meant = in_scope or [row for row in found if row.knowledge_base_id is None] or found
     if len(meant) > 1:
-        raise Rejected(
-            "profile_ambiguous",
-            _(
-                "Several knowledge bases have a profile named “%(name)s”: put the knowledge base’s id before it, as in "
-                "%(exact)s."
-            )
-            % {"name": meant[0].name, "exact": ", ".join(map(reference, meant[:NAMED_IN_MESSAGE]))},
+        message = _(
+            "Several knowledge bases have a profile named “%(name)s”: put the knowledge base’s id before it, as in "
+            "%(exact)s."
         )
+        exact = ", ".join(map(reference, meant[:NAMED_IN_MESSAGE]))
+        raise Rejected("profile_ambiguous", message, name=meant[0].name, exact=exact)
     return meant[0] if meant else None
 
 
 def place_of(principal: Principal, name: str) -> KnowledgeBase | None:
     """The knowledge base whose own the profile of a name is; None for a shared one, and where there is none of the name.
 
-    Raises:
-        Rejected: several knowledge bases have a profile of that name.
+    Raises Rejected where several knowledge bases have a profile of that name.
     """
     try:
         profile = named_at(principal, name)
     except Rejected as error:
-        raise Rejected(
-            "profile_place_ambiguous",
-            _("Several knowledge bases have a profile named “%(name)s”: say which of them this version is for.")
-            % {"name": name},
-        ) from error
+        message = _("Several knowledge bases have a profile named “%(name)s”: say which of them this version is for.")
+        raise Rejected("profile_place_ambiguous", message, name=name) from error
     return profile.knowledge_base if profile else None
 
 
@@ -221,12 +183,7 @@ def create_version(
 ) -> RetrievalProfile:
     """Saves settings as the next version of a profile, or as the first of a new one: a draft until it is published.
 
-    Args:
-        principal: who saves it.
-        name: of the profile.
-        settings: those that differ from the environment, by the names of RetrievalConfig.
-        description: what is different.
-        knowledge_base: whose own profile it is; None: shared.
+    The settings are those that differ from the environment. Without a knowledge base, whose own it would be, it is shared.
 
     Raises:
         Rejected: the name is blank, holds / or @, or is that of a shared profile and so not for a knowledge base's own. A
@@ -235,7 +192,11 @@ def create_version(
         InvalidConfiguration: a setting is unknown or out of range.
     """
     name = name.strip()
-    _check_name(name)
+    if not name:
+        raise Rejected("profile_unnamed", _("Give the profile a name."))
+    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or NOT_IN_NAMES & set(name):
+        message = _("A profile’s name has at most %(most)d characters, and neither / nor @ among them: choose another.")
+        raise Rejected("profile_name_invalid", message, most=MAX_NAME_CHARACTERS)
     configuration_of(settings)
     with transaction.atomic():
         lock_until_commit(Purpose.PROFILES)
@@ -250,30 +211,15 @@ def create_version(
             created_by_id=principal.user.pk,
         )
         if not RetrievalProfile.objects.editable_by(principal).filter(pk=draft.pk).exists():
-            raise NotAllowed(
-                _(
-                    "You may not change the profile “%(name)s”: save it under another name, for a knowledge base of yours."
-                )
-                % {"name": name}
+            message = _(
+                "You may not change the profile “%(name)s”: save it under another name, for a knowledge base of yours."
             )
+            raise NotAllowed(message % {"name": name})
         # After the rights: who may not make a shared one learns nothing of the names of others.
         if newest is None and namesakes.filter(knowledge_base__isnull=knowledge_base is not None).exists():
-            raise Rejected(
-                "profile_name_taken",
-                _("There is a profile named “%(name)s” elsewhere: choose another name.") % {"name": name},
-            )
+            message = _("There is a profile named “%(name)s” elsewhere: choose another name.")
+            raise Rejected("profile_name_taken", message, name=name)
     return draft
-
-
-def _check_name(name: str) -> None:
-    if not name:
-        raise Rejected("profile_unnamed", _("Give the profile a name."))
-    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or NOT_IN_NAMES & set(name):
-        raise Rejected(
-            "profile_name_invalid",
-            _("A profile’s name has at most %(most)d characters, and neither / nor @ among them: choose another.")
-            % {"most": MAX_NAME_CHARACTERS},
-        )
 
 
 def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuerySet:
@@ -288,18 +234,8 @@ def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuer
 def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = False) -> int:
     """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
 
-    Knowledge bases that search by another version of it move to this one.
-
-    Args:
-        principal: who publishes.
-        profile: the version.
-        adopt: the knowledge base whose own profile it is searches by it from now on, whatever it has searched by.
-
-    Returns:
-        How many knowledge bases have moved.
-
-    Raises:
-        NotAllowed: the principal may not change the profile.
+    Knowledge bases that search by another version of it move to this one; returns how many. With `adopt` the one whose own
+    profile it is does, whatever it has searched by. Raises NotAllowed where the principal may not change the profile.
     """
     with transaction.atomic():
         lock_until_commit(Purpose.PROFILES)
@@ -316,9 +252,7 @@ def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = Fa
 def delete_draft(principal: Principal, profile: RetrievalProfile) -> None:
     """Deletes a version that was never published and that nothing has used.
 
-    Raises:
-        NotAllowed: the principal may not change the profile.
-        Rejected: it was published, or something uses it; see `reason_to_keep`.
+    Raises NotAllowed where the principal may not change the profile, Rejected where there is a `reason_to_keep` it.
     """
     with transaction.atomic():
         lock_until_commit(Purpose.PROFILES)

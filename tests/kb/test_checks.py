@@ -12,8 +12,8 @@ from kb.checks import (
     external_projects,
     hosts_of_this_machine,
     keyword_packages,
+    known_forms,
     model_libraries,
-    rerank_server,
     retrieval_settings,
     secret_key,
     stores_of_one_process,
@@ -123,9 +123,9 @@ def test_refuses_settings_that_are_wrong_together(settings):
 
 
 @pytest.mark.parametrize(("form", "expected"), [("jina", []), ("tei", []), ("openai", ["zhiku.E003"])])
-def test_refuses_a_form_that_no_rerank_server_is_asked_in(settings, form, expected):
+def test_refuses_a_form_that_no_known_forms_is_asked_in(settings, form, expected):
     settings.RERANK_FORM = form
-    assert ids(rerank_server()) == expected
+    assert ids(known_forms()) == expected
 
 
 def test_a_command_names_the_variables_that_it_cannot_run_with():

@@ -1,10 +1,8 @@
-"""Which retrieval profiles, and which of their versions, a search may be run under, as a field offers them.
-
-What the pages call the settings of RetrievalConfig: labels, one sentence each, values and changes as text.
-"""
+"""The profiles and versions that a field offers, and what the pages call the settings of RetrievalConfig and their values."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -31,79 +29,47 @@ Choices = list[tuple[str, str | list[tuple[str, str]]]]
 
 @dataclass(frozen=True, slots=True)
 class ProfileChoice:
-    """A value of the field.
+    """A value of the field: NAME, which stands for the version that is live when the search is run, or NAME@VERSION.
 
-    Attributes:
-        value: NAME, which stands for the version that is live when the search is run, or NAME@VERSION; with ID/ before
-            it where several knowledge bases have a profile of that name.
-        profile: the version that the value stands for now.
-        version: the one that the value names; None where it names none.
+    ID/ stands before it where several knowledge bases have a profile of that name. `profile` is the version that the value
+    stands for now, `version` the one that it names, if any.
     """
 
     value: str
     profile: RetrievalProfile
     version: int | None
-    label: str
 
     @property
-    def place(self) -> str:
-        """The name of the knowledge base whose own profile it is; blank: shared."""
-        return self.profile.knowledge_base.name if self.profile.knowledge_base else ""
+    def label(self) -> str:
+        return _("%(profile)s (%(state)s)") % {"profile": self.profile, "state": profile_state(self.profile)}
 
 
 def profile_choices(principal: Principal, asked: str = "", scope: Collection[int] = ()) -> list[ProfileChoice]:
     """The profiles that a principal may use, each with its newest versions, by name; the live one first, by its name.
 
-    Args:
-        principal: who searches.
-        asked: a value that must be among them if there is such a profile, however old the version.
-        scope: the knowledge bases that are searched; see `find_version`.
+    The value `asked` is among them if there is such a profile in the scope (see `find_version`), however old the version.
     """
     visible = RetrievalProfile.objects.visible_to(principal).select_related("knowledge_base")
     order = (F("published").desc(), F("version").desc())
     newest = visible.annotate(place=Window(RowNumber(), partition_by=[F("name"), F("knowledge_base")], order_by=order))
     rows = newest.filter(place__lte=VERSIONS_OFFERED).order_by("name", "knowledge_base_id", "place")
     profiles = [list(versions) for _key, versions in groupby(rows, key=_name_and_place)]
-    places = Counter(versions[0].name for versions in profiles)
-    choices = [
-        choice
-        for versions in profiles
-        for choice in _of_one_profile(versions, has_namesakes=places[versions[0].name] > 1)
-    ]
-    if asked and asked not in {choice.value for choice in choices}:
-        return _with_asked(choices, principal, asked, scope)
-    return choices
+    places = Counter(live.name for live, *_others in profiles)
+    choices: dict[tuple[RetrievalProfile, int | None], ProfileChoice] = {}
+    for live, *others in profiles:
+        name = reference(live) if places[live.name] > 1 else live.name
+        for profile, version in [(live, None), *((other, other.version) for other in others)]:
+            choices[profile, version] = ProfileChoice(profile_value(name, version), profile, version)
+    if asked and asked not in {choice.value for choice in choices.values()}:
+        # It names one of them in other words, or a version that is not among them.
+        with suppress(Rejected, NotVisible):
+            name, version = name_and_version(asked)
+            profile = find_version(principal, name, version, scope=scope)
+            choices[profile, version] = ProfileChoice(asked, profile, version)
+    return list(choices.values())
 
 
 _name_and_place = attrgetter("name", "knowledge_base_id")
-
-
-def _with_asked(
-    choices: Sequence[ProfileChoice], principal: Principal, asked: str, scope: Collection[int]
-) -> list[ProfileChoice]:
-    """The choices with a value that names one of them in other words, or a version that is not among them."""
-    try:
-        name, version = name_and_version(asked)
-        profile = find_version(principal, name, version, scope=scope)
-    except (Rejected, NotVisible):
-        return list(choices)
-    wanted = ProfileChoice(asked, profile, version, _labelled(profile))
-    known = [(each.profile, each.version) for each in choices]
-    if (profile, version) not in known:
-        return [*choices, wanted]
-    return [wanted if each == (profile, version) else choice for each, choice in zip(known, choices, strict=True)]
-
-
-def _of_one_profile(versions: Sequence[RetrievalProfile], *, has_namesakes: bool) -> Iterable[ProfileChoice]:
-    """The first one is live."""
-    name = reference(versions[0]) if has_namesakes else versions[0].name
-    for profile in versions:
-        version = None if profile is versions[0] else profile.version
-        yield ProfileChoice(profile_value(name, version), profile, version, _labelled(profile))
-
-
-def _labelled(profile: RetrievalProfile) -> str:
-    return _("%(profile)s (%(state)s)") % {"profile": profile, "state": profile_state(profile)}
 
 
 def profile_value(name: str, version: int | None = None) -> str:
@@ -121,11 +87,11 @@ def profile_state(profile: RetrievalProfile) -> str:
 def as_field_choices(choices: Sequence[ProfileChoice]) -> Choices:
     """Choices of a select: versions of one name, and the profiles of one knowledge base, stand together."""
     grouped: Choices = []
-    for (name, _place_id), group in groupby(choices, key=lambda choice: _name_and_place(choice.profile)):
+    for (name, _place), group in groupby(choices, key=lambda choice: _name_and_place(choice.profile)):
         of_one = list(group)
         options = [(choice.value, choice.label) for choice in of_one]
-        if place := of_one[0].place:
-            grouped.append((_("%(profile)s, of “%(kb)s”") % {"profile": name, "kb": place}, options))
+        if kb := of_one[0].profile.knowledge_base:
+            grouped.append((_("%(profile)s, of “%(kb)s”") % {"profile": name, "kb": kb.name}, options))
         elif len(options) > 1:
             grouped.append((name, options))
         else:
@@ -149,16 +115,14 @@ def select(**attrs: Any) -> forms.Select:
 def setting_field(name: str) -> forms.Field:
     """The field of a setting that may be left empty; who makes the form offers the values of one that is chosen."""
     declared = SETTINGS[name]
-    label: dict[str, Any] = {"label": gettext_lazy(declared.label), "required": False}
+    options: dict[str, Any] = {"label": gettext_lazy(declared.label), "required": False}
     if declared.choices or TYPES[name] is bool:
-        return forms.ChoiceField(widget=select(), **label)
+        return forms.ChoiceField(widget=select(), **options)
     low, high = declared.between or (None, None)
     is_whole = int in (get_args(TYPES[name]) or (TYPES[name],))
-    kind: Any = forms.IntegerField if is_whole else forms.FloatField
-    field: forms.Field = kind(
-        min_value=low, max_value=high, widget=text_input(inputmode="numeric" if is_whole else "decimal"), **label
-    )
-    return field
+    widget = text_input(inputmode="numeric" if is_whole else "decimal")
+    options |= {"min_value": low, "max_value": high, "widget": widget}
+    return forms.IntegerField(**options) if is_whole else forms.FloatField(**options)
 
 
 def configuration_error(error: InvalidConfiguration) -> str:
@@ -170,10 +134,7 @@ def configuration_error(error: InvalidConfiguration) -> str:
 
 def groups() -> dict[str, list[str]]:
     """The names of the settings by the title of their group, in the order of the forms."""
-    found: dict[str, list[str]] = {}
-    for name, declared in SETTINGS.items():
-        found.setdefault(_(declared.group), []).append(name)
-    return found
+    return {_(group): list(names) for group, names in groupby(SETTINGS, key=lambda name: SETTINGS[name].group)}
 
 
 def setting_label(name: str) -> str:
@@ -208,16 +169,6 @@ def value_text(name: str, value: Any) -> str:
     return choices_of(name).get(str(value), str(value))
 
 
-def change_text(difference: SettingDifference) -> str:
-    """As in “Vector weight: 0.6 → 0.4”."""
-    before, after = (value_text(difference.name, value) for value in (difference.before, difference.after))
-    return _("%(setting)s: %(before)s → %(after)s") % {
-        "setting": setting_label(difference.name),
-        "before": before,
-        "after": after,
-    }
-
-
 def in_order(names: Iterable[str]) -> list[str]:
     """The names of settings in the order of the form, unknown ones last."""
     places = {name: place for place, name in enumerate(SETTINGS)}
@@ -225,6 +176,13 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def changes_text(differences: Iterable[SettingDifference]) -> list[str]:
-    """One line a setting, in the order of the form."""
-    found = {each.name: each for each in differences}
-    return [change_text(found[name]) for name in in_order(found)]
+    """One line a setting, as in “Vector weight: 0.6 → 0.4”."""
+    return [
+        _("%(setting)s: %(before)s → %(after)s")
+        % {
+            "setting": setting_label(each.name),
+            "before": value_text(each.name, each.before),
+            "after": value_text(each.name, each.after),
+        }
+        for each in differences
+    ]

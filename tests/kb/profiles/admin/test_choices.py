@@ -31,7 +31,7 @@ def travel(admin):
 def offered(who, name, asked=""):
     with override("en"):
         found = choices.profile_choices(who, asked)
-    return {choice.value: choice.label for choice in found if choice.profile.name == name}
+        return {choice.value: choice.label for choice in found if choice.profile.name == name}
 
 
 def test_the_name_stands_for_the_published_version_and_the_others_are_named_by_their_number(admin, travel):

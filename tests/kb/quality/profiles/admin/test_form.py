@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from kb.models import RetrievalProfile
-from kb.profiles.admin.choices import change_text, groups, setting_label, value_text
+from kb.profiles.admin.choices import changes_text, groups, setting_label, value_text
 from kb.profiles.services import SettingDifference
 from kb.quality.profiles.admin.form import ProfileForm
 from retrieval.config import SETTINGS, RetrievalConfig
@@ -47,7 +47,7 @@ def test_a_value_in_words(name, value, words):
 
 
 def test_a_change_in_words():
-    assert change_text(SettingDifference("vector_weight", 0.6, 0.4)) == "Vector weight: 0.6 → 0.4"
+    assert changes_text([SettingDifference("vector_weight", 0.6, 0.4)]) == ["Vector weight: 0.6 → 0.4"]
 
 
 def test_a_setting_of_another_version_goes_by_its_name():
