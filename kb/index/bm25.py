@@ -156,8 +156,6 @@ class DatabaseTier:
 STILL_BUILT = gettext_noop(
     "The keyword index is still being built: search again in a moment, or allow the search more time."
 )
-BUILDERS = 8  # some of them may wait for another process
-POLL_SECONDS = 0.1
 LOCK_PATIENCE_SECONDS = 60
 MIN_CHANGES_TO_BUILD = 1_000
 CHANGED_SHARE_TO_BUILD = 0.1
@@ -196,7 +194,8 @@ def _shared_cache() -> TieredCache[StoredIndex]:
 
 @lru_cache(maxsize=1)
 def _shared_flights() -> SingleFlight[Answer]:
-    return SingleFlight(ConnectionReturningExecutor(max_workers=BUILDERS, thread_name_prefix="keyword-index"))
+    # Some of the eight may wait for another process.
+    return SingleFlight(ConnectionReturningExecutor(max_workers=8, thread_name_prefix="keyword-index"))
 
 
 @lru_cache(maxsize=1)
@@ -292,7 +291,7 @@ class BM25Store:
                         self._publish(built)
                     return
             connections.close_all()  # no connection is held while another process builds
-            time.sleep(POLL_SECONDS)
+            time.sleep(0.1)
 
     def _land_from_base(self, wanted: CacheKey, land: Land[Answer], useless: set[int]) -> bool:
         """Tries this process, then the other tiers; versions that cannot be brought up to date are not loaded again."""

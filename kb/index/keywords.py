@@ -122,7 +122,6 @@ def loaded_generator() -> OpenAIGenerator | None:
 logger = logging.getLogger(__name__)
 
 KEYWORD_LENGTH = 300
-READ_AT_ONCE = 4
 NOT_CONFIGURED = Message(
     gettext_noop(
         "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL, or let the "
@@ -170,7 +169,7 @@ def find_terms(
     if extraction is None:
         return [Terms(each.keywords or (), each.questions) for each in chunks]
     is_slow = extraction.reader is not None and (extraction.by_model or extraction.questions)
-    executor: Executor = ThreadPoolExecutor(READ_AT_ONCE, "terms") if is_slow else InlineExecutor()
+    executor: Executor = ThreadPoolExecutor(4, "terms") if is_slow else InlineExecutor()
     found = []
     try:
         for future in [executor.submit(_terms, each, extraction) for each in chunks]:

@@ -27,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 # As in the settings' connection options; a search that asks for no more needs no statement of its own.
 DEFAULT_EF_SEARCH: Final = 128
-# For so long a process may search with the effort of an earlier measurement.
-REFRESH_SECONDS: Final = 60
 
 
 UNMEASURED: Final = VectorIndex(method=VectorIndex.Method.HNSW, effort=DEFAULT_EF_SEARCH)
@@ -63,8 +61,6 @@ WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s
 """
 AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
 NEAREST = " ORDER BY distance, chunk_id LIMIT %(limit)s"
-# No index is in the order of a sum, so that all are compared, by several processes where there are many.
-EXACTLY = " + 0"
 # A chunk has one vector, but for its questions; to group many takes long, in one process and in the order of the chunks.
 BEST_OF_EACH = "SELECT chunk_id, min(distance) AS distance FROM ({distances}) AS compared GROUP BY chunk_id"
 
@@ -95,9 +91,10 @@ class PgVectorStore:
             statement += AMONG
             wanted["only"] = array_text(only.tolist())
         has_several = kind == ChunkEmbedding.Kind.QUESTION
-        exact = statement.format(dimension=len(vector), exactly=EXACTLY)
+        # No index is in the order of a sum, so that all are compared, by several processes where there are many.
+        exact = statement.format(dimension=len(vector), exactly=" + 0")
         exact = (BEST_OF_EACH.format(distances=exact) if has_several else exact) + NEAREST
-        measured = efforts(int(time.monotonic() // REFRESH_SECONDS))
+        measured = efforts(int(time.monotonic() // 60))
         index = measured.get((kb_id, model_id, str(kind)), UNMEASURED)
         if (only is not None and only.size <= MAX_EXACT) or not index.is_used:
             return _found(fetch_all(exact, wanted | {"limit": k}))
@@ -232,9 +229,6 @@ MOST_SECONDS: Final = 60.0
 # An index that finds too few is not used where to compare all vectors takes no longer.
 EXACT_AT_MOST_MS: Final = 250.0
 EF_SEARCHES: Final = (DEFAULT_EF_SEARCH, 256, 512, 1_000)
-PROBES_FACTORS: Final = (1, 2, 4, 8, 16)
-GROWN: Final = 0.2
-STALE_AFTER: Final = timedelta(days=7)
 
 SAMPLED = """
 SELECT vector::text FROM kb_chunkembedding
@@ -306,15 +300,15 @@ def _efforts_to_try(space: VectorSpace) -> Sequence[int]:
     if chosen_method() is VectorIndex.Method.HNSW:
         return EF_SEARCHES
     first = max(1, round(space.lists**0.5))
-    return [min(first * factor, space.lists) for factor in PROBES_FACTORS]
+    return [min(first * factor, space.lists) for factor in (1, 2, 4, 8, 16)]
 
 
 def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
     return (
         row is None
         or row.method != chosen_method()
-        or row.measured_at < timezone.now() - STALE_AFTER
-        or abs(space.vectors - row.vectors) > GROWN * row.vectors
+        or row.measured_at < timezone.now() - timedelta(days=7)
+        or abs(space.vectors - row.vectors) > 0.2 * row.vectors
     )
 
 

@@ -24,28 +24,27 @@ from kb.base.db.transactions import Purpose, fetch_all, own_session, try_lock
 from kb.index.models import VectorIndex
 
 MEGABYTE: Final = 1024**2
-# Of a server whose memory cannot be known from here.
-REMOTE_BYTES: Final = 1024 * MEGABYTE
 SHARE_OF_MEMORY: Final = 0.5
 # PostgreSQL builds an index with two processes only where each has 32 MB.
 LEAST_BYTES: Final = 64 * MEGABYTE
 # Of pgvector's graph, for each vector beside its numbers: 700 to 750 with m = 16, and some to spare.
 GRAPH_BYTES: Final = 1_024
 SPARE_BYTES: Final = 16 * MEGABYTE
-MOST_WORKERS: Final = 8
 CGROUP: Final = Path("/sys/fs/cgroup")
 
 
 def most_build_bytes() -> int:
     if settings.INDEX_BUILD_MEMORY_BYTES is not None:
         return max(LEAST_BYTES, settings.INDEX_BUILD_MEMORY_BYTES)
-    return max(LEAST_BYTES, int(SHARE_OF_MEMORY * available_bytes())) if settings.EMBEDDED else REMOTE_BYTES
+    if not settings.EMBEDDED:
+        return 1024 * MEGABYTE  # the memory of a server elsewhere cannot be known from here
+    return max(LEAST_BYTES, int(SHARE_OF_MEMORY * available_bytes()))
 
 
 def build_options(memory_bytes: int) -> dict[str, int]:
     workers = settings.INDEX_BUILD_WORKERS  # beside the process that builds; None: as the server is set
     if workers is None and settings.EMBEDDED:
-        workers = min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 1))
+        workers = min(8, max(1, (os.cpu_count() or 2) - 1))
     options = {} if workers is None else {"max_parallel_maintenance_workers": workers}
     return {"maintenance_work_mem": memory_bytes // 1024, **options}
 
@@ -102,8 +101,6 @@ BUILDS = """
 SELECT c.relname, p.tuples_done FROM pg_stat_progress_create_index p JOIN pg_class c ON c.oid = p.index_relid
 WHERE p.relid = 'kb_chunkembedding'::regclass
 """
-# The class of PostgreSQL's errors for memory, disk space or shared memory that is not there.
-NO_RESOURCES = "53"
 LOOK_SECONDS = 0.5
 CREATE = sql.SQL(
     "CREATE INDEX CONCURRENTLY {name} ON kb_chunkembedding"
@@ -238,7 +235,8 @@ def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> None:
         try:
             _run(session, statement)
         except DatabaseError as error:
-            if not (getattr(error.__cause__, "sqlstate", None) or "").startswith(NO_RESOURCES):
+            # The class of errors for memory, disk space or shared memory that is not there.
+            if not (getattr(error.__cause__, "sqlstate", None) or "").startswith("53"):
                 raise
             logger.warning("%s: %s. It is built again by one process.", name, error)
             _run(session, DROP.format(name=sql.Identifier(name)))

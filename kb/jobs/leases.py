@@ -29,8 +29,6 @@ from kb.base import draining
 M = TypeVar("M", bound=Model)
 logger = logging.getLogger(__name__)
 
-# In the time of a lease, so that one that fails does not cost it.
-RENEWALS: Final = 3
 # How long a waiting row's task may take to arrive before it counts as lost.
 TASK_AWAITED: Final = timedelta(minutes=2)
 SWEEP_LIMIT: Final = 500
@@ -146,7 +144,8 @@ class Queue(Generic[M]):
         ended = threading.Event()
 
         def renew() -> None:
-            while not ended.wait(self.lasts().total_seconds() / RENEWALS):
+            # Thrice in the time of a lease, so that one that fails does not cost it.
+            while not ended.wait(self.lasts().total_seconds() / 3):
                 try:
                     self.model._default_manager.filter(**{self.lease: lease}, status=self.running).update(
                         **{self.until: timezone.now() + self.lasts()}

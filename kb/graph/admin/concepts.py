@@ -19,8 +19,6 @@ from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, GraphFact, Origin
 from kb.web.admin.scoped import KnowledgeBaseRowAdmin, OwnRowsFormSet, ScopedModelAdmin, ScopedRelatedFilter, column
 
-TERMS_CHARACTERS = 120
-
 
 class GraphAdmin(KnowledgeBaseRowAdmin):
     """Rows of a graph: several are deleted under the locks of their knowledge bases."""
@@ -169,7 +167,7 @@ class ConceptAdmin(GraphAdmin):
 
     @column(gettext_lazy("synonyms and abbreviations"))
     def other_names(self, concept: Concept) -> str:
-        return Truncator(" · ".join(term.text for term in concept.other_terms)).chars(TERMS_CHARACTERS) or "-"
+        return Truncator(" · ".join(term.text for term in concept.other_terms)).chars(120) or "-"
 
 
 class FactForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -153,9 +153,6 @@ def export_view(request: HttpRequest) -> StreamingHttpResponse:
     return response
 
 
-OFFERED = 20
-MOST_FACTS = 200
-FACTS_A_PAGE = 25
 # Of one neighbour, in its label; the table has all of them.
 MOST_RELATIONS = 20
 
@@ -168,7 +165,7 @@ def entity_context(request: HttpRequest, entity: Entity) -> dict[str, Any]:
         "pictures": [_picture(entity, neighbours[:MOST_DRAWN], shape) for shape in (WIDE, NARROW)],
         "neighbour_count": len(neighbours),
         "not_drawn": max(0, len(neighbours) - MOST_DRAWN),
-        "facts_page": Paginator(facts, FACTS_A_PAGE).get_page(request.GET.get("facts")),
+        "facts_page": Paginator(facts, 25).get_page(request.GET.get("facts")),
     }
 
 
@@ -189,10 +186,6 @@ def _relations_text(neighbour: Neighbour) -> str:
     """The first relations with arrows: outward where the entity is the subject."""
     first = [f"{'→' if outward else '←'} {predicate}" for predicate, outward in neighbour.relations[:MOST_RELATIONS]]
     return ", ".join([*first, "…"] if len(neighbour.relations) > MOST_RELATIONS else first)
-
-
-NAMES_CHARACTERS = 120
-MOST_KINDS = 60
 
 
 class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -237,7 +230,7 @@ class KindFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         rows = Entity.objects.visible_to(principal(request)).exclude(kind="").order_by("kind")
-        return [(kind, kind) for kind in rows.values_list("kind", flat=True).distinct()[:MOST_KINDS]]
+        return [(kind, kind) for kind in rows.values_list("kind", flat=True).distinct()[:60]]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
         return queryset.filter(kind=self.value()) if self.value() else queryset
@@ -292,7 +285,7 @@ class EntityAdmin(GraphAdmin):
             return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[entity.pk]))
         query = request.GET.get("q", "").strip()
         named = EntityName.objects.filter(entity__in=others, key__contains=normalized_key(query)).values("entity")
-        offered = others.filter(pk__in=named).prefetch_related("names").order_by("name")[:OFFERED]
+        offered = others.filter(pk__in=named).prefetch_related("names").order_by("name")[:20]
         context = {"query": query, "offered": offered, "merged": chosen, "facts": chosen and plan_merge(entity, chosen)}
         return self._page(request, entity, "merge", _("Merge another entity into “%(name)s”"), context)
 
@@ -309,7 +302,7 @@ class EntityAdmin(GraphAdmin):
                 message = _("“%(name)s” is an entity of its own now.") % {"name": part.name}
                 self.message_user(request, message, messages.SUCCESS)
                 return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[part.pk]))
-        context = {"aliases": entity.aliases, "facts": facts_of(entity)[:MOST_FACTS], "error": error}
+        context = {"aliases": entity.aliases, "facts": facts_of(entity)[:200], "error": error}
         return self._page(request, entity, "split", _("Split a name off “%(name)s”"), context)
 
     def _page(
@@ -350,7 +343,7 @@ class EntityAdmin(GraphAdmin):
     def shown_name(self, entity: Entity) -> str:
         others = " · ".join(entity.aliases)
         text = '<span class="kb-name">{}</span><small class="kb-block">{}</small>'
-        return format_html(text, entity.name, Truncator(others).chars(NAMES_CHARACTERS))
+        return format_html(text, entity.name, Truncator(others).chars(120))
 
     @column(gettext_lazy("facts"))
     def facts(self, entity: Any) -> int:

@@ -304,9 +304,6 @@ def _write_names(entity: Entity, texts: Sequence[str]) -> None:
         EntityName(entity=entity, text=text).save()
 
 
-# Of an entity with more, a picture counts these.
-MOST_FACTS = 2_000
-
 COUNTS = """
 SELECT name.entity_id, count(DISTINCT fact.id)
 FROM kb_entityname name JOIN LATERAL (
@@ -343,7 +340,7 @@ def neighbours_of(entity: Entity) -> list[Neighbour]:
     """Those that most facts lead to first."""
     own = entity.keys
     ends: dict[str, tuple[str, list[tuple[str, bool]]]] = {}
-    for fact in facts_with(entity.knowledge_base_id, own).order_by("pk")[:MOST_FACTS]:
+    for fact in facts_with(entity.knowledge_base_id, own).order_by("pk")[:2_000]:  # of more, these are counted
         outward = fact.subject_key in own
         text, key = (fact.object, fact.object_key) if outward else (fact.subject, fact.subject_key)
         if key not in own:

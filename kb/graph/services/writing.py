@@ -121,13 +121,6 @@ def _write_entities(kb_id: int, found: Sequence[FoundEntity]) -> None:
             rewrite_facts(kb_id, new, entity.name)
 
 
-# Of a document's title, headings and beginning.
-CONCEPT_CHARACTERS = 6_000
-MOST_OFFERED = 200
-# That one document can add to a taxonomy.
-MOST_NEW = 3
-
-
 def assign_concepts(document: Document, found: Sequence[FoundConcept], before: Collection[int]) -> list[int]:
     """Gives a document its concepts in place of those it was given so `before`, and returns their ids.
 
@@ -146,7 +139,7 @@ def _concept_ids(kb_id: int, found: Sequence[FoundConcept]) -> list[int]:
     names = {normalized_key(name) for each in found for name in (each.name, each.wider) if name}
     rows = ConceptTerm.objects.filter(knowledge_base=kb_id, key__in=names).order_by("-kind", "pk")
     known = {row.key: row.concept_id for row in rows}
-    most = len(known) + MOST_NEW
+    most = len(known) + 3
     for each in found:
         if normalized_key(each.name) not in known and len(known) < most:
             wider = known.get(normalized_key(each.wider)) if each.wider else None
@@ -156,20 +149,18 @@ def _concept_ids(kb_id: int, found: Sequence[FoundConcept]) -> list[int]:
     return list(dict.fromkeys(known[key] for key in keys if key in known))
 
 
-LEASE = timedelta(minutes=10)
 MAX_ATTEMPTS = 8
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=6)
 SWEEP_LIMIT = 200
 
 Status = GraphExtraction.Status
-UNFINISHED = (Status.WAITING, Status.RUNNING)
 
 
 EXTRACTIONS = Queue(
     GraphExtraction,
     waiting=Status.WAITING,
     running=Status.RUNNING,
-    lasts=lambda: LEASE,
+    lasts=lambda: timedelta(minutes=10),
     until="due_at",
     attempts=False,  # only failed ones count
     related=("document__knowledge_base",),
@@ -227,7 +218,9 @@ def _fail(job: Job[GraphExtraction], code: str, message: str) -> None:
 
 def _unread() -> QuerySet[Document]:
     """Searchable documents that are to be read, and were not since they were changed."""
-    changed = Q(updated_at__gt=F("graph_extraction__asked_at")) & ~Q(graph_extraction__status__in=UNFINISHED)
+    changed = Q(updated_at__gt=F("graph_extraction__asked_at")) & ~Q(
+        graph_extraction__status__in=(Status.WAITING, Status.RUNNING)
+    )
     wanted = Document.objects.filter(knowledge_base__extract_graph=True, status=Document.Status.READY)
     return wanted.filter(Q(graph_extraction=None) | changed)
 
@@ -330,10 +323,10 @@ class _Reading:
         if not self._has_news:
             return
         texts = "\n".join(passage.text for passage in self._wanted[:FIRST_PASSAGES])
-        beginning = "\n".join([str(self._document), *self._headings, texts])[:CONCEPT_CHARACTERS]
+        beginning = "\n".join([str(self._document), *self._headings, texts])[:6_000]
         known = Concept.objects.filter(knowledge_base=self._document.knowledge_base_id)
         names = known.annotate(uses=Count("documents")).order_by("-uses", "name").values_list("name", flat=True)
-        found = self._reader.concepts(list(names[:MOST_OFFERED]), beginning)
+        found = self._reader.concepts(list(names[:200]), beginning)
         if found is None:
             self._unusable += 1
             return

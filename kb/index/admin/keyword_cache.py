@@ -30,7 +30,6 @@ from kb.web.admin.site import AdminPage, admin_page
 from retrieval.cache import PROCESS_TIER
 from retrieval.errors import RetrievalError
 
-ROWS_A_PAGE = 50
 INDEX_LABELS: Mapping[str, str] = {
     IndexState.CURRENT: "success",
     IndexState.CHANGED: "success",
@@ -47,7 +46,7 @@ class KeywordCacheView(AdminPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         caller = principal(self.request)
-        page = Paginator(indexed_knowledge_bases(caller), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
+        page = Paginator(indexed_knowledge_bases(caller), 50).get_page(self.request.GET.get("page"))
         bases: list[Any] = list(page.object_list)
         add_index_state(bases)
         editable = KnowledgeBase.objects.editable_by(caller).in_bulk([kb.pk for kb in bases])

@@ -21,7 +21,6 @@ from retrieval.errors import gettext_noop
 INDEX = {"hnsw": {"space": "cosine", "ef_construction": 200, "max_neighbors": 24, "ef_search": 512}}
 ROWS_A_CALL = 500
 IDS_A_FILTER = 2_000
-COLLECTIONS_A_PAGE = 500
 
 
 class ChromaMirror(Mirror):
@@ -72,7 +71,7 @@ class ChromaMirror(Mirror):
 
     def _names(self) -> Iterator[str]:
         offset = 0
-        while page := self._client.list_collections(limit=COLLECTIONS_A_PAGE, offset=offset):
+        while page := self._client.list_collections(limit=500, offset=offset):
             offset += len(page)
             yield from (collection.name for collection in page)
 

@@ -36,8 +36,6 @@ vectors_dropping = Signal()
 
 Status = Reembedding.Status
 
-INDEX_ATTEMPTS = 20
-
 
 # -- What a curator asks for -----------------------------------------------------------------------------------------------
 def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) -> None:
@@ -240,7 +238,7 @@ def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
 
 
 def _indexed(kb: KnowledgeBase) -> bool:
-    for _attempt in range(INDEX_ATTEMPTS):
+    for _attempt in range(20):
         if maintain_vector_indexes(kb.pk):
             return True
         time.sleep(LOOK_SECONDS)

@@ -26,7 +26,6 @@ from retrieval.errors import Message
 Status = StoreState.Status
 Store = KnowledgeBase.Store
 
-CHECKS = 5
 SAMPLE = 20
 DEPTH = 25
 LEAST_RECALL = 0.95
@@ -82,7 +81,7 @@ def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
     Nobody else applies changes while it counts, so that what is written meanwhile is still noted afterwards. Raises
     AlreadyRunning where another process applies changes, and StoreError where the store cannot be reached.
     """
-    for _attempt in range(CHECKS):
+    for _attempt in range(5):
         with alone(kb.pk, store):
             check = copy_count(kb, store)
             if check.is_complete or not StoreChange.objects.filter(knowledge_base=kb, store=store).exists():
