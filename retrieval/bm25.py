@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import import_dependency
-from retrieval.postings import inverse_document_frequency
-from retrieval.segments import LivePostings, Segment, merge_lexicons, positions
+from retrieval.postings import LivePostings, Segment, inverse_document_frequency, merge_lexicons, positions
 
 FORMAT = 2
 PRIOR_CHUNKS = 200

@@ -1,4 +1,4 @@
-"""The errors and degradations of the retrieval library, whose messages name their remedy and are translated where they are shown.
+"""Errors and degradations, whose messages name their remedy and are translated where they are shown.
 
 Also the keyword channel's packages, imported at their first use, with a remedy where one is missing.
 """

@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from retrieval.characters import CJK, LATIN
 from retrieval.errors import import_dependency
-from retrieval.function_words import CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.rewrite import QUOTED
-from retrieval.tokenize import CONNECTORS, RUNS, Engine, Segmenter, load_segmenter, normalize
+from retrieval.tokenize import (
+    CHINESE_STOP_WORDS,
+    CONNECTORS,
+    ENGLISH_FUNCTION_WORDS,
+    RUNS,
+    Engine,
+    Segmenter,
+    load_segmenter,
+    normalize,
+)
 
 DAMPING: Final = 0.85
 MOST_ROUNDS: Final = 50

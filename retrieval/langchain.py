@@ -16,8 +16,8 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import model_validator
 
+from retrieval.protocols import FoundText, KnowledgeBaseTexts, StoredText
 from retrieval.selection import ScoreScale
-from retrieval.texts import FoundText, KnowledgeBaseTexts, StoredText
 
 PREFIX = "zhiku_"
 

@@ -11,9 +11,8 @@ from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
 from retrieval.errors import Degradation, DegradationCode, _
 from retrieval.execution import Budget
-from retrieval.external import with_external_scores
+from retrieval.external import SearchLexicon, with_external_scores
 from retrieval.fusion import fuse, match_terms
-from retrieval.lexicons import SearchLexicon
 from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain

@@ -13,18 +13,8 @@ from typing import Any, Final
 from retrieval.cache import Recent
 from retrieval.characters import CJK, LATIN
 from retrieval.errors import DegradationCode, GenerationFailed, _
-from retrieval.function_words import (
-    CHINESE_COURTESIES,
-    CHINESE_PARTICLES,
-    CHINESE_QUESTION_WORDS,
-    CHINESE_THANKS,
-    ENGLISH_COURTESIES,
-    ENGLISH_FUNCTION_WORDS,
-    ENGLISH_QUESTION_OPENINGS,
-    ENGLISH_QUESTION_WORDS,
-    ENGLISH_THANKS,
-)
 from retrieval.generation import OpenAIGenerator
+from retrieval.tokenize import ENGLISH_FUNCTION_WORDS
 from retrieval.types import Rewritten, Turn
 
 MAX_QUERY_CHARS = 500
@@ -168,6 +158,51 @@ def _unusable(fault: str) -> GenerationFailed:
     )
 
 
+# Words that carry no topic, of questions to a knowledge base; of alternatives that begin alike the longest is first, because
+# regular expressions take the first that fits.
+# Openings and endings of politeness. Patterns, matched at the start of a query, one after the other.
+_CHINESE_COURTESIES: Final = (
+    r"您好|你好|请问一下|请问|请教一下|请教|麻烦问一下|麻烦问下|打扰一下|不好意思|劳驾|麻烦(?:您|你)",
+    r"(?:我|我们)?(?:想|要|想要|希望|需要)(?:知道|了解|问|咨询|请教|查询|打听|搞清楚|弄清楚)(?:一下|一问|下)?",
+    r"(?:您|你)?(?:能不能|可不可以|能否|可否|可以|能|请)?(?:帮我|帮忙|给我|为我|替我)?"
+    r"(?:告诉我|介绍一下|介绍下|解释一下|解释下|说明一下|说明下|讲解一下|讲一下|说一下|说说|讲讲|谈谈"
+    r"|查一下|查下|查查|找一下|找下|找找|看一下|看看)(?:一下)?",
+    r"请(?:简述|简要说明|简要介绍|介绍|说明|解释|列举|列出|描述)(?:一下)?",
+    r"谁知道|有谁知道|有人知道",
+)
+_CHINESE_THANKS: Final = r"非常感谢|多谢|谢谢您|谢谢你|谢谢|拜托了?"
+_ENGLISH_COURTESIES: Final = (
+    r"hi there|hi|hello|hey|excuse me|sorry|please|kindly|good (?:morning|afternoon|evening)",
+    r"(?:could|can|would|will) you (?:please |kindly )?(?:tell me|explain(?: to me)?|show me|describe|let me know"
+    r"|help me(?: to)?(?: find(?: out)?| understand| with)?)(?: about)?",
+    r"(?:i would like|i'd like|i want|i need|i wish|i am trying|i'm trying) to (?:know|understand|learn|find out|find|ask|see)"
+    r"(?: about)?",
+    r"(?:i am|i'm) (?:wondering|looking for|curious about)|i wonder|do you know|does anyone know|any idea",
+    r"tell me(?: about)?|let me know|give me",
+)
+_ENGLISH_THANKS: Final = r"thank you(?: (?:very|so) much| in advance)?|thanks(?: a lot| in advance)?|please"
+
+# Question words anywhere in a Chinese query; 哪 alone also begins names (哪吒), so only with what it asks for.
+_CHINESE_QUESTION_WORDS: Final = (
+    r"是什么意思|指的是什么|是什么样的?|什么是|是什么(?!时候)|是指什么|是谁|谁是|是多少|有多少|有哪些|是哪些",
+    r"是哪(?:里|儿|个|位|种|年|家|部|国)|在哪(?:里|儿|个|些)?(?=[？?。]?$)",
+    r"为什么|为何|怎么样的?|怎么办|怎么|怎样的?|如何|多少|多久",
+    r"什么样的|什么时候|什么|哪一?(?:里|儿|些|个|位|种|年|家|部(?!位)|款|类|项|本|条|首|座|次|支|所|届|国)|哪(?=[两二三四五六七八九十几])|哪里",
+    r"可不可以|能不能|是不是|会不会|有没有|要不要|该不该|能否|是否|可否|谁",
+)
+# Particles that end a clause.
+_CHINESE_PARTICLES: Final = r"吗|呢|吧|么|啊|呀|嘛"
+# At the start of an English question, where they cannot be relative pronouns.
+_ENGLISH_QUESTION_WORDS: Final = (
+    r"(?:(?:in|on|at|by|for|from|of|to|with|under|during) )?(?:what|which|who|whom|whose|where|when|why|how)(?:'s|'re)?",
+    r"(?: (?:many|much|long|often|old|far|come)\b)?",
+    r"(?: (?:is|are|was|were|do|does|did|can|could|should|would|will|has|have|had)(?:n't)?\b)?(?: (?:there|i|we|you|one)\b)?",
+    r"(?: to\b)?",
+)
+_ENGLISH_QUESTION_OPENINGS: Final = (
+    r"(?:is|are|was|were|do|does|did|can|could|should|would|will|has|have)(?:n't)?(?: (?:there|i|we|you|one|it))?"
+)
+
 # Titles and quotations; what stands in them is a name, whatever its words.
 QUOTED: Final = r"《[^《》]*》|〈[^〈〉]*〉|“[^“”]*”|「[^「」]*」|『[^『』]*』|\"[^\"]*\""
 # Characters; Latin ones count a quarter. What is longer tells a story, and its questions ask about it.
@@ -175,14 +210,14 @@ LONGEST_SUB_QUERY: Final = 20
 
 _GAP = r"[\s,，.。!！:：;；~\uff5e、]*"
 _OPENING = re.compile(
-    rf"(?:(?:{'|'.join(CHINESE_COURTESIES)}|(?:{'|'.join(ENGLISH_COURTESIES)})(?![\w']|-\w)){_GAP})+", re.IGNORECASE
+    rf"(?:(?:{'|'.join(_CHINESE_COURTESIES)}|(?:{'|'.join(_ENGLISH_COURTESIES)})(?![\w']|-\w)){_GAP})+", re.IGNORECASE
 )
-_ENDING = re.compile(rf"(?:(?<=[\s,，.。!！?？])(?:{ENGLISH_THANKS})|{CHINESE_THANKS})[\s.。!！]*$", re.IGNORECASE)
+_ENDING = re.compile(rf"(?:(?<=[\s,，.。!！?？])(?:{_ENGLISH_THANKS})|{_CHINESE_THANKS})[\s.。!！]*$", re.IGNORECASE)
 _CHINESE_QUESTION = re.compile(
-    rf"(?P<quoted>{QUOTED})|{'|'.join(CHINESE_QUESTION_WORDS)}|(?:{CHINESE_PARTICLES})(?=[\s,，.。!！?？;；（(]|$)"
+    rf"(?P<quoted>{QUOTED})|{'|'.join(_CHINESE_QUESTION_WORDS)}|(?:{_CHINESE_PARTICLES})(?=[\s,，.。!！?？;；（(]|$)"
 )
-_ENGLISH_QUESTION = re.compile(rf"(?:{''.join(ENGLISH_QUESTION_WORDS)})\b(?![-'])", re.IGNORECASE)
-_ENGLISH_YES_OR_NO = re.compile(rf"(?:{ENGLISH_QUESTION_OPENINGS})\b(?![-'])", re.IGNORECASE)
+_ENGLISH_QUESTION = re.compile(rf"(?:{''.join(_ENGLISH_QUESTION_WORDS)})\b(?![-'])", re.IGNORECASE)
+_ENGLISH_YES_OR_NO = re.compile(rf"(?:{_ENGLISH_QUESTION_OPENINGS})\b(?![-'])", re.IGNORECASE)
 _ENGLISH_QUESTION_AT_END = re.compile(r"\b(?:what|who|whom|where|when|why|how|which)$", re.IGNORECASE)
 _EDGES = " \t,，.。!！?？;；:：、~\uff5e"
 
@@ -191,7 +226,7 @@ _CHINESE_RUN = re.compile(rf"[{CJK}]+")
 
 _QUESTION_PART = re.compile(r"(?<=[？?])|[；;\n]")
 _ASKS = re.compile(
-    rf"{'|'.join(CHINESE_QUESTION_WORDS)}|哪|几[个种条年月天次]|吗|呢|(?P<verb>[{CJK}])不(?P=verb)"
+    rf"{'|'.join(_CHINESE_QUESTION_WORDS)}|哪|几[个种条年月天次]|吗|呢|(?P<verb>[{CJK}])不(?P=verb)"
     r"|^(?:what|which|who|whom|whose|where|when|why|how|is|are|was|were|do|does|did|can|could|should|would|will)\b",
     re.IGNORECASE,
 )

@@ -156,6 +156,33 @@ ENGLISH_STOP_WORDS = frozenset({
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 })
+# Words, cut by a segmenter, that tell nothing of a topic.
+CHINESE_STOP_WORDS = frozenset({
+    "什么", "怎么", "怎样", "怎么样", "怎么办", "如何", "为什么", "为何", "哪里", "哪儿", "哪些", "哪个", "哪位", "哪种", "哪年", "哪家",
+    "多少", "多久", "是否", "能否", "可否", "可以", "能够", "可不可以", "能不能", "是不是", "有没有", "会不会", "没有", "不是", "不能",
+    "不会", "应该", "应当", "需要", "必须", "请问", "请教", "知道", "告诉", "了解", "想要", "想知道", "一下", "谢谢", "您好", "你好",
+    "我们", "你们", "他们", "她们", "它们", "自己", "大家", "这个", "那个", "这些", "那些", "这里", "那里", "这样", "那样", "这么", "那么",
+    "这种", "那种", "一个", "一种", "一些", "一样", "有些", "任何", "各种", "其他", "其它", "其中", "其", "以及", "或者", "还是", "但是",
+    "不过", "因为", "所以", "如果", "虽然", "尽管", "并且", "而且", "然而", "然后", "之后", "以后", "之前", "以前", "当时", "由于", "因此",
+    "根据", "按照", "通过", "关于", "对于", "除了", "为了", "作为", "属于", "成为", "进行", "包括", "已经", "正在", "曾经", "现在", "目前",
+    "就是", "只有", "只是", "只能", "也是", "都是", "还有", "还会", "非常", "比较", "更加", "之间", "之一", "时候", "情况", "意思",
+    "不同", "之中", "并不", "仍然", "甚至", "例如", "比如", "等等", "以上", "以下", "左右", "同时", "此外", "另外", "于是", "得到",
+})
+# Single characters that tell nothing when a segmenter leaves them alone.
+CHINESE_PARTICLES_ALONE = frozenset("的地得了着过是在有和与或及也都就要会能可被把让给对从到为吗呢吧么啊呀嘛我你他她它们这那哪谁几")
+ENGLISH_FUNCTION_WORDS = ENGLISH_STOP_WORDS | {
+    "about", "above", "after", "again", "against", "all", "also", "although", "am", "among", "any", "anyone", "because",
+    "been", "before", "being", "below", "between", "both", "can", "can't", "cannot", "could", "did", "didn't", "do",
+    "does", "doesn't", "doing", "don't", "down", "during", "each", "either", "else", "ever", "every", "few", "from",
+    "further", "get", "give", "given", "had", "has", "hasn't", "have", "haven't", "having", "he", "hello", "help", "her",
+    "here", "hers", "hey", "hi", "him", "his", "how", "however", "i", "i'd", "i'm", "i've", "it's", "its", "just", "know",
+    "let", "like", "many", "may", "me", "might", "more", "most", "much", "must", "my", "need", "neither", "nor", "off",
+    "often", "once", "one", "only", "other", "others", "our", "out", "over", "own", "per", "please", "same", "shall",
+    "she", "should", "since", "so", "some", "someone", "something", "still", "tell", "than", "thank", "thanks", "them",
+    "themselves", "those", "though", "through", "thus", "too", "under", "until", "up", "upon", "us", "used", "using",
+    "very", "two", "three", "four", "five", "first", "second", "least", "less", "usually", "via", "want", "we", "well", "were", "what", "what's", "when", "where", "whether", "which", "while", "who",
+    "who's", "whom", "whose", "why", "within", "without", "would", "yes", "yet", "you", "your", "yours",
+}
 # fmt: on
 
 _PART = rf"{LATIN}+"

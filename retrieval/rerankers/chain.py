@@ -26,10 +26,10 @@ from retrieval.errors import (
     message_of,
 )
 from retrieval.execution import ModelGuard
-from retrieval.function_words import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.postings import hash_terms
 from retrieval.protocols import Reranker, Tokenizer
 from retrieval.selection import ScoreScale
+from retrieval.tokenize import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.types import Analysis, Candidate, Lexicon, RerankJob
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.langchain import KnowledgeBaseVectorStore
-from retrieval.texts import FoundText, StoredText
+from retrieval.protocols import FoundText, StoredText
 
 
 class Texts:

@@ -1,9 +1,11 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from retrieval.errors import RetrievalError
-from retrieval.postings import Postings, count_postings, hash_terms, term_hash
+from retrieval.postings import Postings, Segment, count_postings, hash_terms, term_hash
 
 # A property is not timed: the machine may be busy.
 untimed = settings(deadline=None)
@@ -49,3 +51,124 @@ def test_postings_survive_their_bytes(tokens):
 def test_postings_that_do_not_belong_together_are_refused(terms, frequencies):
     with pytest.raises(RetrievalError, match="index the document again"):
         Postings.from_bytes(terms, frequencies, 1)
+
+
+# Hashes that share all their leading bits, and such that do not.
+terms = st.integers(0, 30) | st.integers(0, 2**64 - 1)
+counts = st.integers(1, 5) | st.integers(1, 2**32 - 1)
+chunks = st.tuples(st.dictionaries(terms, counts, max_size=8), st.integers(0, 2**32 - 1))
+corpora = st.dictionaries(st.integers(-(2**40), 2**40), chunks, max_size=15)
+
+
+def columns(corpus):
+    postings = [(term, count) for frequencies, _ in corpus.values() for term, count in frequencies.items()]
+    return (
+        np.array(list(corpus), dtype=np.int64),
+        np.array([len(frequencies) for frequencies, _ in corpus.values()], dtype=np.int64),
+        np.array([length for _, length in corpus.values()], dtype=np.uint32),
+        np.array([term for term, _ in postings], dtype="<u8").tobytes(),
+        np.array([count for _, count in postings], dtype="<u4").tobytes(),
+    )
+
+
+def rows(corpus):
+    for chunk_id, (frequencies, length) in corpus.items():
+        hashes, found = list(frequencies), list(frequencies.values())
+        yield chunk_id, np.array(hashes, dtype="<u8").tobytes(), np.array(found, dtype="<u4").tobytes(), length
+
+
+def read(segment):
+    """What the segment says, as the corpus it was built from."""
+    corpus = {
+        chunk_id: ({}, length)
+        for chunk_id, length in zip(segment.chunk_ids.tolist(), segment.lengths.tolist(), strict=True)
+    }
+    columns_of = np.repeat(segment.terms, np.diff(segment.indptr)).tolist()
+    for term, ordinal, impact in zip(columns_of, segment.ordinals.tolist(), segment.impacts.tolist(), strict=True):
+        frequencies, length = corpus[segment.chunk_ids[ordinal]]
+        frequencies[term] = int(segment.impact_frequencies[impact])
+        assert segment.impact_lengths[impact] == length
+    return corpus
+
+
+@settings(deadline=None)
+@given(corpus=corpora)
+def test_rows_and_columns_hold_the_corpus_in_any_order(corpus):
+    assert read(Segment.from_columns(*columns(corpus))) == corpus
+    assert read(Segment.from_rows(rows(corpus))) == corpus
+
+
+@settings(deadline=None)
+@given(corpus=corpora)
+def test_everything_is_ascending(corpus):
+    segment = Segment.from_columns(*columns(corpus))
+
+    for values in (segment.chunk_ids, segment.terms):
+        assert values.tolist() == sorted(set(values.tolist()))
+    for start, stop in zip(segment.indptr[:-1], segment.indptr[1:], strict=True):
+        ordinals = segment.ordinals[start:stop].tolist()
+        assert ordinals == sorted(set(ordinals)) != []
+
+
+@settings(deadline=None)
+@given(corpus=corpora)
+def test_a_segment_survives_its_state(corpus):
+    assert read(Segment.from_state(Segment.from_columns(*columns(corpus)).state())) == corpus
+
+
+def test_many_postings_have_few_impacts():
+    corpus = {chunk_id: ({1: 1, 2: 1 + chunk_id % 3, 5: 7}, 9 + chunk_id % 2) for chunk_id in range(50)}
+
+    segment = Segment.from_columns(*columns(corpus))
+
+    assert read(segment) == corpus
+    assert segment.impacts.dtype == np.uint16
+    assert segment.impact_frequencies.size == 8
+
+
+def test_a_corpus_of_many_impacts_keeps_them_apart():
+    corpus = {chunk_id: ({1: 1 + chunk_id}, 2 * chunk_id) for chunk_id in range(70_000)}
+
+    segment = Segment.from_columns(*columns(corpus))
+
+    assert segment.impacts.dtype == np.uint32
+    assert segment.impact_frequencies[segment.impacts].tolist() == list(range(1, 70_001))
+
+
+def test_every_posting_of_a_term_stands_once():
+    corpus = {chunk_id: (dict.fromkeys(range(chunk_id % 7), 1), 7) for chunk_id in range(100)}
+
+    segment = Segment.from_columns(*columns(corpus))
+
+    expected = Counter(term for frequencies, _ in corpus.values() for term in frequencies)
+    assert dict(zip(segment.terms.tolist(), np.diff(segment.indptr).tolist(), strict=True)) == expected
+
+
+def test_arrays_cannot_be_changed():
+    chunk_ids, *others = columns({3: ({1: 1}, 1), 5: ({1: 2}, 2)})
+
+    segment = Segment.from_columns(chunk_ids, *others)
+
+    assert not any(array.flags.writeable for array in segment.arrays)
+    assert chunk_ids.flags.writeable
+
+
+@pytest.mark.parametrize("damage", [{3: b""}, {4: b""}, {3: b"1234567", 4: b"123"}])
+def test_columns_that_do_not_belong_together_are_refused(damage):
+    stored = columns({3: ({1: 1}, 1), 5: ({1: 2}, 2)})
+
+    with pytest.raises(RetrievalError, match="index the knowledge base's documents again"):
+        Segment.from_columns(*(damage.get(place, column) for place, column in enumerate(stored)))
+
+
+@pytest.mark.parametrize("damage", [(b"", b"1234"), (b"12345678", b""), (b"12345678x", b"1234"), (b"1234", b"12")])
+def test_rows_that_do_not_belong_together_are_refused_by_their_chunk(damage):
+    with pytest.raises(RetrievalError, match="chunk 5 are damaged: index its document again"):
+        Segment.from_rows([(3, b"12345678", b"1234", 1), (5, *damage, 1)])
+
+
+def test_a_chunk_with_two_rows_is_refused():
+    _, *others = columns({3: ({1: 1}, 1), 5: ({1: 2}, 2)})
+
+    with pytest.raises(ValueError, match="one a chunk"):
+        Segment.from_columns(np.array([5, 5]), *others)

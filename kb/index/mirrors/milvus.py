@@ -14,7 +14,7 @@ from kb.access.models import KnowledgeBase
 from kb.index.mirrors.registry import Mirror, StoredVector, StoreError, TextCollection, VectorCollection, pieces
 from kb.index.pgvector import Found
 from retrieval.errors import gettext_noop
-from retrieval.function_words import CHINESE_PARTICLES_ALONE
+from retrieval.tokenize import CHINESE_PARTICLES_ALONE
 
 LEAST_EF = 256
 MAX_TEXT_BYTES = 65_535

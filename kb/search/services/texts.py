@@ -29,8 +29,7 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
 from kb.providers.embedding_models import embedder
 from kb.search.services.search import SearchRequest, result_of, search
-from retrieval.protocols import Embedder
-from retrieval.texts import FoundText, StoredText
+from retrieval.protocols import Embedder, FoundText, StoredText
 from retrieval.types import Hit
 
 ID_FIELD = "langchain_id"
@@ -51,7 +50,7 @@ def _borrowed_connection() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class PermittedTexts:
-    """The texts of one knowledge base under a user's rights (`retrieval.texts.KnowledgeBaseTexts`).
+    """The texts of one knowledge base under a user's rights (`retrieval.protocols.KnowledgeBaseTexts`).
 
     Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal, who is asked
     for at every call, so that rights which are withdrawn end at once. The profile is as in SearchRequest.

@@ -6,7 +6,7 @@ from kb.base.text import InvalidFilter
 from kb.ingest.services.documents import BATCH
 from kb.models import Chunk, Document, Principal
 from kb.search.services.texts import ID_FIELD, PermittedTexts
-from retrieval.texts import StoredText
+from retrieval.protocols import StoredText
 from tests.factories import make_document, make_kb, make_member, make_user
 
 pytestmark = pytest.mark.django_db
