@@ -27,10 +27,9 @@ BM25_UNAVAILABLE = "⚠️ BM25 dependencies unavailable, using vector-only sear
 
 
 def require_dependencies() -> None:
-    """Import what the keyword channel needs; a caller that goes on without it logs `BM25_UNAVAILABLE` once.
+    """Imports what the keyword channel needs; a caller that goes on without it logs `BM25_UNAVAILABLE` once.
 
-    Raises:
-        DependencyMissing: rank_bm25, jieba or PyStemmer cannot be imported.
+    Raises DependencyMissing where rank_bm25, jieba or PyStemmer cannot be imported.
     """
     for name in ("rank_bm25", "jieba", "Stemmer"):
         import_dependency(name)
@@ -101,16 +100,11 @@ def _saturated(frequencies: NDArray[Any], lengths: NDArray[Any], average_length:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """Live postings with the statistics of the whole index.
-
-    Attributes:
-        weights: f / (f + k1 * (1 - b + b * |D| / avgdl)) for each of the segment's impacts.
-        search_weights: the same in 32 bits. A query reads and writes little else than these and its totals, and takes
-            an eighth more time in 64.
-    """
+    """Live postings with the statistics of the whole index."""
 
     live: LivePostings
-    weights: NDArray[np.float64]
+    weights: NDArray[np.float64]  # f / (f + k1 * (1 - b + b * |D| / avgdl)) for each of the segment's impacts
+    # In 32 bits. A query reads and writes little else than these and its totals, and takes an eighth more time in 64.
     search_weights: NDArray[np.float32]
 
     @classmethod
@@ -143,28 +137,19 @@ class OkapiIndex:
 
     @classmethod
     def build(cls, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
-        """Build from stored postings, without tokenising.
+        """An index of stored postings, made without tokenising.
 
-        Args:
-            rows: (chunk id, `Postings.terms_bytes`, `Postings.frequencies_bytes`, `Postings.length`) in any order.
-
-        Raises:
-            RetrievalError: A row's terms and frequencies do not belong together.
-            DependencyMissing: rank_bm25 is not installed.
+        Rows are (chunk id, `Postings.terms_bytes`, `Postings.frequencies_bytes`, `Postings.length`) in any order. Raises
+        RetrievalError where a row's terms and frequencies do not belong together, and DependencyMissing without rank_bm25.
         """
         return cls([LivePostings(Segment.from_rows(rows))])
 
     def with_changes(self, changed: NDArray[np.int64], rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
         """The base with other postings for the changed chunks; shares the base's arrays.
 
-        Args:
-            changed: Ids of the chunks that were added, edited or deleted since the base, ascending, each once. What an
-                earlier call changed and this one does not name is as in the base again.
-            rows: As for `build`: those of the changed chunks that exist now.
-
-        Raises:
-            RetrievalError: A row's terms and frequencies do not belong together.
-            ValueError: A row's chunk is not among the changed ones.
+        `changed` holds ids of the chunks that were added, edited or deleted since the base, ascending, each once: what an
+        earlier call changed and this one does not name is as in the base again. `rows` are as for `build`, of those that
+        exist now. Raises RetrievalError as `build`, and ValueError where a row's chunk is not among the changed ones.
         """
         delta = Segment.from_rows(rows)
         if not positions(changed, delta.chunk_ids)[1].all():
@@ -196,16 +181,10 @@ class OkapiIndex:
     def search(
         self, terms: NDArray[np.uint64], k: int, only: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The best `k` chunks that hold a query term, by score, equal scores by chunk id.
+        """The best `k` (at least 1) chunks that hold a query term and their scores, equal scores by chunk id.
 
-        Args:
-            terms: Hashes of the query's terms, repeats included.
-            k: At most this many; at least 1.
-            only: Ids of the chunks that may be found, ascending, each once. Statistics are not affected.
-
-        Returns:
-            Chunk ids and their scores, both of the same length; the scores are added up in 32 bits, those of `score` in
-            64, which is a difference of some 1e-7 of a score.
+        `terms` are hashes, repeats included; `only` holds the ids of the chunks that may be found, ascending, each once, and
+        does not affect statistics. Scores are added up in 32 bits, those of `score` in 64: a difference of some 1e-7 of one.
         """
         if k < 1:
             raise ValueError("k must be at least 1")
@@ -275,8 +254,7 @@ class OkapiIndex:
     def state(self) -> dict[str, Any]:
         """A base in builtin types: arrays as (dtype, shape, bytes), so that unpickling needs no class.
 
-        Raises:
-            ValueError: It is a base with changes.
+        Raises ValueError for a base with changes.
         """
         if self._base is not None:
             raise ValueError("an index with changes is not stored: store its base")
@@ -284,11 +262,7 @@ class OkapiIndex:
 
     @classmethod
     def from_state(cls, state: object) -> Self:
-        """Read what `state` wrote.
-
-        Raises:
-            ValueError: It is another format, or not a state at all.
-        """
+        """Reads what `state` wrote; raises ValueError for another format, or what is no state at all."""
         if not isinstance(state, Mapping) or state.get("format") != FORMAT:
             raise ValueError(f"not an index of format {FORMAT}")
         return cls([LivePostings(Segment.from_state(state))])

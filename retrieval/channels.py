@@ -26,15 +26,7 @@ class VectorChannel:
     Where chunks have a vector of their keywords too, each kind is searched by itself, through its own index, and the
     union is scored exactly: `(1 - share) * content + share * keywords`, or content alone for a chunk without keywords.
 
-    Attributes:
-        kb_id: the knowledge base.
-        vectors: the query's vectors.
-        store: the chunks' vectors.
-        fallback: the same vectors in another store, which answers where that one cannot; None: there is none.
-        dimension: of the chunks' vectors; None: not known.
-        keyword_share: 0 leaves the vectors of keywords out.
-        only: ids of the chunks that may be found, ascending; None: all.
-        notes: what every answer reports.
+    `keyword_share` 0 leaves the vectors of keywords out.
     """
 
     name = "vector"
@@ -44,11 +36,11 @@ class VectorChannel:
     kb_id: int
     vectors: QueryVectors
     store: VectorStore
-    fallback: VectorStore | None = None
-    dimension: int | None = None
+    fallback: VectorStore | None = None  # the same vectors in another store, which answers where that one cannot
+    dimension: int | None = None  # of the chunks' vectors; None: not known
     keyword_share: float = 0.0
-    only: NDArray[np.int64] | None = None
-    notes: Sequence[Degradation] = ()
+    only: NDArray[np.int64] | None = None  # ids of the chunks that may be found, ascending; None: all
+    notes: Sequence[Degradation] = ()  # what every answer reports
     _embedded: set[str] = field(default_factory=set, init=False)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
@@ -138,11 +130,7 @@ class LoadedIndex:
 class BM25Channel:
     """BM25Okapi over the knowledge base's postings.
 
-    Attributes:
-        kb_id: the knowledge base.
-        wait_for_index: given a deadline of `time.monotonic`; raises ChannelUnavailable if the index is not there by then.
-        only: ids of the chunks that may be found, ascending; None: all.
-        detail: what else the trace shows.
+    `wait_for_index` is given a deadline of `time.monotonic`, and raises ChannelUnavailable if the index is not there by then.
     """
 
     name = "bm25"
@@ -150,8 +138,8 @@ class BM25Channel:
 
     kb_id: int
     wait_for_index: Callable[[float], LoadedIndex]
-    only: NDArray[np.int64] | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    only: NDArray[np.int64] | None = None  # ids of the chunks that may be found, ascending; None: all
+    detail: Mapping[str, Any] = field(default_factory=dict)  # what else the trace shows
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         loaded = self.wait_for_index(deadline)
@@ -171,10 +159,7 @@ class BM25Channel:
 class StoredKeywordChannel:
     """Keyword search by a server; the knowledge base's own index has the term statistics, and answers where the server cannot.
 
-    Args:
-        store: the server.
-        own: the knowledge base's own index.
-        only: ids of the chunks that may be found, ascending; None: all.
+    `only` holds the ids of the chunks that may be found, ascending; None: all.
     """
 
     name = "bm25"

@@ -20,25 +20,15 @@ RERANKING, GATE, RESULTS, FACTS = _("Reranking"), _("Gate"), _("Results"), _("Fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is said of a setting beside its name, type and default.
-
-    Attributes:
-        label: what pages call it; in English, translated where it is shown, as are all texts here.
-        help: what it does, in one sentence.
-        group: the settings that it is shown with.
-        env: the environment variable that sets it for the installation; blank: there is none.
-        alias: another name of that variable.
-        between: the least and the greatest value of a number.
-        choices: labels of the values of one of a few words.
-    """
+    """What is said of a setting beside its name, type and default; texts are English, translated where they are shown."""
 
     label: str
-    help: str
-    group: str
-    env: str = ""
-    alias: str = ""
-    between: tuple[float, float] | None = None
-    choices: Mapping[str, str] = field(default_factory=dict)
+    help: str  # what it does, in one sentence
+    group: str  # the settings that it is shown with
+    env: str = ""  # the environment variable that sets it for the installation; blank: there is none
+    alias: str = ""  # another name of that variable
+    between: tuple[float, float] | None = None  # the least and the greatest value of a number
+    choices: Mapping[str, str] = field(default_factory=dict)  # labels of the values of one of a few words
 
 
 def setting(label: str, help: str, *, default: Any, **more: Any) -> Any:  # noqa: A002 - what it is called everywhere
@@ -417,8 +407,7 @@ class RetrievalConfig:
     def override(self, settings: Mapping[str, Any]) -> Self:
         """The same configuration with some fields replaced.
 
-        Raises:
-            InvalidConfiguration: a field is unknown, of the wrong type or out of range.
+        Raises InvalidConfiguration where a field is unknown, of the wrong type or out of range.
         """
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()

@@ -23,17 +23,13 @@ Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Deduplicated:
-    """Rankings in which every content stands for itself.
+    """Rankings in which every content stands for itself."""
 
-    Attributes:
-        rankings: one for each channel and knowledge base.
-        dropped: the chunk that represents its content, by each chunk that no longer stands in a ranking.
-        found: what the channels found, query by query.
-    """
-
-    rankings: tuple[Ranking, ...]
-    dropped: Mapping[int, int]
-    found: tuple[Ranking, ...]
+    rankings: tuple[Ranking, ...]  # one for each channel and knowledge base
+    dropped: Mapping[
+        int, int
+    ]  # the chunk that represents its content, by each chunk that no longer stands in a ranking
+    found: tuple[Ranking, ...]  # what the channels found, query by query
 
     def provenance_of(self, chunk_ids: Collection[int]) -> dict[int, tuple[Provenance, ...]]:
         """Every place where each of some candidates, or a chunk of the same content, was found.
@@ -73,18 +69,15 @@ def merge_queries(rankings: Sequence[Ranking]) -> list[Ranking]:
 def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) -> Deduplicated:
     """Merges the queries of each channel, then the chunks of equal content across channels and knowledge bases.
 
-    What comes from elsewhere has the same content as a chunk where the texts are the same but for blanks: the addresses and
-    headings of the two may well differ. The chunk stands for both.
+    Chunks without a passage (it is gone, or may not be seen) are taken out first. What comes from elsewhere has the same
+    content as a chunk where the texts are the same but for blanks: the addresses and headings of the two may well differ.
+    The chunk stands for both.
 
     Of equal chunks the one with the best rank in any ranking stands for all; ties go by the order in which the rankings
     name their knowledge bases, then by chunk id. In a channel's ranking of its knowledge base it takes the best rank that
     any of them has in that channel; rankings of other knowledge bases lose them. Scores follow the chunks, so they need
     not descend. NaN is the score of one that its own knowledge base's channel has not found: a score of another
     knowledge base, perhaps of another model, is not one of this.
-
-    Args:
-        rankings: of all channels, knowledge bases and queries.
-        passages: those that exist and may be seen; chunks without one are taken out first.
     """
     merged = [_with_passages(ranking, passages) for ranking in merge_queries(rankings)]
     alike = _equal_chunks(merged, passages)
@@ -194,10 +187,7 @@ def _best_ranks(rankings: Iterable[Ranking], representatives: Mapping[int, int])
 def _represented(ranking: Ranking, representatives: Mapping[int, int], own: Mapping[int, int]) -> Ranking:
     """The ranking with representatives in place of the chunks they stand for; they go before others of their rank.
 
-    Args:
-        ranking: of a channel and knowledge base.
-        representatives: by the chunks that they stand for.
-        own: the best ranks in the channel of the representatives that are chunks of the knowledge base.
+    `own` holds the best ranks in the channel of the representatives that are chunks of the ranking's knowledge base.
     """
     places: dict[int, tuple[int, float]] = {}
     found = zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True)
@@ -217,13 +207,13 @@ def _represented(ranking: Ranking, representatives: Mapping[int, int], own: Mapp
     )
 
 
+# Two texts with nine of ten terms in common are a candidate pair with probability 0.9999997, with eight 0.999, with half 0.6.
 BANDS: Final = 14
 ROWS: Final = 4
-"""Two texts with nine of ten terms in common are a candidate pair with probability 0.9999997, with eight 0.999, with half 0.6."""
+# Of texts that share a band each is paired with so many that follow it: a phrase of all texts makes no square of them.
 NEIGHBOURS: Final = 8
-"""Of texts that share a band each is paired with so many that follow it: a phrase of all texts makes no square of them."""
+# What is found in common of two sketches is off by so much in one of ten thousand pairs that have 0.8 in common.
 MARGIN: Final = 0.2
-"""What is found in common of two sketches is off by so much in one of ten thousand pairs that have 0.8 in common."""
 _PAIRS_AT_ONCE: Final = 100_000
 _HASHES: Final = np.random.default_rng(20_260_101).integers(
     1, 2**63, size=(2, BANDS * ROWS), dtype=np.uint64
@@ -238,22 +228,15 @@ Terms = NDArray[np.uint64]
 class Sketches:
     """Sketches of texts, a row each, to find those that are alike.
 
-    Attributes:
-        keys: shape (n_texts, BANDS), uint64: texts that share one in its column are a candidate pair.
-        marks: shape (n_texts, BANDS * ROWS), uint8: the share that two texts have in common is about that of their terms.
+    Texts that share a key in its column are a candidate pair; two have about as large a share of marks in common as of terms.
     """
 
-    keys: NDArray[np.uint64]
-    marks: NDArray[np.uint8]
+    keys: NDArray[np.uint64]  # shape (n_texts, BANDS)
+    marks: NDArray[np.uint8]  # shape (n_texts, BANDS * ROWS)
 
     @classmethod
     def of(cls, terms: Terms, starts: Ids) -> Self:
-        """Sketches texts.
-
-        Args:
-            terms: the 64-bit hashes of all texts' terms, one text after another.
-            starts: shape (n_texts,): where the terms of each begin; none is empty.
-        """
+        """Of the 64-bit hashes of all texts' terms, one text after another, and where those of each begin; none is empty."""
         keys = np.zeros((len(starts), BANDS), dtype=np.uint64)
         marks = np.empty((len(starts), BANDS * ROWS), dtype=np.uint8)
         for each, (mask, factor) in enumerate(_HASHES.T):
@@ -270,7 +253,6 @@ class Sketches:
 
 
 def _least(terms: Terms, starts: Ids, mask: np.uint64, factor: np.uint64) -> Terms:
-    """The least value of each text's terms under one hash function, shape (n_texts,)."""
     if not len(starts):
         return np.empty(0, dtype=np.uint64)
     hashed = (terms ^ mask) * factor
@@ -281,8 +263,7 @@ def _least(terms: Terms, starts: Ids, mask: np.uint64, factor: np.uint64) -> Ter
 def candidate_pairs(sketches: Sketches, alike: float) -> Ids:
     """Pairs of texts that may have at least a share of their terms in common; few that have are missing.
 
-    Returns:
-        Shape (n_pairs, 2): positions, the lower first, each pair once.
+    Shape (n_pairs, 2): positions, the lower first, each pair once.
     """
     pairs = _sharing_a_key(sketches.keys)
     marks = sketches.marks
@@ -308,12 +289,7 @@ def _sharing_a_key(keys: NDArray[np.uint64]) -> Ids:
 
 
 def shared_shares(first: Sequence[Terms], second: Sequence[Terms]) -> NDArray[np.float64]:
-    """The Jaccard similarity of pairs of sets of terms: shared ones as a share of all.
-
-    Args:
-        first: the terms of one of each pair, each once.
-        second: likewise, of the other.
-    """
+    """The Jaccard similarity of pairs of sets of terms, each term once: shared ones as a share of all, shape (n_pairs,)."""
     sizes = np.array([[len(one), len(other)] for one, other in zip(first, second, strict=True)], dtype=np.int64)
     if not sizes.size:
         return np.empty(0)
@@ -328,15 +304,7 @@ def shared_shares(first: Sequence[Terms], second: Sequence[Terms]) -> NDArray[np
 
 
 def groups_of(pairs: Ids, count: int) -> list[Ids]:
-    """What pairs connect.
-
-    Args:
-        pairs: shape (n_pairs, 2): positions.
-        count: of all texts.
-
-    Returns:
-        The positions of each group of two or more, ascending.
-    """
+    """What pairs of positions, shape (n_pairs, 2), connect: the positions of each group of two or more, ascending."""
     labels = np.arange(count)
     first, second = pairs.T
     while True:

@@ -24,9 +24,8 @@ def gettext_noop(message: str) -> str:
 class Message(str):
     """A sentence in English that keeps what it was made of.
 
-    Attributes:
-        template: with fields as `str.format` has them; the identifier under which translations are found.
-        arguments: of the fields; another message is translated with this one.
+    Its template has fields as `str.format` has them, and is the identifier under which translations are found; an argument
+    that is a message is translated with it.
     """
 
     __slots__ = ("arguments", "template")
@@ -120,9 +119,8 @@ class DegradationCode(StrEnum):
 class Degradation:
     """What is worse than it should be, and why.
 
-    Attributes:
-        detail: for readers, a `Message` where it can be translated. It may quote a server, so what no database and no
-            response can hold is taken out.
+    `detail` is for readers, a `Message` where it can be translated. It may quote a server, so what no database and no
+    response can hold is taken out.
     """
 
     stage: str
@@ -190,11 +188,7 @@ class GenerationFailed(Degraded):
 
 
 class InvalidConfiguration(RetrievalError):
-    """A setting cannot be used.
-
-    Attributes:
-        field: the name of the setting.
-    """
+    """A setting cannot be used; `field` is its name."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -227,11 +221,7 @@ _DISTRIBUTIONS = {
 
 
 def import_dependency(name: str) -> ModuleType:
-    """Import a module of the keyword channel at its first use.
-
-    Raises:
-        DependencyMissing: It cannot be imported.
-    """
+    """A module of the keyword channel, at its first use; raises DependencyMissing where it cannot be imported."""
     try:
         # jieba's sources hold invalid escape sequences, and with older setuptools it imports pkg_resources.
         with warnings.catch_warnings():

@@ -19,12 +19,8 @@ def reciprocal_rank_fusion(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Fuses rankings by the sum of weight / (k + rank), rank from 1.
 
-    Args:
-        rankings: chunk ids, best first, shape (n,), without repeats, and the weight of their channel.
-        k: damps the lead of the first ranks; 60 in the source.
-
-    Returns:
-        Chunk ids and fused scores, shape (n_union,), best first, ties by chunk id.
+    Rankings are chunk ids, best first, shape (n,), without repeats, and the weight of their channel; `k` damps the lead of the
+    first ranks (60 in the source). Chunk ids and fused scores are of shape (n_union,), best first, ties by chunk id.
 
     Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning
     methods", SIGIR 2009; the weights are ours.
@@ -45,14 +41,9 @@ def weighted_sum(
     """Fuses scores by the weighted mean of what min-max normalisation makes of them.
 
     Every channel scores every candidate, whoever found it: taken over each channel's own list instead, NDCG@10 of equal
-    weights on scifact with MiniLM falls from .733 to .70.
-
-    Args:
-        chunk_ids: the candidates of all channels, shape (n_union,), each once.
-        channels: their scores of them, shape (n_union,), NaN where it has none, and their weights.
-
-    Returns:
-        Chunk ids and fused scores from 0 to 1, shape (n_union,), best first, ties by chunk id.
+    weights on scifact with MiniLM falls from .733 to .70. So `chunk_ids` are the candidates of all channels, each once, and
+    each channel has scores of the same shape (n_union,), NaN where it has none, and a weight. The fused scores are from 0
+    to 1, best first, ties by chunk id.
 
     Source: Fox and Shaw, "Combination of multiple searches", TREC-2, 1994 (CombSUM), with the normalisation of Lee,
     "Analyses of multiple evidence combination", SIGIR 1997.
@@ -91,18 +82,11 @@ _MAY_NOT_KNOW = frozenset({"question"})
 
 
 class _Fused(NamedTuple):
-    """A knowledge base's chunk before its place among all is known; sorts as candidates do.
+    """A knowledge base's chunk before its place among all is known; sorts as candidates do."""
 
-    Attributes:
-        behind: minus the share of the best score that the knowledge base's own fusion could have given with the channels
-            that have answered.
-        below: minus the fused score.
-        place: of the knowledge base.
-    """
-
-    behind: float
-    below: float
-    place: int
+    behind: float  # minus the share of the best score that its base's fusion could give with the channels that answered
+    below: float  # minus the fused score
+    place: int  # of the knowledge base
     chunk_id: int
     kb_id: int
     agreement: float
@@ -118,11 +102,8 @@ def fuse(
     Fused scores are compared as shares of the best possible one: those of another fusion, other weights or fewer channels
     are of another size, and the base with the smaller ones would have no candidate among the first.
 
-    Args:
-        scopes: in the order that breaks ties, each with its own fusion and weights.
-        rankings: one a knowledge base and channel.
-        passages: of all chunks in the rankings.
-        depth: candidates after the first so many are cut; None: none is.
+    Each scope has its own fusion and weights; rankings are one a knowledge base and channel. Candidates after the first
+    `depth` are cut; None: none is.
     """
     fused: list[_Fused] = []
     for place, scope in enumerate(scopes):
@@ -213,7 +194,6 @@ def _weight(ranking: Ranking, weights: Mapping[str, float]) -> float:
 
 
 def _scores_of(ranking: Ranking, union: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The channel's exact score of every candidate, shape (n_union,); NaN where it cannot tell."""
     if ranking.score is not None:
         return ranking.score(union)
     scores = np.full(union.size, np.nan)

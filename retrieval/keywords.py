@@ -37,14 +37,10 @@ SETTLED: Final = 1e-4
 def textrank(words: Sequence[str], *, window: int = 5) -> Mapping[str, float]:
     """Ranks words by the words that they stand near, as PageRank ranks pages by links.
 
+    Words come in the order of a text, those that are no keywords left out; `window` of them in a row count as near each other.
+    The scores sum up to the number of different words, but for what words without neighbours lack.
+
     Source: Mihalcea, Tarau, "TextRank: Bringing Order into Texts", 2004, with weighted edges.
-
-    Args:
-        words: of a text in their order, those that are no keywords left out.
-        window: how many words in a row count as near each other.
-
-    Returns:
-        By word, its score; the sum is the number of different words, but for what words without neighbours lack.
     """
     weights: dict[str, dict[str, float]] = {word: defaultdict(float) for word in words}
     for start in range(len(words)):
@@ -79,14 +75,10 @@ _LETTERS_A_CHARACTER = 3
 
 
 def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) -> tuple[str, ...]:
-    """A query's keywords: quotations, then codes and names, then words, longer ones first.
+    """At most so many keywords of a query: quotations, then codes and names, then words, longer ones first.
 
-    Length stands in for rarity: a table of idf would cost a process 50 MB, and 0.3 s of the first search.
-
-    Args:
-        text: the query.
-        tokens: its terms by a tokenizer in search mode; the Chinese ones are used, the others would be stems.
-        most: how many at most.
+    Of the query's terms by a tokenizer in search mode the Chinese ones are used, the others would be stems. Length stands in
+    for rarity: a table of idf would cost a process 50 MB, and 0.3 s of the first search.
     """
     plain = normalize(text)
     chinese = [token for token in tokens if _CHINESE.match(token)]
@@ -112,20 +104,13 @@ def extract_keywords(
 ) -> tuple[str, ...]:
     """A chunk's named entities and key phrases, the most telling ones first. Loads jieba's tables at the first call.
 
-    TextRank ranks the words that may be keywords by their part of speech in jieba's dictionary, in English all but
-    function words. TF-IDF, Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each other more than once, and
-    as a rule (Dice coefficient of at least a half), make a phrase. English: RAKE over runs of content words, likewise with a premium on names.
+    TextRank ranks the words that may be keywords by their part of speech in jieba's dictionary, in English all but function
+    words. TF-IDF, Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each other more
+    than once, and as a rule (Dice coefficient of at least a half), make a phrase. English: RAKE over runs of content words,
+    likewise with a premium on names. A language other than "en" is that of a text that is mostly Chinese.
 
-    Source: Rose, Engel, Cramer, Cowley, "Automatic keyword extraction from individual documents", 2010.
-
-    Args:
-        text: the chunk.
-        language: "en", or another for a text that is mostly Chinese.
-        most: how many at most.
-        method: what weighs them.
-
-    Raises:
-        DependencyMissing: jieba is not installed.
+    Raises DependencyMissing where jieba is not installed. Source: Rose, Engel, Cramer, Cowley, "Automatic keyword extraction
+    from individual documents", 2010.
     """
     plain = normalize(text)
     if method is Method.TEXTRANK:
@@ -204,7 +189,6 @@ def _side_by_side(parts: Iterable[str], word: str) -> Iterator[str]:
 
 
 def _content_words(plain: str, language: str) -> list[str]:
-    """The words of a text in their order, less those whose part of speech makes no keyword."""
     words: list[str] = []
     for found in _LATIN_RUN.finditer(plain):
         if found["cjk"] is None:
@@ -224,17 +208,11 @@ _NAME_PREMIUM = 1.5
 
 
 class _Weights(NamedTuple):
-    """Weights of words, as arrays: a dictionary of strings takes ten times the memory.
+    """Weights of words, as arrays: a dictionary of strings takes ten times the memory."""
 
-    Attributes:
-        hashes: of the words, ascending, shape (n_words,), int64.
-        weights: idf, with the premium on names; 0 for function words; shape (n_words,), float32.
-        unknown: of any other word: the median idf.
-    """
-
-    hashes: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    unknown: float
+    hashes: NDArray[np.int64]  # of the words, ascending, shape (n_words,)
+    weights: NDArray[np.float32]  # idf, with the premium on names; 0 for function words; shape (n_words,)
+    unknown: float  # of any other word: the median idf
 
     def of(self, words: Sequence[str]) -> list[float]:
         wanted = _hashes(words)

@@ -71,8 +71,8 @@ def _inert(text: str, end: int) -> str:
 
 
 ELLIPSIS = "…"
+# A fragment after the first is left out rather than cut to fewer.
 LEAST_CHARACTERS = 20
-"""A fragment after the first is left out rather than cut to fewer."""
 
 _SEPARATOR = "\n\n"
 _PAGE_LABELS = {"en": "{name} page {page}", "zh": "{name} 第 {page} 页"}
@@ -86,12 +86,7 @@ _LEAST_OVERLAP, _MOST_OVERLAP = 8, 1_000
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A result as packing reads it.
-
-    Attributes:
-        before: chunks that precede it in its document, in reading order; `after` likewise.
-        matched: the part of the text that was found, where it is not all of it.
-    """
+    """A result as packing reads it; `before` and `after` are the chunks around it in its document, in reading order."""
 
     text: str
     title: str
@@ -102,7 +97,7 @@ class Fragment:
     kb_id: int | None = None
     before: tuple[Passage, ...] = ()
     after: tuple[Passage, ...] = ()
-    matched: str = ""
+    matched: str = ""  # the part of the text that was found, where it is not all of it
 
     @classmethod
     def of_hit(cls, hit: Hit) -> Self:
@@ -164,12 +159,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Fragments packed for a prompt.
-
-    Attributes:
-        text: the fragments, numbered from 1 and cited.
-        citations: the same one by one.
-    """
+    """Fragments packed for a prompt: the text, in which they are numbered from 1 and cited, and the same one by one."""
 
     text: str
     citations: tuple[Citation, ...]
@@ -189,13 +179,8 @@ def pack(
     A fragment takes in its neighbours as far as they fit. One that does not fit the budget is cut, visibly and where
     possible after a sentence, and is then the last; so the text is never larger than the budget.
 
-    Args:
-        fragments: best first.
-        max_tokens: size of the text, labels included.
-        max_chunk_chars: most characters of a fragment, neighbours included.
-        max_sources: from at most so many documents; fragments of further ones are left out.
-        count_tokens: size of a text.
-        language: of the labels, "zh" or "en".
+    `max_tokens` bounds the text, labels included, as `count_tokens` measures it, and `max_chunk_chars` a fragment with its
+    neighbours. Fragments of more than `max_sources` documents are left out. The labels are in "zh" or "en".
     """
     taken = {fragment.chunk_id for fragment in fragments}
     documents: set[tuple[int | None, int | str]] = set()
@@ -292,10 +277,7 @@ def _excerpt(text: str, matched: str, limit: int) -> str:
 def _with_neighbours(fragment: Fragment, limit: int, taken: set[int | None]) -> str:
     """A fragment's text with the chunks around it, nearest first, each once in a context and only whole.
 
-    Args:
-        fragment: what is extended.
-        limit: characters of the whole.
-        taken: chunks that stand in the context already; those added here join them.
+    `limit` is the characters of the whole; chunks that are added join those `taken`, which the context holds already.
     """
     text = fragment.text
     for neighbours, follows in ((fragment.after, True), (reversed(fragment.before), False)):

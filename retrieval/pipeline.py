@@ -25,37 +25,25 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """Candidates in the order of the scores that the gate and the caller see: those of a stage, on a scale.
-
-    Attributes:
-        intended: the scale that an explicit threshold is meant for.
-    """
+    """Candidates in the order of the scores that the gate and the caller see: those of a stage, on a scale."""
 
     candidates: list[Candidate]
     scale: ScoreScale
     stage: str
-    intended: ScoreScale
+    intended: ScoreScale  # the scale that an explicit threshold is meant for
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Runs one search over one or several knowledge bases.
-
-    Attributes:
-        scopes: the knowledge bases, in the caller's order, which breaks ties.
-        chain: the rerankers.
-        executor: runs the channels that wait for other servers.
-        facts: None where no knowledge base has any.
-        fact_kb_ids: the knowledge bases that have some.
-    """
+    """Runs one search over one or several knowledge bases, whose order breaks ties."""
 
     scopes: tuple[Scope, ...]
     analyser: Analyser
     passages: PassageStore
     chain: RerankChain
-    executor: Executor
+    executor: Executor  # runs the channels that wait for other servers
     facts: FactStore | None = None
-    fact_kb_ids: tuple[int, ...] = field(default=())
+    fact_kb_ids: tuple[int, ...] = field(default=())  # the knowledge bases that have any
 
     def run(
         self,
@@ -66,18 +54,14 @@ class Pipeline:
         explain: bool = False,
         latency_budget: float = 10.0,
     ) -> Result:
-        """Searches.
+        """Searches for a text, at most for `latency_budget` seconds; a blank text finds nothing.
 
-        Args:
-            query: any text; blank finds nothing.
-            config: settings of the stages that serve all knowledge bases together.
-            history: earlier turns of the conversation that the query stands in, oldest first.
-            explain: also report which terms candidates hold that will not be results, and what was dropped before.
-            latency_budget: seconds after which the search answers with what it has.
+        `config` holds the settings of the stages that serve all knowledge bases together, `history` the earlier turns of the
+        conversation, oldest first. `explain` also reports which terms candidates hold that will not be results, and what
+        was dropped before.
 
-        Raises:
-            NoChannelAvailable: no channel of any knowledge base could answer.
-            ScopeOutdated: a knowledge base has changed in a way that this pipeline cannot serve.
+        Raises NoChannelAvailable where no channel of any knowledge base could answer, and ScopeOutdated where a knowledge
+        base has changed in a way that this pipeline cannot serve.
         """
         trace = Trace(explains=explain)
         budget = Budget.of(latency_budget)

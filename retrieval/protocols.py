@@ -65,13 +65,8 @@ class Channel(Protocol):
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         """Returns at most k chunks, best first.
 
-        Args:
-            analysis: the query.
-            k: how many at most.
-            deadline: of `time.monotonic`; who would wait longer raises ChannelUnavailable.
-
-        Raises:
-            ChannelUnavailable: the channel cannot answer; the search goes on without it.
+        Raises ChannelUnavailable where it cannot answer or would wait past the deadline (of `time.monotonic`); the search
+        goes on without it.
         """
 
 
@@ -84,8 +79,7 @@ class QueryVectors(Protocol):
     def embed(self, text: str, deadline: float) -> tuple[NDArray[np.float32], str]:
         """Returns a vector of shape (dimension,) and where it came from.
 
-        Raises:
-            ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
+        Raises ChannelUnavailable where the model cannot answer, or not by the deadline (of `time.monotonic`).
         """
 
     def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
@@ -105,18 +99,10 @@ class VectorStore(Protocol):
         kind: str = "content",
         only: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Returns chunk ids, each once, and cosine similarities, best first, ties by chunk id.
+        """Returns at most k chunk ids, each once, and cosine similarities, best first, ties by chunk id.
 
-        Args:
-            kb_id: the knowledge base.
-            model_id: whose vectors are compared.
-            vector: shape (dimension,).
-            k: at most so many.
-            kind: which of the chunks' vectors.
-            only: ids of the chunks that may be found, ascending; None: all.
-
-        Raises:
-            ChannelUnavailable: it cannot answer now, with one of the codes STORE_...; another store of the same vectors may.
+        The vector has shape (dimension,). `only` holds the ids of the chunks that may be found, ascending; None: all. Raises
+        ChannelUnavailable with one of the codes STORE_... where it cannot answer now; another store of the same vectors may.
         """
 
     def similarities(
@@ -143,19 +129,12 @@ class KeywordStore(Protocol):
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
         """Returns chunks that hold any of the text's terms and their scores, best first, ties by chunk id.
 
-        Returns:
-            None where it has not yet taken in every change of the knowledge base: what knows them all is to answer.
-
-        Raises:
-            ChannelUnavailable: it cannot answer, with one of the codes STORE_....
+        None where it has not yet taken in every change of the knowledge base: what knows them all is to answer. Raises
+        ChannelUnavailable with one of the codes STORE_... where it cannot answer.
         """
 
     def scores(self, kb_id: int, text: str, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns the scores of chunks, shape (n_chunks,), 0 for one that holds none of the terms.
-
-        Raises:
-            ChannelUnavailable: as `search`.
-        """
+        """Returns the scores of chunks, shape (n_chunks,), 0 for one that holds none of the terms; raises as `search`."""
 
 
 class TextStore(Protocol):
@@ -184,15 +163,9 @@ class ExternalProvider(Protocol):
         """Of the source, for provenance and degradations."""
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
-        """Returns at most k results, best first.
+        """Returns at most k results, best first, by the deadline (of `time.monotonic`); only the query's `text` is sent out.
 
-        Args:
-            analysis: the query; `text` is what may be sent out.
-            k: how many at most.
-            deadline: of `time.monotonic`.
-
-        Raises:
-            ChannelUnavailable: it cannot answer, with one of the codes EXTERNAL_...; the search goes on without it.
+        Raises ChannelUnavailable with one of the codes EXTERNAL_... where it cannot answer; the search goes on without it.
         """
 
 
@@ -233,47 +206,33 @@ class Reranker(Protocol):
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), higher is better, on this reranker's scale.
 
-        Raises:
-            RerankerUnavailable: it cannot score them, or not by the deadline (of `time.monotonic`).
-            RerankerNotApplicable: it is of no use for these candidates, which is no fault.
+        Raises RerankerUnavailable where it cannot score them, or not by the deadline (of `time.monotonic`), and
+        RerankerNotApplicable where it is of no use for these candidates, which is no fault.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A channel that is searched only where others could not do their part.
-
-    Attributes:
-        failed: names of channels; one of them has failed.
-        short: names of channels; together they found fewer chunks than `below`.
-    """
+    """A channel that is searched only where others, which it names, could not do their part."""
 
     channel: Channel
-    failed: frozenset[str] = frozenset()
-    short: frozenset[str] = frozenset()
+    failed: frozenset[str] = frozenset()  # where one of these has failed
+    short: frozenset[str] = frozenset()  # where these together found fewer chunks than `below`
     below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One knowledge base of a search: its channels, and its own weights.
-
-    Attributes:
-        space: id of the embedding model; cosines of different spaces are never compared.
-        tokenizer: None where none is available.
-        fallbacks: searched after the channels, in this order, where they are needed.
-        text_vectors: gives texts from elsewhere cosines in that space; None where that would take too long.
-        notes: what of the scope is left out of this search in any case.
-    """
+    """One knowledge base of a search: its channels, and its own weights."""
 
     kb_id: int
-    space: str
-    tokenizer: Tokenizer | None
+    space: str  # id of the embedding model; cosines of different spaces are never compared
+    tokenizer: Tokenizer | None  # None where none is available
     channels: tuple[Channel, ...]
     config: RetrievalConfig
-    fallbacks: tuple[Fallback, ...] = ()
-    text_vectors: QueryVectors | None = None
-    notes: tuple[Degradation, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()  # searched after the channels, in this order, where they are needed
+    text_vectors: QueryVectors | None = None  # gives texts from elsewhere cosines; None where that would take too long
+    notes: tuple[Degradation, ...] = ()  # what of the scope is left out of this search in any case
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ class ScoreScale(StrEnum):
     RRF = "rrf"
 
 
+# The setting that holds the default cut of each scale; other scales have no meaning that a cut could have.
 SETTING_OF_SCALE: Mapping[str, str] = {
     ScoreScale.CROSS_ENCODER: "similarity_threshold",
     ScoreScale.COSINE: "cosine_threshold",
     ScoreScale.OVERLAP: "overlap_threshold",
 }
-"""The setting that holds the default cut of each scale; other scales have no meaning that a cut could have."""
 
 # Chosen on every second query of cmrc2018-reject with the hashing embedder, where it keeps 93 % of the queries that have an
 # answer and lets 9 % of the others pass; docs/relevance-gate.md has the curves, also on the other half.
@@ -40,23 +40,19 @@ COSINE_CUT = 0.0
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The least score that passes; 0 lets everything pass.
-
-    Attributes:
-        replaced: an explicit threshold was meant for another scale, and this scale's default applies instead.
-    """
+    """The least score that passes; 0 lets everything pass."""
 
     threshold: float
-    replaced: bool = False
+    replaced: bool = (
+        False  # an explicit threshold was meant for another scale, and this scale's default applies instead
+    )
 
 
 def default_cut(scale: ScoreScale, config: RetrievalConfig, chunk_count: int | None = None) -> float:
     """The cut of a scale where nothing else is asked for; 0 for a scale without meaning.
 
-    Args:
-        scale: what the scores mean.
-        config: with cuts of its own, or None for the calibrated ones.
-        chunk_count: of all knowledge bases together, where it is known: overlap has a lower cut in smaller ones.
+    It is the configuration's or, where that has none, the calibrated one; overlap has a lower one in small knowledge bases:
+    `chunk_count` is that of all together, where it is known.
     """
     if scale is ScoreScale.CROSS_ENCODER:
         return config.similarity_threshold
@@ -77,11 +73,8 @@ def overlap_cut(chunk_count: int | None) -> float:
 def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale, chunk_count: int | None = None) -> Cut:
     """The cut that applies to the scores of a search.
 
-    Args:
-        scale: what the scores mean.
-        config: whose `score_threshold` is None for the scale's default, 0 for no gate, or an explicit cut.
-        meant_for: the scale of the explicit cut: that of the first reranker that is of use for the candidates.
-        chunk_count: as for `default_cut`.
+    It is the configuration's `score_threshold` or, where that is None or meant for another scale, the scale's default.
+    `meant_for` is the scale of the first reranker that is of use for the candidates.
     """
     if config.score_threshold is None:
         return Cut(default_cut(scale, config, chunk_count))
@@ -90,8 +83,8 @@ def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale, c
     return Cut(default_cut(scale, config, chunk_count), replaced=True)
 
 
+# The setting that caps the results of each kind of source; other kinds count as books.
 CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
-"""The setting that caps the results of each kind of source; other kinds count as books."""
 _OTHER_KINDS = "book"
 
 
@@ -112,11 +105,10 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
     """Marks the candidates that are too many, in their order, the best ones first.
 
     Of the chunks of one longer passage, which is given in their place, the best one stands for all; the others take no
-    place in any count. A general search counts all alike. Otherwise each kind of source has its cap, and one beyond it takes no place in the
-    count of all; kinds without a cap of their own share that of books.
+    place in any count. A general search counts all alike. Otherwise each kind of source has its cap, and one beyond it takes
+    no place in the count of all; kinds without a cap of their own share that of books.
 
-    Returns:
-        All candidates; those cut here with `cut_by` "parent", "per_source" or "top_k", those cut before as they were.
+    All candidates are returned: those cut here with `cut_by` "parent", "per_source" or "top_k", those cut before as they were.
     """
     caps = {} if config.general_retrieval else source_caps(config)
     left = result_count(config)

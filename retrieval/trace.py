@@ -11,15 +11,12 @@ from retrieval.errors import Degradation
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stage of one search: what went in, what came out, how long it took.
-
-    Attributes:
-        ended: when, on the clock of `time.perf_counter`; seconds.
-    """
+    """One stage of one search: what went in, what came out, how long it took."""
 
     stage: str
     milliseconds: float
     detail: Mapping[str, Any] = field(default_factory=dict)
+    # On the clock of `time.perf_counter`, in seconds.
     ended: float = field(default_factory=time.perf_counter, compare=False, repr=False, kw_only=True)
 
     def as_dict(self) -> dict[str, Any]:
@@ -30,26 +27,22 @@ class Span:
 class Dropped:
     """A chunk that a channel found and that is no candidate.
 
-    Attributes:
-        stage: "channels" (too far back in every channel), "passages" (it is gone, or not to be seen by who searches),
-            "dedupe" (another chunk stands for its content) or "vector_only" (not found by vectors, which alone count where no
-            reranker is used).
-        ranks: its best rank in each channel that found it, over all queries.
-        represented_by: the chunk that stands for its content.
+    The stage is "channels" (too far back in every channel), "passages" (it is gone, or not to be seen by who searches),
+    "dedupe" (another chunk stands for its content) or "vector_only" (not found by vectors, which alone count where no
+    reranker is used).
     """
 
     stage: str
     kb_id: int
     chunk_id: int
-    ranks: Mapping[str, int]
-    represented_by: int | None = None
+    ranks: Mapping[str, int]  # its best rank in each channel that found it, over all queries
+    represented_by: int | None = None  # the chunk that stands for its content
 
 
 class Trace:
     """Collects the spans and degradations of one search. Its owner is one thread.
 
-    Args:
-        explains: whether it also collects every chunk that was dropped before there were candidates.
+    Where it `explains`, it also collects every chunk that was dropped before there were candidates.
     """
 
     def __init__(self, *, explains: bool = False) -> None:

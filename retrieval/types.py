@@ -32,44 +32,31 @@ class Rewritten:
 
 @dataclass(frozen=True, slots=True)
 class ConceptMention:
-    """A concept of a knowledge base's taxonomy that stands in a query.
-
-    Attributes:
-        mention: as the query writes it.
-        names: the concept's other names: its name, synonyms and abbreviations, without the one mentioned.
-    """
+    """A concept of a knowledge base's taxonomy that stands in a query."""
 
     concept_id: int
     kb_id: int
     name: str
-    mention: str
-    names: tuple[str, ...] = ()
+    mention: str  # as the query writes it
+    names: tuple[str, ...] = ()  # the concept's others: its name, synonyms and abbreviations, without the one mentioned
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """A query as the channels use it.
 
-    Attributes:
-        text: the query, normalised; after a rewrite, the rewritten one.
-        tokens_by_kb: by knowledge base, each has its own tokenizer; in order of appearance, repeats kept. One without a
-            tokenizer at hand is missing.
-        variants_by_kb: by knowledge base, the tokens of the text with a concept's mention replaced by another name of it.
-        language: "zh" or "en".
-        keywords: fine-grained keywords, the most telling ones first.
-        concepts: concepts that the query names.
-        intent: the query without courtesies and question words.
-        sub_queries: further queries for other aspects of the question; they have none of their own.
+    Knowledge bases have tokenizers of their own: one without a tokenizer at hand is missing in `tokens_by_kb`, which keeps
+    order and repeats. `variants_by_kb` holds the tokens of the text with a concept's mention replaced by another name of it.
     """
 
-    text: str
+    text: str  # normalised; after a rewrite, the rewritten one
     tokens_by_kb: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     variants_by_kb: Mapping[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    language: str = "zh"
-    keywords: tuple[str, ...] = ()
+    language: str = "zh"  # or "en"
+    keywords: tuple[str, ...] = ()  # fine-grained, the most telling ones first
     concepts: tuple[ConceptMention, ...] = ()
-    intent: str = ""
-    sub_queries: tuple["Analysis", ...] = ()
+    intent: str = ""  # the query without courtesies and question words
+    sub_queries: tuple["Analysis", ...] = ()  # for other aspects of the question; they have none of their own
 
     def tokens(self, kb_id: int) -> tuple[str, ...]:
         return self.tokens_by_kb.get(kb_id, ())
@@ -98,71 +85,46 @@ class Analysis:
 class Ranking:
     """What one channel found in one knowledge base for one query, best first.
 
-    Attributes:
-        chunk_ids: shape (n,), int64.
-        scores: shape (n,), float64, on the channel's own scale (cosine similarity, BM25).
-        query: position in `Analysis.queries`; 0 is the query itself.
-        detail: what the trace should tell, for example which cache tier answered.
-        degradations: what the channel could not do although it answered.
-        lexicon: term statistics of the knowledge base, if the channel has them.
-        score: exact scores of any chunk ids of the knowledge base, shape (n,), NaN for a chunk that has none; None where
-            the channel cannot tell.
-        passages: those that the channel brings along, by id, because no knowledge base holds them.
-        weight: of the channel in the fusion, where it has one of its own; None: the configuration's.
+    Scores are on the channel's own scale (cosine similarity, BM25). `score` gives exact ones of any chunk ids of the
+    knowledge base, shape (n,), NaN for a chunk that has none; None where the channel cannot tell.
     """
 
     channel: str
     kb_id: int
-    chunk_ids: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    query: int = 0
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    degradations: tuple[Degradation, ...] = ()
-    lexicon: "Lexicon | None" = None
+    chunk_ids: NDArray[np.int64]  # shape (n,)
+    scores: NDArray[np.float64]  # shape (n,)
+    query: int = 0  # position in `Analysis.queries`; 0 is the query itself
+    detail: Mapping[str, Any] = field(default_factory=dict)  # for the trace, for example which cache tier answered
+    degradations: tuple[Degradation, ...] = ()  # what the channel could not do although it answered
+    lexicon: "Lexicon | None" = None  # if the channel has one
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
-    passages: Mapping[int, "Passage"] = field(default_factory=dict)
-    weight: float | None = None
+    passages: Mapping[int, "Passage"] = field(default_factory=dict)  # brought along, as no knowledge base holds them
+    weight: float | None = None  # of the channel in the fusion; None: the configuration's
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a passage comes from that no knowledge base holds.
+    """Where a passage comes from that no knowledge base holds."""
 
-    Attributes:
-        kind: of the provider, as "feed" or "vertex_ai_search".
-        source: the name of the source, as the knowledge base knows it.
-        id: the provider's own.
-        url: where readers find it.
-        published: as the provider states it, blank where it does not.
-        rank: from 1, as the provider ranks it.
-        score: on the provider's own scale; None where it gives none.
-    """
-
-    kind: str
-    source: str
-    id: str
+    kind: str  # of the provider, as "feed" or "vertex_ai_search"
+    source: str  # its name, as the knowledge base knows it
+    id: str  # the provider's own
     url: str
-    published: str = ""
-    rank: int = 0
-    score: float | None = None
+    published: str = ""  # as the provider states it, blank where it does not
+    rank: int = 0  # from 1, as the provider ranks it
+    score: float | None = None  # on the provider's own scale; None where it gives none
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalHit:
-    """A result of a provider.
-
-    Attributes:
-        id: the provider's own; blank where it has none.
-        score: on the provider's own scale; None where it gives none.
-        published: a date or a time as it is stated; blank: unknown.
-    """
+    """A result of a provider; what it does not state is blank, or None."""
 
     url: str
     title: str
     text: str
-    id: str = ""
-    score: float | None = None
-    published: str = ""
+    id: str = ""  # the provider's own
+    score: float | None = None  # on the provider's own scale
+    published: str = ""  # a date or a time as it is stated
 
 
 class Passage(NamedTuple):
@@ -170,11 +132,6 @@ class Passage(NamedTuple):
 
     What comes from elsewhere has no chunk: its id is negative, made of its content, and means nothing outside of a search.
 
-    Attributes:
-        text: what is given to readers: the chunk, or the longer passage that it was cut from.
-        parent_id: of the longer passage; None where there is none.
-        matched: the chunk, where the longer passage is given in its place, else blank.
-        origin: None for a chunk.
     """
 
     chunk_id: int
@@ -183,14 +140,14 @@ class Passage(NamedTuple):
     title: str
     source: str
     page: int | None
-    text: str
+    text: str  # what is given to readers: the chunk, or the longer passage that it was cut from
     heading_path: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = MappingProxyType({})
     source_type: str = "book"
     position: int = 0
-    parent_id: int | None = None
-    matched: str = ""
-    origin: Origin | None = None
+    parent_id: int | None = None  # of the longer passage
+    matched: str = ""  # the chunk, where the longer passage is given in its place
+    origin: Origin | None = None  # None for a chunk
 
     @property
     def stored_chunk_id(self) -> int | None:
@@ -233,44 +190,33 @@ class CutBy(StrEnum):
 class Candidate(NamedTuple):
     """A chunk on its way through the stages. A search makes hundreds, hence no dataclass.
 
-    Attributes:
-        ranks: rank from 1 by channel and stage ("vector", "bm25", "fused", "rerank").
-        scores: score by channel and stage, each on its own scale.
-        provenance: every place where it, or a chunk of the same content, was found.
-        neighbours: chunks before and after it in its document, where they were asked for.
-        agreement: the fused score as a share of the best that the channels could have given, 0 to 1.
-        matched_terms: query terms that the chunk holds.
-        cut_by: the stage that dropped it; None while it is a result.
+    Ranks (from 1) and scores (each on its own scale) are by channel and stage: "vector", "bm25", "fused", "rerank".
     """
 
     chunk_id: int
     kb_id: int
     ranks: Mapping[str, int]
     scores: Mapping[str, float]
-    agreement: float = 0.0
+    agreement: float = 0.0  # the fused score as a share of the best that the channels could have given, 0 to 1
     passage: Passage | None = None
-    matched_terms: tuple[str, ...] = ()
-    cut_by: CutBy | None = None
-    provenance: tuple[Provenance, ...] = ()
-    neighbours: tuple[Passage, ...] = ()
+    matched_terms: tuple[str, ...] = ()  # query terms that the chunk holds
+    cut_by: CutBy | None = None  # None while it is a result
+    provenance: tuple[Provenance, ...] = ()  # every place where it, or a chunk of the same content, was found
+    neighbours: tuple[Passage, ...] = ()  # before and after it in its document, where they were asked for
 
 
 @dataclass(frozen=True, slots=True)
 class RerankJob:
     """What a reranker is given.
 
-    Attributes:
-        candidates: best first by fused score, each with its passage.
-        lexicons: term statistics by knowledge base, where the keyword index has answered.
-        spaces: id of the embedding model by knowledge base.
-        similarity: by knowledge base, exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there
-            is no vector; missing where the vector channel has not answered.
+    `similarity` gives exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there is no vector; a
+    knowledge base is missing where the vector channel has not answered, and in `lexicons` where the keyword index has not.
     """
 
     analysis: Analysis
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]  # best first by fused score, each with its passage
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
-    spaces: Mapping[int, str] = field(default_factory=dict)
+    spaces: Mapping[int, str] = field(default_factory=dict)  # id of the embedding model by knowledge base
     similarity: Mapping[int, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = field(default_factory=dict)
 
 
@@ -301,30 +247,22 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a search.
-
-    Attributes:
-        hits: the results, best first.
-        candidates: every candidate that any channel found, in final order, with the stage that cut it.
-        analysis: the query as it was searched for.
-        timings_ms: milliseconds by stage, and "total".
-        facts: of the graph, for the query's entities; beside the results, never among them.
-        dropped: of an explained search, the chunks that were found and are no candidates.
-        lexicons: of an explained search, the term statistics of each knowledge base whose keyword index has answered.
-    """
+    """The outcome of a search; the last two are of an explained one."""
 
     query: str
-    hits: tuple[Hit, ...]
-    candidates: tuple[Candidate, ...]
-    analysis: Analysis
+    hits: tuple[Hit, ...]  # best first
+    candidates: tuple[Candidate, ...]  # all that any channel found, in final order, with the stage that cut them
+    analysis: Analysis  # of the query as it was searched for
     score_scale: str
     threshold: float
     degraded: tuple[Degradation, ...]
     spans: tuple[Span, ...]
-    timings_ms: Mapping[str, float]
-    facts: tuple[Fact, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
-    lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
+    timings_ms: Mapping[str, float]  # by stage, and "total"
+    facts: tuple[Fact, ...] = ()  # for the query's entities; beside the results, never among them
+    dropped: tuple[Dropped, ...] = ()  # chunks that were found and are no candidates
+    lexicons: Mapping[int, "Lexicon"] = field(
+        default_factory=dict
+    )  # of knowledge bases whose keyword index has answered
 
 
 class Lexicon(Protocol):
@@ -352,12 +290,7 @@ class Lexicon(Protocol):
         """Returns what each term, named once, adds to each chunk's score, shape (n_chunks, n_terms)."""
 
     def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As `saturation`, of texts that are no chunks.
-
-        Args:
-            frequencies: how often each text holds each term, shape (n_texts, n_terms).
-            lengths: of the texts in terms, shape (n_texts,).
-        """
+        """As `saturation`, of texts that are no chunks: frequencies of shape (n_texts, n_terms), lengths in terms."""
 
     def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Returns the bound of what each term, named once, can add to a score, shape (n_terms,)."""
