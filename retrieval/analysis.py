@@ -29,35 +29,23 @@ _LATIN_WORD = re.compile(rf"{LATIN}+")
 
 @dataclass(frozen=True, slots=True)
 class Analyser:
-    """Analyses the queries to some knowledge bases.
+    """Analyses the queries to some knowledge bases, whose tokenizers are in the caller's order.
 
-    Attributes:
-        tokenizers: by knowledge base, in the caller's order; one without a tokenizer at hand is missing.
-        concepts: None where no knowledge base has concepts.
-        concept_kb_ids: the knowledge bases that have any.
-        rewriter: None where there is no language model.
+    A knowledge base without a tokenizer at hand is missing; `concept_kb_ids` are those that have concepts.
     """
 
     tokenizers: Mapping[int, Tokenizer]
     concepts: ConceptStore | None = None
     concept_kb_ids: tuple[int, ...] = ()
-    rewriter: LlmRewriter | None = None
+    rewriter: LlmRewriter | None = None  # None where there is no language model
 
     def analyse(
         self, query: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float
     ) -> tuple[Analysis, tuple[Degradation, ...], bool]:
-        """Analyses a query.
+        """The analysis, what could not be done for it, and whether a language model has rewritten the query.
 
-        A query that is not rewritten is split where it plainly consists of several questions.
-
-        Args:
-            query: any text.
-            history: earlier turns of its conversation, oldest first.
-            config: says whether the query is rewritten and how many queries there may be.
-            deadline: for the rewriting, of `time.monotonic`.
-
-        Returns:
-            The analysis, what could not be done for it, and whether a language model has rewritten the query.
+        A query that is not rewritten is split where it plainly consists of several questions. `history` are the earlier
+        turns of its conversation, oldest first; rewriting ends at the deadline (of `time.monotonic`).
         """
         text = normalise_query(query)
         degradations: tuple[Degradation, ...] = ()
@@ -78,8 +66,7 @@ class Analyser:
     ) -> Rewritten | None:
         """The query as a language model has rewritten it; None where it is to stay as it is.
 
-        Raises:
-            GenerationFailed: there is no usable answer, or no model although the configuration asks for one.
+        Raises GenerationFailed without a usable answer, or without a model although the configuration asks for one.
         """
         is_wanted = config.rewrite == "always" or (config.rewrite == "conversation" and bool(history))
         if not text or not is_wanted:

@@ -10,8 +10,8 @@ from retrieval.selection import ScoreScale
 from retrieval.types import Fact, Hit, Turn
 
 FALLBACK = {"en": "Sorry, no relevant content found in the knowledge base.", "zh": "抱歉，知识库中没有找到相关内容。"}
+# What the model replies if the fragments do not answer; the reader gets a sentence that no model has read.
 NO_ANSWER = "NO_ANSWER"
-"""What the model replies if the fragments do not answer; the reader gets a sentence that no model has read."""
 _SYSTEM = {
     "en": """\
 You answer questions from fragments of a knowledge base. They stand between <fragments-{boundary}> and \
@@ -69,16 +69,11 @@ _TAKES_NO_BLANK = frozenset(" \t\n.,;:!?)，。；：！？、）")
 
 @dataclass(frozen=True, slots=True)
 class CheckedAnswer:
-    """An answer whose citations all name a fragment.
-
-    Attributes:
-        cited: numbers of the fragments that it cites, each once, in order of appearance.
-        removed: numbers that it cited and that name none, likewise.
-    """
+    """An answer whose citations all name a fragment."""
 
     text: str
-    cited: tuple[int, ...]
-    removed: tuple[int, ...]
+    cited: tuple[int, ...]  # numbers of the fragments that it cites, each once, in order of appearance
+    removed: tuple[int, ...]  # numbers that it cited and that name none, likewise
 
 
 class StreamChecker:
@@ -90,9 +85,6 @@ class StreamChecker:
 
     Links, images and HTML are taken apart, so that no program that shows the answer loads anything: see `InertStream`.
     Only what may be the beginning of a citation or of such a mark is held back, at most some 40 characters of each.
-
-    Args:
-        numbers: of the fragments.
     """
 
     def __init__(self, numbers: Collection[int]) -> None:
@@ -169,12 +161,7 @@ class StreamChecker:
 
 
 def check_citations(answer: str, numbers: Collection[int]) -> CheckedAnswer:
-    """Takes out what an answer cites without it having been given; see `StreamChecker` for what a citation is.
-
-    Args:
-        answer: as the language model gave it.
-        numbers: of the fragments.
-    """
+    """Takes out what an answer cites beside the given numbers of fragments; see `StreamChecker` for what a citation is."""
     checker = StreamChecker(numbers)
     text = checker.feed(answer) + checker.finish()
     return CheckedAnswer(text, checker.cited, checker.removed)
@@ -191,17 +178,10 @@ def build_prompt(
 ) -> list[Turn]:
     """The conversation that a language model continues with an answer from the fragments.
 
-    What stands in a fragment cannot end it: the tags carry a code that no document can know, and whatever reads like one of
-    them is defused besides. Citations and sources of earlier answers are taken out,
-    because their numbers mean other fragments.
-
-    Args:
-        question: as the user asked it.
-        context: the fragments.
-        history: earlier turns, oldest first.
-        language: of the question, "zh" or "en".
-        facts: of the graph, which stand beside the fragments and cannot be cited.
-        boundary: the code in the tags; None: a new one.
+    What stands in a fragment cannot end it: the tags carry a code (`boundary`; None: a new one) that no document can know,
+    and whatever reads like one of them is defused besides. Citations and sources of earlier answers (oldest first) are taken
+    out, because their numbers mean other fragments. Facts of the graph stand beside the fragments and cannot be cited. The
+    language is that of the question, "zh" or "en".
     """
     code = boundary or secrets.token_hex(6)
     rules = _FACTS.get(language, _FACTS["en"]).format(boundary=code) if facts else ""
@@ -222,11 +202,7 @@ def build_prompt(
 def sources_line(citations: Sequence[Citation], cited: Sequence[int], max_sources: int, language: str) -> str:
     """An answer's last line: "Sources: ProductFAQ.md page 3, Manual.pdf page 12"; empty where there is nothing to name.
 
-    Args:
-        citations: the fragments that were given.
-        cited: numbers of those that the answer cites; where it cites none, all are named.
-        max_sources: at most so many.
-        language: "zh" or "en".
+    It names at most `max_sources` of those that the answer cites; where it cites none, of all. The language is "zh" or "en".
     """
     by_number = {citation.number: citation for citation in citations}
     chosen = [by_number[number] for number in cited if number in by_number] or citations

@@ -49,11 +49,7 @@ class CacheKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads what `str` wrote.
-
-        Raises:
-            ValueError: it is not the text of a key.
-        """
+        """Reads what `str` wrote; raises ValueError for what is not the text of a key."""
         installation, kb_id, version, tokenizer_id, fingerprint = text.split(_SEPARATOR)
         return cls(installation, int(kb_id), int(version), tokenizer_id, fingerprint)
 
@@ -99,25 +95,19 @@ class ByteTier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TierStats:
-    """Counts since this process started. A look-up is a hit or a miss; one that fails is a miss and an error.
-
-    Attributes:
-        nbytes: memory held now (process), or payload bytes read and written so far (the others).
-        builds: full builds from the stored postings.
-        updates: changes read over an older index instead.
-    """
+    """Counts since this process started. A look-up is a hit or a miss; one that fails is a miss and an error."""
 
     hits: int = 0
     misses: int = 0
     stores: int = 0
     errors: int = 0
-    nbytes: int = 0
-    builds: int = 0
-    updates: int = 0
+    nbytes: int = 0  # memory held now (process), or payload bytes read and written so far (the others)
+    builds: int = 0  # full ones from the stored postings
+    updates: int = 0  # changes read over an older index instead
 
 
+# Receives (tier, field of TierStats, amount) of every count; of the memory in use, its new value.
 Observer = Callable[[str, str, int], None]
-"""Receives (tier, field of TierStats, amount) of every count; of the memory in use, its new value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +158,14 @@ class Recent(Generic[K, V]):
 
 
 class Counts:
-    """One tier's counters, reported to an observer too. Thread-safe."""
+    """One tier's counters, reported to an observer too, and what has been warned about already. Thread-safe."""
 
     def __init__(self, tier: str, observe: Observer) -> None:
         self.tier = tier
         self.stats = TierStats()
         self._observe = observe
         self._lock = threading.Lock()
+        self._warned: dict[Hashable, object] = {}
 
     def add(self, **amounts: int) -> None:
         with self._lock:
@@ -182,14 +173,6 @@ class Counts:
             self.stats = dataclasses.replace(self.stats, **counted)
         for name, amount in amounts.items():
             self._observe(self.tier, name, amount)
-
-
-class _TierLog(Counts):
-    """The counters with what has been warned about already."""
-
-    def __init__(self, tier: str, observe: Observer) -> None:
-        super().__init__(tier, observe)
-        self._warned: dict[Hashable, object] = {}
 
     def reached(self) -> None:
         with self._lock:
@@ -210,15 +193,9 @@ class _TierLog(Counts):
 class TieredCache(Generic[T]):
     """Looks in memory, then in each byte tier in order; what a lower tier answers goes up into those above. Thread-safe.
 
-    Memory holds live objects, the newest version of each lineage, bounded by the sum of their `nbytes`.
-
-    Args:
-        memory_bytes: The bound of the memory.
-        tiers: The byte tiers, nearest first.
-        codec: Signs and verifies payloads.
-        encode: Value to builtin types.
-        decode: Its inverse, given the key; raises ValueError for a state that it does not understand.
-        observe: receives every count, for metrics that outlive this object.
+    Memory holds live objects, the newest version of each lineage, bounded by the sum of their `nbytes`. `tiers` come nearest
+    first. `encode` turns a value into builtin types for the codec; `decode`, its inverse, raises ValueError for a state that
+    it does not understand. `observe` receives every count, for metrics that outlive this object.
     """
 
     def __init__(
@@ -236,7 +213,7 @@ class TieredCache(Generic[T]):
         self._encode = encode
         self._decode = decode
         self._observe = observe
-        self._logs = {name: _TierLog(name, observe) for name in (PROCESS_TIER, *(tier.name for tier in tiers))}
+        self._logs = {name: Counts(name, observe) for name in (PROCESS_TIER, *(tier.name for tier in tiers))}
 
     def live(self, key: CacheKey) -> Found[T] | None:
         """What this process holds of the key's version or a newer one; counts as a look-up."""
@@ -353,27 +330,18 @@ class SharedBytes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cached value.
-
-    Attributes:
-        expires: in seconds since the epoch, so that processes agree.
-        tier: where it was found.
-    """
+    """A cached value, and the tier where it was found."""
 
     value: bytes
-    expires: float
+    expires: float  # in seconds since the epoch, so that processes agree
     tier: str = MEMORY
 
 
 class ByteCache:
     """Looks in memory, then in the shared tier; what that one answers goes up into memory, for the time it has left.
 
-    Args:
-        memory_bytes: bound of the memory.
-        shared: the tier behind it.
-        ttl_s: how long an entry lives, in seconds, in both tiers together.
-        clock: seconds since the epoch.
-        observe: receives every count, for metrics that outlive this object.
+    An entry lives `ttl_s` seconds, in both tiers together. `clock` gives seconds since the epoch; `observe` receives every
+    count, for metrics that outlive this object.
     """
 
     def __init__(

@@ -28,8 +28,7 @@ class Phrase(NamedTuple):
 class PhraseFinder:
     """Finds phrases wherever they occur, over and inside one another too; Latin ends of one must be ends of words.
 
-    Args:
-        phrases: case-folded, of two characters or more, one space between their words.
+    Phrases are case-folded, of two characters or more, with one space between their words.
     """
 
     def __init__(self, phrases: Collection[str]) -> None:
@@ -100,13 +99,11 @@ DictionaryProblem = Literal[
 class DictionaryWord:
     """A word that the tokenizer is to keep whole.
 
-    Attributes:
-        word: as it was written, in NFKC.
-        frequency: from 1 to `MAX_FREQUENCY`; the higher, the more a word of Chinese characters prevails over its
-            neighbours. None: as high as the word needs to stay whole where it stands alone.
+    Its frequency is from 1 to `MAX_FREQUENCY`; the higher, the more a word of Chinese characters prevails over its
+    neighbours. None: as high as the word needs to stay whole where it stands alone.
     """
 
-    word: str
+    word: str  # as it was written, in NFKC
     frequency: int | None = None
 
 
@@ -115,10 +112,7 @@ def parse_dictionary(text: str) -> tuple[DictionaryWord, ...]:
 
     Blank lines and lines that begin with # are skipped, the part of speech is read over, as it changes no cut, and of
     two lines with one word the last counts, as in jieba. A word may hold spaces; one that ends in a number
-    (`iPhone 15`) needs a frequency behind it.
-
-    Raises:
-        DictionaryError: a line cannot be used.
+    (`iPhone 15`) needs a frequency behind it. Raises DictionaryError for a line that cannot be used.
     """
     entries = ((number, *_split(line.split())) for number, line in _lines(text))
     words = {word: DictionaryWord(word, _frequency(field, number)) for number, word, field in _checked(entries)}
@@ -128,20 +122,14 @@ def parse_dictionary(text: str) -> tuple[DictionaryWord, ...]:
 def parse_stop_words(text: str) -> frozenset[str]:
     """Reads one word a line; blank lines, lines that begin with # and lines of punctuation are skipped.
 
-    Raises:
-        DictionaryError: a line cannot be used.
+    Raises DictionaryError for a line that cannot be used.
     """
     entries = ((number, " ".join(line.split()), None) for number, line in _lines(text) if _has_letters(line))
     return frozenset(word for _number, word, _field in _checked(entries))
 
 
 class DictionaryError(RetrievalError):
-    """A user dictionary or a list of stop words cannot be used.
-
-    Attributes:
-        line: number of the line, from 1.
-        problem: what is wrong with it.
-    """
+    """A user dictionary or a list of stop words cannot be used, for a problem in a line, numbered from 1."""
 
     def __init__(self, line: int, problem: DictionaryProblem, message: str) -> None:
         super().__init__(f"Line {line}: {message}")

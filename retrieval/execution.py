@@ -32,17 +32,11 @@ class InlineExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The time that a search may take, in seconds of `time.monotonic`.
-
-    Attributes:
-        started: when the search began.
-        channels_end: when the channels must have answered, so that time is left for the stages after them.
-        end: when the answer is due.
-    """
+    """The time that a search may take, in seconds of `time.monotonic`."""
 
     started: float
-    channels_end: float
-    end: float
+    channels_end: float  # when the channels must have answered, so that time is left for the stages after them
+    end: float  # when the answer is due
 
     @classmethod
     def of(cls, seconds: float) -> Self:
@@ -116,12 +110,8 @@ class ModelGuard:
 
     A call that hangs keeps its slot and its thread until it returns; the process and its exit do not wait for it.
 
-    Args:
-        name: of the model, for messages.
-        slots: how many calls may run at once.
-        breaker: shared by all callers of the model.
-        patience_s: how long the model may take, in seconds. A caller with less time does not make it a failure, or whoever
-            is in a hurry would take the model from all others.
+    `name` is the model's, for messages; `slots` calls may run at once. The model may take `patience_s` seconds: a caller with
+    less time does not make it a failure, or whoever is in a hurry would take the model from all others.
     """
 
     def __init__(
@@ -135,12 +125,10 @@ class ModelGuard:
         self._last_fault = ""
 
     def call(self, function: Callable[[], R], deadline: float) -> R:
-        """What the function returns, at the latest at `deadline` (of `time.monotonic`).
+        """What the function returns or raises, at the latest at `deadline` (of `time.monotonic`).
 
-        Raises:
-            CircuitOpen: the model has failed repeatedly a short while ago.
-            ModelTimeout: it did not answer in time.
-            Exception: what the function raises.
+        Raises CircuitOpen where the model has failed repeatedly a short while ago, and ModelTimeout where it did not answer
+        in time.
         """
         if not self.breaker.allows():
             raise CircuitOpen(
@@ -200,16 +188,12 @@ def too_late(model: str) -> str:
     return _("model {model!r} did not answer in time: check its load, or allow more time", model=model)
 
 
+# Hands the result to all who wait; the work may go on after that, for example to publish it.
 Land = Callable[[T], None]
-"""Hands the result to all who wait; the work may go on after that, for example to publish it."""
 
 
 class SingleFlight(Generic[T]):
-    """Runs work off the callers' threads, once a key.
-
-    Args:
-        executor: runs the work.
-    """
+    """Runs work off the callers' threads, once a key."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

@@ -30,10 +30,10 @@ from retrieval.types import Analysis, ExternalHit, Lexicon, Origin, Passage, Ran
 logger = logging.getLogger(__name__)
 
 SOURCE_TYPE: Final = "web"
+# A source that had less time than this is not judged by it.
 PATIENCE_S: Final = 1.0
-"""A source that had less time than this is not judged by it."""
+# Characters of a result, whatever a service answers.
 MOST_TEXT, MOST_TITLE, MOST_ADDRESS = 20_000, 500, 2_000
-"""Characters of a result, whatever a service answers."""
 _ADDRESS: Final = re.compile(r"(https?|gs|s3|ftp)://[^\s<>\"]+\Z", re.IGNORECASE)
 # Such as a reader of JavaScript, whose numbers have 53 bits, can tell apart.
 _ID_BITS: Final = 52
@@ -42,28 +42,18 @@ _FAULTS: Final = frozenset({DegradationCode.EXTERNAL_TIMEOUT, DegradationCode.EX
 
 @dataclass(eq=False)
 class ExternalChannel:
-    """Asks one source. It is asked once a search, for the query itself: what is sent out is no more than needed.
-
-    Attributes:
-        stage: "web" or "external"; with the source's name it makes the channel's.
-        kb_id: the knowledge base that the source belongs to.
-        provider: answers.
-        weight: in the fusion.
-        most: results at most.
-        timeout_ms: after which the search goes on without it; None: as long as the latency budget lasts.
-        executor: whose threads may wait for it, apart from those that wait for the database.
-        breaker: shared by all searches that ask this source; by default it is asked each time.
-    """
+    """Asks one source. It is asked once a search, for the query itself: what is sent out is no more than needed."""
 
     in_memory = False
 
-    stage: str
+    stage: str  # "web" or "external"; with the source's name it makes the channel's
     kb_id: int
     provider: ExternalProvider
-    weight: float
-    most: int
-    timeout_ms: int | None = None
-    executor: Executor | None = None
+    weight: float  # in the fusion
+    most: int  # results at most
+    timeout_ms: int | None = None  # after which the search goes on without it; None: the latency budget
+    executor: Executor | None = None  # whose threads may wait for it, apart from those that wait for the database
+    # Shared by all searches that ask this source; by default it is asked each time.
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
 
     def __post_init__(self) -> None:
@@ -165,11 +155,8 @@ def external_id(kb_id: int, channel: str, url: str, text: str) -> int:
 class SearchLexicon:
     """A knowledge base's statistics, under which texts that are none of its chunks are scored beside these.
 
-    Looks the same chunks up once: two stages ask which of the query's terms the same candidates hold.
-
-    Args:
-        lexicon: of the knowledge base, which the texts do not change.
-        texts: the terms of each text by its id, repeats kept.
+    Looks the same chunks up once: two stages ask which of the query's terms the same candidates hold. `texts` are the terms
+    of each text by its id, repeats kept.
     """
 
     def __init__(self, lexicon: Lexicon, texts: Mapping[int, Sequence[str]] = MappingProxyType({})) -> None:
@@ -223,14 +210,7 @@ def with_external_scores(
     """Rankings whose exact scores and term statistics know the passages that were brought along, as far as can be.
 
     Keywords are scored as those of chunks are, by the knowledge base's statistics. Cosines are made when they are asked for,
-    where the scope can make them by the deadline; a passage without one is left out of that score.
-
-    Args:
-        rankings: as they are fused.
-        passages: of all of them.
-        analysis: the query.
-        scopes: of the knowledge bases.
-        deadline: of `time.monotonic`.
+    where the scope can make them by the deadline (of `time.monotonic`); a passage without one is left out of that score.
     """
     by_kb: dict[int, list[Passage]] = {}
     for key in {key for ranking in rankings for key in ranking.chunk_ids.tolist() if key < 0}:

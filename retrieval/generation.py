@@ -78,8 +78,8 @@ def _is_loopback(host: str) -> bool:
 
 REMEDY = _("check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL")
 
+# A caller with less time, as a search that rewrites its query may have, does not find that the server fails.
 PATIENCE_S = 2.5
-"""A caller with less time, as a search that rewrites its query may have, does not find that the server fails."""
 _BACKOFF = wait_random(0.2, 0.6)
 _LONGEST_QUOTE = 200
 # The server is in order; it is this request that it does not take.
@@ -89,14 +89,9 @@ _REFUSED_STATUSES = {400, 413, 422}
 class OpenAIGenerator:
     """Asks a model over HTTP; one retry where the time allows it, and a pause for a server that keeps failing.
 
-    Args:
-        base_url: the part before `/chat/completions`, as in "https://api.deepseek.com/v1".
-        api_key: sent as a bearer token; a server on the loopback may have none.
-        model: the server's name for it.
-        temperature: of the sampling; None: the server's default.
-        breaker: of the server, if other generators share it.
-        patience_s: how long the server may take; a timeout after less is no failure of its.
-        sleep: called with the seconds to wait before the retry.
+    `base_url` is the part before `/chat/completions`, as in "https://api.deepseek.com/v1"; the key is sent as a bearer token,
+    and a server on the loopback may have none. `breaker` is the server's, if other generators share it; a timeout after less
+    than `patience_s` seconds is no failure of the server's.
     """
 
     def __init__(
@@ -125,16 +120,10 @@ class OpenAIGenerator:
         self._sleep = sleep
 
     def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
-        """The whole answer.
+        """The whole answer, within `timeout_s` seconds in all, the retry included; a system prompt is a turn of "system".
 
-        Args:
-            messages: the conversation; a system prompt is a turn of the role "system".
-            timeout_s: in all, the retry included.
-            as_json: asks the server for a JSON object.
-
-        Raises:
-            GenerationFailed: with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
-                `model_circuit_open`.
+        Raises GenerationFailed with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
+        `model_circuit_open`.
         """
         self._require_askable(timeout_s)
         options = {"response_format": {"type": "json_object"}} if as_json else {}
@@ -155,13 +144,9 @@ class OpenAIGenerator:
     def stream(self, messages: Sequence[Turn], *, timeout_s: float) -> Iterator[str]:
         """The answer in pieces; who stops reading early closes the connection.
 
-        Args:
-            messages: as for `complete`.
-            timeout_s: until the first piece, and from each to the next; up to twice that where the server fills the
-                silence with signs of life.
-
-        Raises:
-            GenerationFailed: as `complete`, and `llm_stream_broken` when the answer ends in the middle.
+        `timeout_s` is the time until the first piece, and from each to the next; up to twice that where the server fills the
+        silence with signs of life. Raises GenerationFailed as `complete`, and `llm_stream_broken` when the answer ends in
+        the middle.
         """
         self._require_askable(timeout_s)
         breaker = self._guard.breaker
@@ -240,11 +225,7 @@ class OpenAIGenerator:
     ) -> Iterator["_TimedResponse"]:
         """An open response, closed at the end; every fault until then becomes one of ours.
 
-        Args:
-            messages: the conversation.
-            deadline: that the response starts with, of `time.monotonic`.
-            options: further ones of the request.
-            lost: the code of a connection that is lost within the response.
+        The response starts with the deadline (of `time.monotonic`). `lost` is the code of a connection that is lost within it.
         """
         import httpx2  # noqa: PLC0415 - as slow to import as what it belongs to
         import openai  # noqa: PLC0415 - slow to import

@@ -23,15 +23,10 @@ class Segment(NamedTuple):
 
 
 def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[Segment]:
-    """Cuts a text where it holds terms; the segments, joined, are the text.
+    """Cuts a text, as it is shown, where it holds terms; the segments, joined, are the text.
 
-    Args:
-        text: a passage as it is shown.
-        terms: as `tokenizer` makes them: stemmed, folded, from words inside words.
-        tokenizer: the one that the index and the query went through.
-
-    Returns:
-        Segments in order; a match is a word, or the part of a word, that the tokenizer turns into one of the terms.
+    Terms are as the tokenizer makes them, which index and query went through: stemmed, folded, from words inside words. A
+    match is a word, or the part of a word, that it turns into one of them.
     """
     wanted = frozenset(terms)
     if not wanted or not text:
@@ -49,14 +44,9 @@ def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[S
 
 
 def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
-    """The stretch of a highlighted text that holds the most of its matches.
+    """The stretch of at most `limit` characters of a highlighted text that holds the most of its matches.
 
-    Args:
-        segments: from `highlight`.
-        limit: characters to keep.
-
-    Returns:
-        The segments as they are when they fit, else a cut of them with an ellipsis at each end that was cut.
+    The segments as they are when they fit, else a cut of them with an ellipsis at each end that was cut.
     """
     text = "".join(segment.text for segment in segments)
     if len(text) <= limit:

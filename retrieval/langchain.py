@@ -58,20 +58,11 @@ class KnowledgeBaseVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> list[str]:
-        """Adds texts, or replaces those that have one of the ids.
+        """Adds texts, none of them blank, or replaces those that have one of the ids, which are returned, one a text.
 
-        Args:
-            texts: none of them blank.
-            metadatas: JSON objects, one a text; `source` and `title`, where they are strings, name the text in citations,
-                and the title is indexed with it.
-            ids: one a text, empty where one is to be made up.
-            **kwargs: `batch_size`, which LangChain's `index` passes on, changes nothing.
-
-        Returns:
-            The ids, one a text.
-
-        Raises:
-            ValueError: there are not as many metadatas or ids as texts.
+        Of the metadatas, JSON objects, `source` and `title`, where they are strings, name the text in citations, and the
+        title is indexed with it. Empty ids are made up. `batch_size`, which LangChain's `index` passes on, changes nothing.
+        Raises ValueError where there are not as many metadatas or ids as texts.
         """
         _refuse_unknown("add_texts", kwargs.keys() - {"batch_size"})
         contents = list(texts)
@@ -82,11 +73,9 @@ class KnowledgeBaseVectorStore(VectorStore):
         return names
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
-        """Deletes texts; ids that are not there are passed over.
+        """Deletes texts, or with None every text that was added under an id; documents that came in as files stay.
 
-        Args:
-            ids: None: every text that was added under an id; documents that came in as files stay.
-            **kwargs: none are known.
+        Ids that are not there are passed over.
         """
         _refuse_unknown("delete", kwargs)
         self.knowledge_base.delete(ids)
@@ -106,15 +95,10 @@ class KnowledgeBaseVectorStore(VectorStore):
         provenance: bool = False,
         **kwargs: Any,
     ) -> list[Document]:
-        """Documents, best first.
+        """At most `k` documents, best first; no threshold applies.
 
-        Args:
-            query: any text.
-            k: at most so many; no threshold applies.
-            filter: only documents whose metadata have these values; texts, numbers, true, false or None.
-            provenance: add the fields of the hit to the metadata, with the prefix `zhiku_` where the document has a field
-                of that name.
-            **kwargs: none are known.
+        With a filter only documents whose metadata have these values: texts, numbers, true, false or None. `provenance` adds
+        the fields of the hit to the metadata, with the prefix `zhiku_` where the document has a field of that name.
         """
         _refuse_unknown("similarity_search", kwargs)
         found = self.knowledge_base.search(query, k, metadata=filter)
@@ -150,19 +134,11 @@ class KnowledgeBaseVectorStore(VectorStore):
         knowledge_base: KnowledgeBaseTexts | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Adds texts to a knowledge base that is there.
+        """Adds texts to a knowledge base that is there, as `add_texts` does.
 
-        Args:
-            texts: as for `add_texts`, like the metadatas and ids.
-            embedding: None, or the `embeddings` of the knowledge base's vector store: it embeds with no other model.
-            metadatas: one a text.
-            ids: one a text.
-            knowledge_base: where to.
-            **kwargs: as for `add_texts`.
-
-        Raises:
-            NotImplementedError: none is given; they are made and shared in the admin or over the API.
-            ValueError: it has another embedding model than the one given.
+        `embedding` is None, or the `embeddings` of the knowledge base's vector store: it embeds with no other model, and
+        raises ValueError for one. NotImplementedError is raised without a knowledge base; these are made and shared in the
+        admin or over the API.
         """
         if knowledge_base is None:
             raise NotImplementedError(

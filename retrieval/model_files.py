@@ -27,8 +27,8 @@ from retrieval.errors import DependencyMissing, ModelUnavailable, _, message_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
+# Called with the bytes that have arrived and the bytes expected in all.
 Progress = Callable[[int, int], None]
-"""Called with the bytes that have arrived and the bytes expected in all."""
 
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
@@ -41,16 +41,11 @@ _OTHER_RUNTIMES = {"onnx", "openvino", "coreml"}
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Where a model was found.
-
-    Attributes:
-        size_bytes: size of the files that sentence-transformers reads; None when unknown.
-        reason: where it was found, or why it was not.
-    """
+    """Where a model was found."""
 
     found: Literal["local", "remote", "none"]
-    size_bytes: int | None
-    reason: str
+    size_bytes: int | None  # of the files that sentence-transformers reads; None when unknown
+    reason: str  # where it was found, or why it was not
 
 
 def libraries_available() -> bool:
@@ -61,9 +56,8 @@ def libraries_available() -> bool:
 def local_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
     """The folder with the model's complete files on this machine, or None; never touches the network.
 
-    Args:
-        model_id: a path, the name of an installed package that ships a `model` folder, or a Hugging Face id.
-        cache_dir: the Hugging Face cache; None for its usual place (HF_HOME, HF_HUB_CACHE).
+    A model id is a path, the name of an installed package that ships a `model` folder, or a Hugging Face id. `cache_dir` is
+    the Hugging Face cache; None for its usual place (HF_HOME, HF_HUB_CACHE).
     """
     folder = _as_folder(model_id)
     return folder if folder is not None and _is_complete(folder) else installed_path(model_id, cache_dir=cache_dir)
@@ -76,13 +70,9 @@ def installed_path(model_id: str, *, cache_dir: Path | None = None) -> Path | No
 
 
 def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_dir: Path | None = None) -> Probe:
-    """Looks for the model here, then on the hub; returns within `timeout_s` seconds whatever the network does.
+    """Looks for the model (as `local_path`) here, then on the hub; returns within `timeout_s` seconds in all.
 
-    Args:
-        model_id: as for `local_path`.
-        endpoint: a mirror; None for HF_ENDPOINT, or huggingface.co.
-        timeout_s: wall time in all.
-        cache_dir: as for `local_path`.
+    `endpoint` is a mirror; None for HF_ENDPOINT, or huggingface.co.
     """
     answers: queue.SimpleQueue[Probe] = queue.SimpleQueue()
     hub = _endpoint(endpoint)
@@ -103,9 +93,8 @@ def download(
 ) -> Path:
     """Fetches the files that sentence-transformers reads into the Hugging Face cache; a model that is here stays as is.
 
-    Raises:
-        DependencyMissing: huggingface_hub is not installed.
-        ModelUnavailable: offline, unknown to the hub, or interrupted; what has arrived stays for the next try.
+    Raises DependencyMissing without huggingface_hub, and ModelUnavailable where the model is unknown to the hub or the
+    network fails; what has arrived stays for the next try.
     """
     found = local_path(model_id, cache_dir=cache_dir)
     if found is not None:
@@ -243,9 +232,8 @@ def _probe(model_id: str, hub: str, timeout_s: float, cache_dir: Path | None) ->
 def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | None]:
     """Sizes in bytes of the needed files by path.
 
-    Raises:
-        ModelUnavailable: offline, not a hub id, or the hub does not know it.
-        httpx.HTTPError: the hub cannot be reached.
+    Raises ModelUnavailable offline, for what is no hub id and for what the hub does not know, and httpx.HTTPError where the
+    hub cannot be reached.
     """
     flags = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     if any(os.environ.get(flag, "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
@@ -337,15 +325,8 @@ def open_local(
 ) -> Any:
     """What `open_folder` makes of the folder with a model's files; transformers draws no progress bar meanwhile.
 
-    Args:
-        model_id: as for `local_path`.
-        open_folder: called only where the libraries are installed.
-        kind: what messages call the model, as "reranker".
-        otherwise: what messages name as the way to go without it.
-        cache_dir: the Hugging Face cache; None for its usual place.
-
-    Raises:
-        ModelUnavailable: the libraries or the files are not here, or the files cannot be loaded.
+    In messages `kind` is what the model is, as "reranker", and `otherwise` the way to go without it. Raises ModelUnavailable
+    where the libraries or the files are not here, or the files cannot be loaded.
     """
     if not libraries_available():
         raise ModelUnavailable(

@@ -24,10 +24,8 @@ class PayloadError(RetrievalError):
 class Signer:
     """Signs bytes together with the key that they are stored under, so that they open under no other.
 
-    Args:
-        secret: from which the MAC's key is derived; every process that shares a cache has the same.
-        purpose: keeps the signatures of one cache from those of another.
-        covered: bytes that the signature is of too, before the key.
+    The MAC's key is derived from the secret, which every process that shares a cache has; `purpose` keeps the signatures of
+    one cache from those of another. `covered` are bytes that the signature is of too, before the key.
     """
 
     MAC_SIZE = 32
@@ -45,8 +43,7 @@ class Signer:
     def open(self, key: str, signed: bytes) -> bytes:
         """What was signed under `key`.
 
-        Raises:
-            PayloadError: it is truncated, changed, signed with another secret or signed under another key.
+        Raises PayloadError where it is truncated, changed, signed with another secret or under another key.
         """
         if len(signed) < self.MAC_SIZE:
             raise PayloadError(f"truncated to {len(signed)} bytes")
@@ -64,23 +61,14 @@ class Signer:
 
 
 class PayloadCodec:
-    """Seals and opens payloads.
-
-    Args:
-        secret: From which the MAC's key is derived; every process that shares a cache has the same.
-        max_bytes: The largest pickled size that is signed or decompressed.
-    """
+    """Seals and opens payloads, with a secret as for `Signer`; no larger pickle than `max_bytes` is signed or decompressed."""
 
     def __init__(self, secret: bytes, *, max_bytes: int = 1 << 31) -> None:
         self._signer = Signer(secret, b"zhiku/retrieval/payload", covered=FORMAT)
         self._max_bytes = max_bytes
 
     def seal(self, key: str, state: object) -> bytes:
-        """Pickle, compress and sign `state`, which holds builtin types only.
-
-        Raises:
-            PayloadError: The state is larger than `max_bytes`.
-        """
+        """Pickles, compresses and signs a state of builtin types; raises PayloadError where it is larger than `max_bytes`."""
         pickled = pickle.dumps(state, protocol=5)
         if len(pickled) > self._max_bytes:
             raise PayloadError(f"a state of {len(pickled)} bytes is over the limit of {self._max_bytes}")
@@ -89,9 +77,8 @@ class PayloadCodec:
     def open(self, key: str, payload: bytes) -> object:
         """The state that was signed under `key`.
 
-        Raises:
-            PayloadError: The payload is of another format, truncated, changed, signed with another secret, signed
-                under another key, too large, or holds more than builtin types.
+        Raises PayloadError where the payload is of another format, truncated, changed, signed with another secret or under
+        another key, too large, or holds more than builtin types.
         """
         if not payload:
             raise PayloadError("truncated to nothing")

@@ -32,16 +32,12 @@ def hash_terms(tokens: Sequence[str]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
-    """One chunk's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all.
-
-    Attributes:
-        lexemes: the terms themselves and whatever else full-text search should find the chunk by; not part of the index.
-    """
+    """One chunk's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all."""
 
     terms: NDArray[np.uint64]
     frequencies: NDArray[np.uint32]
     length: int
-    lexemes: tuple[str, ...] = ()
+    lexemes: tuple[str, ...] = ()  # what full-text search should find the chunk by; not part of the index
 
     @property
     def terms_bytes(self) -> bytes:
@@ -55,11 +51,7 @@ class Postings:
 
     @classmethod
     def from_bytes(cls, terms: bytes, frequencies: bytes, length: int) -> Self:
-        """Read what `terms_bytes` and `frequencies_bytes` wrote.
-
-        Raises:
-            RetrievalError: The two do not belong together.
-        """
+        """Reads what `terms_bytes` and `frequencies_bytes` wrote; raises RetrievalError where they do not fit together."""
         if len(terms) % 8 or len(terms) != 2 * len(frequencies):
             raise RetrievalError("stored postings are damaged: index the document again")
         return cls(np.frombuffer(terms, "<u8"), np.frombuffer(frequencies, "<u4"), length)
@@ -139,7 +131,7 @@ class Segment:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
-        """Gather stored postings row by row, none of which is kept; see `OkapiIndex.build`."""
+        """Gathers stored postings row by row, none of which is kept; see `OkapiIndex.build`."""
         chunk_ids: list[int] = []
         sizes: list[int] = []
         lengths: list[int] = []
@@ -169,17 +161,10 @@ class Segment:
         terms: bytes | bytearray,
         frequencies: bytes | bytearray,
     ) -> Self:
-        """Gather stored postings by column, chunks in any order.
+        """Gathers stored postings by column, chunks in any order, each once.
 
-        Args:
-            chunk_ids: Shape `(n_chunks,)`, each once.
-            sizes: Postings of each chunk.
-            lengths: `Postings.length` of each chunk.
-            terms: `Postings.terms_bytes` of the chunks, one after the other.
-            frequencies: `Postings.frequencies_bytes` of the chunks, one after the other.
-
-        Raises:
-            RetrievalError: Terms and frequencies are not as many as `sizes` says.
+        `sizes` are the numbers of postings of the chunks; `terms` and `frequencies` are their `Postings.terms_bytes` and
+        `Postings.frequencies_bytes`, one after the other. Raises RetrievalError where these do not fit the sizes.
         """
         total = int(sizes.sum())
         if (len(terms), len(frequencies)) != (8 * total, 4 * total):
@@ -236,11 +221,7 @@ class Segment:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Read what `state` wrote.
-
-        Raises:
-            ValueError: It is not a state.
-        """
+        """Reads what `state` wrote; raises ValueError for what is no state."""
         stored = {name: _read_array(state, name, dtypes) for name, dtypes in _STORED_DTYPES.items()}
         ordinals = np.cumsum(stored.pop("gaps"), dtype=np.int32)
         distinct, impacts = _number(stored.pop("frequencies"), stored["lengths"][ordinals])
@@ -251,13 +232,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LivePostings:
-    """A segment without its hidden chunks.
-
-    Attributes:
-        hidden: ordinals of the chunks that are no longer there, ascending.
-    """
+    """A segment without its hidden chunks."""
 
     segment: Segment
+    # Ordinals of the chunks that are no longer there, ascending.
     hidden: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property

@@ -237,44 +237,28 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A text that a program keeps in a knowledge base under an id of its own, as it was given.
+    """A text that a program keeps in a knowledge base under an id of its own, as it was given."""
 
-    Attributes:
-        id: the program's own; that of a chunk for a passage that came in as part of a document.
-        metadata: a JSON object.
-    """
-
-    id: str
+    id: str  # that of a chunk for a passage that came in as part of a document
     content: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # a JSON object
 
 
 @dataclass(frozen=True, slots=True)
 class FoundText:
-    """A text that a search has found.
-
-    Attributes:
-        score: of the last stage, on the scale `score_scale`.
-        provenance: where it comes from and how it was found: chunk_id, document_id, source, score, ranks and so on.
-    """
+    """A text that a search has found."""
 
     text: StoredText
-    score: float
+    score: float  # of the last stage
     score_scale: str
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Any]  # chunk_id, document_id, source, score, ranks and so on
 
 
 class KnowledgeBaseTexts(Protocol):
     """One knowledge base, under the rights of one caller."""
 
     def search(self, query: str, k: int, *, metadata: Mapping[str, Any] | None = None) -> Sequence[FoundText]:
-        """Returns at most k texts, best first, none cut for its score.
-
-        Args:
-            query: any text.
-            k: at most so many.
-            metadata: only texts whose metadata have these values.
-        """
+        """Returns at most k texts, best first, none cut for its score, of those whose metadata have the given values."""
 
     def add(self, texts: Sequence[StoredText]) -> None:
         """Keeps texts, each in place of the one that had its id; the last of several with one id stays."""

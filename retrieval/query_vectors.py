@@ -36,11 +36,10 @@ MODEL = "model"
 WARM_UP = "warm-up"
 PATIENCE_SECONDS = 5.0
 LOAD_SECONDS = 120.0
+# Queries that a model is asked for at once or that wait for it, those included whose searches have given up.
 MOST_FLIGHTS = 64
-"""Queries that a model is asked for at once or that wait for it, those included whose searches have given up."""
-
+# Before the text of a passage, which has another vector than a query of the same words.
 PASSAGE = "passage\0"
-"""Before the text of a passage, which has another vector than a query of the same words."""
 MOST_CHARACTERS = 2_000
 
 _FORMAT = b"1"
@@ -59,8 +58,7 @@ class _NoRoom(Exception):
 class _ThreadEach(Executor):
     """A thread for each job, for which the process does not wait when it ends; so many at once.
 
-    Attributes:
-        room: what is left; a job takes some without waiting for it.
+    A job takes some of the `room` that is left, without waiting for it.
     """
 
     def __init__(self, most: int) -> None:
@@ -88,12 +86,9 @@ class QueryEmbedder:
     A model is judged by patience of its own, not by the searches that wait for it: however little time these have, they
     do not open its breaker, and what it answers too late for them serves the next.
 
-    Args:
-        embedder: the model.
-        guard: runs it; None for an embedder that is arithmetic: it runs in the caller's thread, and another process makes
-            its vectors faster than it would fetch them.
-        cache: of vectors as float32 bytes; may be shared by several models.
-        patience_s: how long the model may take for a query, in seconds; longer where a search waits longer.
+    `guard` runs the model; None for an embedder that is arithmetic: it runs in the caller's thread, and another process makes
+    its vectors faster than it would fetch them. `cache` is of vectors as float32 bytes, and may be shared by several models.
+    The model may take `patience_s` seconds for a query; longer where a search waits longer.
     """
 
     def __init__(
@@ -118,18 +113,10 @@ class QueryEmbedder:
                 self._loaded(self._guard, deadline)
 
     def embed(self, text: str, deadline: float, scope: str = "") -> tuple[Vector, str]:
-        """The vector of a query, shape (dimension,), not to be written to, and where it comes from.
+        """The vector of a query, shape (dimension,), not to be written to, and its origin: "memory", "shared" or "model".
 
-        Args:
-            text: the query.
-            deadline: of `time.monotonic`.
-            scope: what is searched; the cache serves it nothing that another scope has asked for.
-
-        Returns:
-            The vector, and "memory", "shared" or "model".
-
-        Raises:
-            ChannelUnavailable: EMBEDDER_TIMEOUT, MODEL_CIRCUIT_OPEN, MODEL_UNAVAILABLE or EMBEDDER_FAILED.
+        The cache serves a scope nothing that another one has asked for. The deadline is of `time.monotonic`. Raises
+        ChannelUnavailable with EMBEDDER_TIMEOUT, MODEL_CIRCUIT_OPEN, MODEL_UNAVAILABLE or EMBEDDER_FAILED.
         """
         key = scope + text
         with _as_channel_fault():
@@ -144,18 +131,10 @@ class QueryEmbedder:
             return self._landed(key, text, self._guard, deadline, self._patience_s), MODEL
 
     def similarities(self, query: str, texts: Sequence[str], deadline: float, scope: str = "") -> NDArray[np.float64]:
-        """Cosines of texts to a query, both in this model's space, shape (n_texts,).
+        """Cosines of texts, at most MOST_CHARACTERS of each, to a query, in this model's space, shape (n_texts,).
 
-        The texts' vectors are cached in this process, since a page that is read for one query is read for the next.
-
-        Args:
-            query: the query.
-            texts: each at most MOST_CHARACTERS of it.
-            deadline: of `time.monotonic`.
-            scope: as for `embed`.
-
-        Raises:
-            ChannelUnavailable: as `embed`.
+        The texts' vectors are cached in this process, since a page that is read for one query is read for the next. Scope,
+        deadline and errors are as for `embed`.
         """
         vector, _ = self.embed(query, deadline, scope)
         held = {text: self._held(scope + PASSAGE + text) for text in texts}
@@ -263,14 +242,10 @@ class ScopedQueryEmbedder:
     """A model's vectors of the queries of one scope.
 
     Neither where a vector comes from nor how long it takes tells whether the same words were asked of other scopes.
-
-    Attributes:
-        embedder: which all scopes share, with its breaker.
-        scope: has an end that no query can imitate.
     """
 
-    embedder: QueryEmbedder
-    scope: str
+    embedder: QueryEmbedder  # which all scopes share, with its breaker
+    scope: str  # has an end that no query can imitate
 
     @property
     def model_id(self) -> str:

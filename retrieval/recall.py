@@ -34,23 +34,16 @@ RANKS_A_CANDIDATE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One channel's search for one query.
-
-    Attributes:
-        depth: how many results are asked for.
-        stage: of the trace.
-        executor: runs it.
-        about: what the trace reports of the channel.
-    """
+    """One channel's search for one query."""
 
     scope: Scope
     channel: Channel
     query: int
     deadline: float
-    depth: int
-    stage: str
+    depth: int  # how many results are asked for
+    stage: str  # of the trace
     executor: Executor
-    about: Mapping[str, Any]
+    about: Mapping[str, Any]  # what the trace reports of the channel
 
 
 _Outcome = tuple[Ranking | Degradation, float]
@@ -64,16 +57,11 @@ def search_channels(
     Candidates are what stands in the first places of any channel's ranking, as many as the configuration says. Channels
     are read deeper than that, so that a candidate has its rank in a channel that puts it a little further back.
 
-    Args:
-        scopes: the knowledge bases.
-        analysis: the query; blank text searches nothing.
-        budget: of the search. Stand-ins have some of the time that is reserved for later stages.
-        executor: runs the channels that wait for other servers; those in memory run on this thread.
-        trace: takes spans and degradations.
+    A blank text searches nothing. Stand-ins have some of the time that is reserved for later stages. Channels in memory run
+    on this thread, those that wait for other servers in the executor.
 
-    Raises:
-        NoChannelAvailable: no channel of any knowledge base could answer.
-        ScopeOutdated: a knowledge base has changed in a way that these channels cannot serve.
+    Raises NoChannelAvailable where no channel of any knowledge base could answer, and ScopeOutdated where a knowledge base
+    has changed in a way that these channels cannot serve.
     """
     if not analysis.text:
         return []

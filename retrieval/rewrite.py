@@ -47,12 +47,8 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL | re.IGNOREC
 class LlmRewriter:
     """Rewrites with one call of a language model; remembers what it rewrote, and forgets failures.
 
-    Args:
-        generator: the language model.
-        timeout_s: of a call, where the search's deadline is not nearer.
-        cache_size: how many rewritten queries are remembered; the longest unused goes first.
-        ttl_s: for how long.
-        clock: seconds, for the age of what is remembered.
+    A call takes at most `timeout_s`, or until the search's deadline. At most `cache_size` rewritten queries are remembered,
+    for `ttl_s` seconds of `clock`; the longest unused goes first.
     """
 
     def __init__(
@@ -74,15 +70,9 @@ class LlmRewriter:
     def rewrite(self, text: str, history: Sequence[Turn], most: int, deadline: float) -> Rewritten:
         """The query as it can be searched for without the conversation, and at most `most - 1` sub-queries.
 
-        Args:
-            text: the query.
-            history: earlier turns, oldest first; the model is shown the last few, shortened.
-            most: how many queries there may be in all.
-            deadline: of `time.monotonic`.
-
-        Raises:
-            GenerationFailed: as the generator; `llm_timeout` when no time is left, `llm_unusable` when the answer does
-                not follow the instructions.
+        `history` are earlier turns, oldest first; the model is shown the last few, shortened. The deadline is of
+        `time.monotonic`. Raises GenerationFailed as the generator; `llm_timeout` when no time is left, `llm_unusable` when
+        the answer does not follow the instructions.
         """
         shown = tuple(Turn(turn.role, turn.text[:MAX_TURN_CHARS]) for turn in history[-MAX_TURNS:])
         key = (self._generator.model, text, shown, most)
@@ -117,8 +107,7 @@ def _prompt(text: str, history: Sequence[Turn], most: int) -> list[Turn]:
 def _parse(answer: str, most: int) -> Rewritten:
     """The rewritten query, whitespace and control characters cleaned.
 
-    Raises:
-        GenerationFailed: it is not the JSON object that the instructions ask for.
+    Raises GenerationFailed where the answer is not the JSON object that the instructions ask for.
     """
     fenced = _FENCED.fullmatch(answer)
     try:
@@ -246,8 +235,7 @@ _HEADLESS = re.compile(
 def core_intent(text: str) -> str:
     """The query without courtesies and question words, in both languages; quotations stay as they are.
 
-    Returns:
-        The text itself where nothing else is left of it; blank only where the text is.
+    The text itself where nothing else is left of it; blank only where the text is.
     """
     rest = _ENDING.sub("", text)
     rest = _without_opening(_OPENING, rest)
@@ -267,13 +255,10 @@ def _without_opening(pattern: re.Pattern[str], text: str) -> str:
 
 
 def split_questions(text: str) -> tuple[str, ...]:
-    """The questions of a compound query, where they certainly ask for different things; else none.
+    """The questions of a compound query, with its line breaks, where they certainly ask for different things; else none.
 
     A part that leaves out its subject would lose its topic alone, and questions about one topic are one search: split, 49
     such queries of stard-law fell from NDCG@10 .639 to .605 under BM25.
-
-    Args:
-        text: a query, with its line breaks.
     """
     if not any(mark in text for mark in "？?；;\n"):
         return ()

@@ -58,17 +58,12 @@ class Engine(StrEnum):
 def load_segmenter(engine: Engine, words: Sequence[WordFrequency] = ()) -> Segmenter:
     """A segmenter with an own dictionary: the engine's and `words`.
 
+    Words come in any order with their frequencies, positive; None: the least one at which the word is cut out of a text that
+    holds nothing else. Raises DependencyMissing where the engine's package is not installed.
+
     Memory: jieba's segmenters share the strings of one base dictionary. With `words` each holds a table of 15 MB and every
     beginning of a word, some 180 bytes a character: 100 MB, loaded in 3 s, with as many as a dictionary may hold. Each
     of rjieba's with `words` holds a dictionary of 25 MB, 70 MB with as many, loaded in 0.3 s.
-
-    Args:
-        engine: which one.
-        words: with their frequencies, positive, in any order; None: the least one at which the word is cut out of a
-            text that holds nothing else.
-
-    Raises:
-        DependencyMissing: the engine's package is not installed.
     """
     # A frequency that is left open depends on the words that are shorter: these go first, whatever order they came in.
     ordered = sorted(words, key=lambda entry: (entry[1] is None, len(entry[0]), entry[0]))
@@ -79,8 +74,7 @@ def load_segmenter(engine: Engine, words: Sequence[WordFrequency] = ()) -> Segme
 def engine_versions(engine: Engine) -> tuple[str, ...]:
     """The version of an engine's package, and a hash of its dictionary where that is a file of its own.
 
-    Raises:
-        DependencyMissing: the engine's package is not installed.
+    Raises DependencyMissing where the package is not installed.
     """
     if engine is Engine.RJIEBA:
         import_dependency("rjieba")
@@ -140,10 +134,9 @@ def _import_jieba() -> ModuleType:
 
 @cache
 def load_simplifier() -> Callable[[str], str]:
-    """A function from traditional to simplified Chinese; OpenCC's converters may be shared between threads.
+    """A function from traditional to simplified Chinese; raises DependencyMissing where opencc is not installed.
 
-    Raises:
-        DependencyMissing: opencc is not installed.
+    OpenCC's converters may be shared between threads.
     """
     convert: Callable[[str], str] = import_dependency("opencc").OpenCC("t2s").convert
     # OpenCC reads UTF-8, which has no lone surrogates; they are no part of any term.
@@ -201,19 +194,12 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, slots=True)
 class TokenizerOptions:
-    """What a knowledge base may choose.
+    """What a knowledge base may choose."""
 
-    Attributes:
-        engine: what cuts Chinese.
-        dictionary: a user's words; of two entries for one word the last counts.
-        stop_words: a user's, beside the built-in English ones; the stem of one is dropped too.
-        simplify: traditional Chinese becomes simplified: in texts, dictionary and stop words.
-    """
-
-    engine: Engine = Engine.JIEBA
-    dictionary: tuple[DictionaryWord, ...] = ()
-    stop_words: frozenset[str] = frozenset()
-    simplify: bool = False
+    engine: Engine = Engine.JIEBA  # what cuts Chinese
+    dictionary: tuple[DictionaryWord, ...] = ()  # a user's words; of two entries for one word the last counts
+    stop_words: frozenset[str] = frozenset()  # a user's, beside the built-in English ones; their stems are dropped too
+    simplify: bool = False  # traditional Chinese becomes simplified: in texts, dictionary and stop words
 
 
 class TokenKind(StrEnum):
@@ -236,21 +222,18 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class _Vocabulary:
-    """A user's words, normalised as texts are.
+    """A user's words, normalised as texts are."""
 
-    Attributes:
-        words: of Chinese characters, with their frequencies: for the segmenter.
-        phrases: the other words.
-        stop_words: with their stems.
-    """
-
-    words: tuple[WordFrequency, ...]
-    phrases: tuple[str, ...]
-    stop_words: frozenset[str]
+    words: tuple[WordFrequency, ...]  # of Chinese characters, for the segmenter
+    phrases: tuple[str, ...]  # the other words
+    stop_words: frozenset[str]  # with their stems
 
 
 class JiebaTokenizer:
-    """jieba in search mode with Snowball English. Thread-safe; reads its dictionaries at the first call."""
+    """jieba in search mode with Snowball English. Thread-safe; reads its dictionaries at the first call.
+
+    All of it raises DependencyMissing where a package that the options need is not installed.
+    """
 
     def __init__(self, options: TokenizerOptions | None = None) -> None:
         self.options = options or TokenizerOptions()
@@ -259,11 +242,7 @@ class JiebaTokenizer:
 
     @cached_property
     def id(self) -> str:
-        """Engine and name, version of the rules in this package, and a hash of everything else that decides the tokens.
-
-        Raises:
-            DependencyMissing: a package that the options need is not installed.
-        """
+        """Engine and name, version of the rules in this package, and a hash of everything else that decides the tokens."""
         vocabulary, engine = self._vocabulary, self.options.engine
         package, *dictionary = engine_versions(engine)
         parts = [package, _stemmer_version(), *dictionary, *sorted(ENGLISH_STOP_WORDS)]
@@ -277,21 +256,13 @@ class JiebaTokenizer:
         return f"{engine}-search-en-snowball:1:{digest}"
 
     def __call__(self, text: str) -> list[str]:
-        """The terms of `text` in order, repeats kept.
-
-        Raises:
-            DependencyMissing: a package that the options need is not installed.
-        """
+        """The terms of `text` in order, repeats kept."""
         terms = self._walk(self._normalize(text), self._words, _latin_terms, lambda phrase: phrase.term)
         stop_words = self._vocabulary.stop_words
         return [term for term in terms if term not in stop_words] if stop_words else list(terms)
 
     def explain(self, text: str) -> list[Token]:
-        """The tokens behind the terms of `text`, and in their places those that are dropped as stop words.
-
-        Raises:
-            DependencyMissing: a package that the options need is not installed.
-        """
+        """The tokens behind the terms of `text`, and in their places those that are dropped as stop words."""
         plain = self._normalize(text)
         vocabulary = self._vocabulary
         own = {word for word, _ in vocabulary.words}
@@ -309,11 +280,7 @@ class JiebaTokenizer:
         ]
 
     def simplify(self, text: str) -> str:
-        """A normalised text in the characters that the dictionaries hold.
-
-        Raises:
-            DependencyMissing: opencc is not installed and the options ask for it.
-        """
+        """A normalised text in the characters that the dictionaries hold."""
         return load_simplifier()(text) if self.options.simplify else text
 
     def _walk(

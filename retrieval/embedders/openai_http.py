@@ -51,14 +51,9 @@ class _Transient(Exception):
 class OpenAIEmbedder:
     """Embeds over HTTP; bounded retries with backoff on 408, 429, 5xx and lost connections.
 
-    Args:
-        model_id: "openai:" and the server's name for the model.
-        base_url: the part before `/embeddings`, as in "https://api.openai.com/v1".
-        api_key: sent as a bearer token; empty for none.
-        batch_size: texts a request.
-        timeout_s: of one request for documents.
-        query_timeout_s: of one request for a query.
-        sleep: called with the seconds to wait before another attempt.
+    The model id is "openai:" and the server's name for the model; `base_url` is the part before `/embeddings`, as in
+    "https://api.openai.com/v1"; the key, if any, is sent as a bearer token. `timeout_s` and `query_timeout_s` are of one
+    request for documents and for a query.
     """
 
     is_loaded = True
@@ -98,8 +93,7 @@ class OpenAIEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """L2-normalised vectors, shape (n_texts, dimension).
 
-        Raises:
-            ModelUnavailable: the server cannot be reached, refuses, or answers with unusable vectors.
+        Raises ModelUnavailable where the server cannot be reached, refuses, or answers with unusable vectors.
         """
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)

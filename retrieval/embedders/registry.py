@@ -16,33 +16,19 @@ MAX_EMBEDDERS = 4  # a large model takes more than a gigabyte
 
 @dataclass(frozen=True, slots=True)
 class EmbedderOptions:
-    """What an embedder needs besides its id; each kind reads its own part.
+    """What an embedder needs besides its id; each kind reads its own part."""
 
-    Attributes:
-        base_url: of the OpenAI-compatible server.
-        api_key: of the same.
-        batch_size: texts a forward pass or a request.
-        timeout_s: of one request for documents.
-        query_timeout_s: of one request for a query.
-        device: torch's name for one; None lets sentence-transformers choose.
-        cache_dir: the Hugging Face cache; None for its usual place.
-    """
-
-    base_url: str = ""
-    api_key: str = field(default="", repr=False)
-    batch_size: int = 32
-    timeout_s: float = 30.0
-    query_timeout_s: float = 5.0
-    device: str | None = None
-    cache_dir: Path | None = None
+    base_url: str = ""  # of the OpenAI-compatible server
+    api_key: str = field(default="", repr=False)  # of the same
+    batch_size: int = 32  # texts a forward pass or a request
+    timeout_s: float = 30.0  # of one request for documents
+    query_timeout_s: float = 5.0  # of one request for a query
+    device: str | None = None  # torch's name for one; None lets sentence-transformers choose
+    cache_dir: Path | None = None  # the Hugging Face cache; None for its usual place
 
 
 def normalize_model_id(model_id: str) -> str:
-    """One spelling for one model: "hashing", "openai:MODEL", an absolute path, or the id as given.
-
-    Raises:
-        ValueError: the id is empty.
-    """
+    """One spelling for one model: "hashing", "openai:MODEL", an absolute path, or the id as given; ValueError for none."""
     name = model_id.strip()
     if name.lower() == HASHING_MODEL_ID:
         return HASHING_MODEL_ID

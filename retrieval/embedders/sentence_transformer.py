@@ -45,8 +45,7 @@ def prompts_for(model_name: str) -> Prompts:
 def unit_vectors(vectors: NDArray[np.float32], *, model_id: str) -> NDArray[np.float32]:
     """The rows at length 1, shape as given (n, dimension).
 
-    Raises:
-        UnusableVectors: a row is all zeros or holds a NaN or an infinity, so that it has no direction.
+    Raises UnusableVectors where a row is all zeros or holds a NaN or an infinity, so that it has no direction.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -100,8 +99,7 @@ class SentenceTransformerEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """L2-normalised vectors, shape (n_texts, dimension).
 
-        Raises:
-            ModelUnavailable: the model is not here, cannot be loaded, or returned no usable vector.
+        Raises ModelUnavailable where the model is not here, cannot be loaded, or returned no usable vector.
         """
         loaded = self._ready()
         if not texts:

@@ -77,11 +77,7 @@ class JudgedSet:
 
 
 def layout_of(directory: Path) -> Layout:
-    """Which layout a folder has.
-
-    Raises:
-        SetFormatError: neither.
-    """
+    """Which layout a folder has; raises SetFormatError where it has neither."""
     if (directory / "queries.jsonl").is_file():
         return Layout.BEIR
     if any(directory.glob("topics*")):
@@ -94,13 +90,8 @@ def read_judged_set(
 ) -> JudgedSet:
     """Reads queries and judgments; of BEIR's queries, those of other splits are left out.
 
-    Args:
-        directory: holds the files.
-        layout: None: as the files are.
-        documents: the sources that may be judged; None: any.
-
-    Raises:
-        SetFormatError: a file is missing or a line is wrong.
+    Without a layout it is as the files are. Only `documents`, known by their sources, may be judged; None: any. Raises
+    SetFormatError where a file is missing or a line is wrong.
     """
     layout = layout or layout_of(directory)
     queries, qrels = (_read_beir if layout is Layout.BEIR else _read_trec)(directory, documents)
@@ -125,13 +116,9 @@ def read_judged_set(
 
 
 def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, documents: Collection[str]) -> None:
-    """Writes the set so that `read_judged_set` reads the same one.
+    """Writes the set into a folder, which is made, so that `read_judged_set` reads the same one.
 
-    Args:
-        directory: where to; it is made.
-        judged: the set.
-        layout: of the files.
-        documents: the sources that are there; qrels name no others, so that they fit a corpus.
+    The qrels name no other sources than `documents`, so that they fit a corpus.
     """
     directory.mkdir(parents=True, exist_ok=True)
     meta = {"name": judged.name} | (_ENCODED if layout is Layout.TREC else {})
@@ -201,11 +188,7 @@ def _checked(
     documents: Collection[str] | None,
     queries_file: str,
 ) -> _Grades:
-    """Grades by source by query id, of (place, query id, source, grade).
-
-    Raises:
-        SetFormatError: a query or a document is unknown, or judged twice.
-    """
+    """Grades by source by query id, of (place, query id, source, grade)."""
     qrels: _Grades = {}
     for place, query_id, source, grade in judgments:
         if query_id not in queries:
@@ -335,8 +318,8 @@ def _check_length(name: str, text: str, most: int, place: str) -> None:
         raise SetFormatError("too_long", place, field=name, length=most)
 
 
+# Characters: shorter runs are common to texts that have nothing else in common.
 MIN_RUN = 16
-"""Characters: shorter runs are common to texts that have nothing else in common."""
 
 
 def anchor_hash(quote: str) -> str:

@@ -13,26 +13,24 @@ from ir_measures import RR, R, Success, nDCG
 from numpy.typing import NDArray
 from typing_extensions import Doc
 
+# One stage's figures, each between 0 and 1.
 StageMetrics = TypedDict(
     "StageMetrics", {"recall@5": float, "recall@20": float, "hit_rate@1": float, "mrr@10": float, "ndcg@10": float}
 )
-"""One stage's figures, each between 0 and 1."""
 
 _MEASURES = {"recall@5": R @ 5, "recall@20": R @ 20, "hit_rate@1": Success @ 1, "mrr@10": RR @ 10, "ndcg@10": nDCG @ 10}
 _NAMES = {measure: name for name, measure in _MEASURES.items()}
 
+# Grades by document id by query id; a grade of 1 or more is relevant.
 Qrels = Mapping[str, Mapping[str, int]]
-"""Grades by document id by query id; a grade of 1 or more is relevant."""
-
+# Document ids by query id, best first.
 Run = Mapping[str, Sequence[str]]
-"""Document ids by query id, best first."""
 
 
 def per_query(qrels: Qrels, run: Run) -> dict[str, StageMetrics]:
     """Each query's figures, for every query with a relevant document, in the order of the qrels.
 
-    Raises:
-        ValueError: a ranking holds a document twice.
+    Raises ValueError where a ranking holds a document twice.
     """
     judged = _judged(qrels)
     if not judged:
@@ -75,8 +73,8 @@ def auroc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float
 
 RESAMPLES = 9_999
 BATCH = 1_000
+# Of a batch: 80 MB; the sets with more than 10,000 queries are exchanged in smaller batches.
 SIGNS_AT_ONCE = 10_000_000
-"""Of a batch: 80 MB; the sets with more than 10,000 queries are exchanged in smaller batches."""
 ROUNDING = 1e-12
 SEED = 20_070  # fixed, so that the same runs give the same figure each time
 SIGNIFICANCE_LEVEL = 0.05
@@ -86,21 +84,15 @@ def paired_p_values(before: NDArray[np.float64], after: NDArray[np.float64]) -> 
     """How often chance alone makes the mean of a measure differ by as much as it does, in either direction.
 
     Fisher's randomisation test: were the two systems the same, each query's two figures could as well be exchanged, so
-    the observed difference is set against those of all exchanges, or of random ones where there are many. A query's measures are exchanged together.
-    Source: Smucker, Allan and Carterette, "A comparison of statistical significance tests for information retrieval
-    evaluation", CIKM 2007, who recommend it. All measures share the exchanges, which makes them a matrix product:
-    `scipy.stats.permutation_test`, whose figures these are, takes seconds for each measure of some thousand queries.
+    the observed difference is set against those of all exchanges, or of random ones where there are many. A query's measures
+    are exchanged together. Source: Smucker, Allan and Carterette, "A comparison of statistical significance tests for
+    information retrieval evaluation", CIKM 2007, who recommend it. All measures share the exchanges, which makes them a
+    matrix product: `scipy.stats.permutation_test`, whose figures these are, takes seconds for each measure of some thousand
+    queries.
 
-    Args:
-        before: a query a row, a measure a column, shape (n_queries, n_measures).
-        after: of the same shape, the same queries in the same order.
-
-    Returns:
-        From 2 / (RESAMPLES + 1) to 1, shape (n_measures,); 1 where no query differs. Each measure is tested on its own:
-        among twenty without a true difference, one is expected below .05.
-
-    Raises:
-        ValueError: the shapes differ.
+    Figures have a query a row and a measure a column, the same queries in the same order, or ValueError is raised. The
+    p-values, shape (n_measures,), are from 2 / (RESAMPLES + 1) to 1; 1 where no query differs. Each measure is tested on its
+    own: among twenty without a true difference, one is expected below .05.
     """
     if before.shape != after.shape:
         raise ValueError(f"{before.shape} and {after.shape}: the figures of the same queries and measures are compared")
@@ -150,26 +142,17 @@ DECIMALS = 3
 class Cut:
     """What a cut does to judged scores; one that equals the cut passes.
 
-    Attributes:
-        precision: share of the relevant among those that pass; 1 where none passes.
-        recall: share of the relevant that pass.
-        f1: the harmonic mean of both (van Rijsbergen, "Information Retrieval", 1979).
+    F1 is the harmonic mean of precision and recall (van Rijsbergen, "Information Retrieval", 1979).
     """
 
     cut: Annotated[float, Doc("The least score that passes; 0: everything does.")]
-    precision: float
-    recall: float
+    precision: float  # share of the relevant among those that pass; 1 where none passes
+    recall: float  # share of the relevant that pass
     f1: float
 
 
 def figures_at(cut: float, relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]) -> Cut:
-    """What a cut does to the scores of relevant and of irrelevant results.
-
-    Args:
-        cut: the least score that passes.
-        relevant: shape (n,), n > 0.
-        irrelevant: shape (m,), in any order as the others.
-    """
+    """What a cut does to the scores of relevant results, which are not empty, and of irrelevant ones, in any order."""
     precision, recall, f1 = _measured(np.array([cut]), relevant, irrelevant)
     return Cut(cut, float(precision[0]), float(recall[0]), float(f1[0]))
 
@@ -219,11 +202,6 @@ def _measured(
 
 
 def histogram(scores: NDArray[np.float64], edges: NDArray[np.float64]) -> list[int]:
-    """How many scores fall into each bin; one beyond the edges counts in the bin at that end.
-
-    Args:
-        scores: in any order.
-        edges: rising, one more than there are bins.
-    """
-    counts, _ = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)
-    return [int(count) for count in counts]
+    """How many scores fall into each bin, of rising edges; one beyond the edges counts in the bin at that end."""
+    counts: list[int] = np.histogram(np.clip(scores, edges[0], edges[-1]), edges)[0].tolist()
+    return counts

@@ -51,10 +51,8 @@ _CODES = {
 def ask(guard: ModelGuard, function: Callable[[], R], deadline: float) -> R:
     """What the function returns, at the latest at `deadline` (of `time.monotonic`).
 
-    Without any time left the model is not asked, which its breaker does not count as a failure.
-
-    Raises:
-        RerankerUnavailable: with the code for what went wrong.
+    Without any time left the model is not asked, which its breaker does not count as a failure. Raises RerankerUnavailable
+    with the code for what went wrong.
     """
     if time.monotonic() >= deadline:
         raise out_of_time(guard.name)
@@ -77,11 +75,7 @@ def out_of_time(name: str) -> RerankerUnavailable:
 
 
 def relevance(scores: ArrayLike, count: int, *, model: str) -> NDArray[np.float64]:
-    """The scores, shape (count,), each from 0 to 1.
-
-    Raises:
-        UnusableAnswer: there are more or fewer, or one is no number or out of range.
-    """
+    """The scores, shape (count,), each from 0 to 1; raises UnusableAnswer where they are not so."""
     checked = np.asarray(scores, dtype=np.float64)
     if checked.shape != (count,):
         raise UnusableAnswer(
@@ -143,12 +137,9 @@ class OverlapReranker:
     Function words do not count where a query has others: in a small knowledge base they are as rare as any.
 
     A query that names a concept is covered in its own words or in those of another name of the concept, and one that
-    consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come from the keyword index; without it the passage is tokenised here and all
-    terms weigh the same.
-
-    Attributes:
-        tokenizers: by knowledge base; every one that the analysis has tokens for. The candidates of others are judged by
-            agreement alone.
+    consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come from
+    the keyword index; without it the passage is tokenised here and all terms weigh the same. Candidates of a knowledge base
+    without a tokenizer are judged by agreement alone.
     """
 
     name = "overlap"
@@ -157,11 +148,7 @@ class OverlapReranker:
     tokenizers: Mapping[int, Tokenizer]
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:  # noqa: ARG002 - needs no time to speak of
-        """Returns shape (n_candidates,), from 0 to 1.
-
-        Raises:
-            RerankerNotApplicable: no candidate's knowledge base has a tokenizer.
-        """
+        """Returns shape (n_candidates,), from 0 to 1; RerankerNotApplicable where none of them has a tokenizer."""
         kb_ids = {candidate.kb_id for candidate in job.candidates}
         if kb_ids and kb_ids.isdisjoint(self.tokenizers):
             raise RerankerNotApplicable("no knowledge base of the candidates has a tokenizer")
@@ -218,14 +205,10 @@ def function_terms(tokenizer: Tokenizer) -> frozenset[str]:
 
 
 def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The part of coverage and saturation in the score of each chunk.
+    """The part of coverage and saturation in each chunk's score, shape (n_chunks,), up to COVERAGE_SHARE + SATURATION_SHARE.
 
-    Args:
-        saturation: of each chunk with each term, shape (n_chunks, n_terms), from 0 to 1; 0 where the chunk lacks it.
-        rarity: of each term, shape (n_terms,), positive.
-
-    Returns:
-        Shape (n_chunks,), from 0 to COVERAGE_SHARE + SATURATION_SHARE.
+    Saturation of each chunk with each term has the shape (n_chunks, n_terms), from 0 to 1; 0 where the chunk lacks it. The
+    rarity of each term is positive.
     """
     shares = rarity / rarity.sum()
     part: NDArray[np.float64] = COVERAGE_SHARE * ((saturation > 0) @ shares) + SATURATION_SHARE * (saturation @ shares)
@@ -238,23 +221,14 @@ STAGE = "rerank"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RerankOutcome:
-    """What the chain has made of the candidates.
-
-    Attributes:
-        name: of the reranker that has answered; None where none could.
-        scale: of its scores; None likewise.
-        scores: shape (n_candidates,), finite, higher is better; None likewise.
-        intended: the scale of the first reranker that is of use here, whether it has answered or not.
-        degradations: why rerankers before it could not answer.
-        tried: by name, why each of those has not answered, also those that were of no use here.
-    """
+    """What the chain has made of the candidates; the first three are None where no reranker could answer."""
 
     name: str | None
     scale: ScoreScale | None
-    scores: NDArray[np.float64] | None
-    intended: ScoreScale
-    degradations: tuple[Degradation, ...]
-    tried: Mapping[str, str]
+    scores: NDArray[np.float64] | None  # shape (n_candidates,), finite, higher is better
+    intended: ScoreScale  # of the first reranker that is of use here, whether it has answered or not
+    degradations: tuple[Degradation, ...]  # why rerankers before it could not answer
+    tried: Mapping[str, str]  # by name, why each of those has not answered, also those that were of no use here
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +242,7 @@ class RerankChain:
     links: Sequence[Reranker]
 
     def rerank(self, job: RerankJob, deadline: float) -> RerankOutcome:
-        """The scores of the first link that can give them; no error of a link leaves the chain.
-
-        Args:
-            job: the candidates.
-            deadline: of `time.monotonic`.
-        """
+        """The scores of the first link that can give them by the deadline (of `time.monotonic`); no error leaves the chain."""
         degradations: list[Degradation] = []
         tried: dict[str, str] = {}
         intended: ScoreScale | None = None
@@ -298,12 +267,7 @@ def _reads_passages(link: Reranker) -> bool:
 
 
 def _ask(link: Reranker, job: RerankJob, deadline: float) -> NDArray[np.float64]:
-    """One link's scores, checked.
-
-    Raises:
-        RerankerUnavailable: also for an error that nobody foresaw.
-        RerankerNotApplicable: the link is of no use here.
-    """
+    """One link's scores, checked; an error that nobody foresaw makes it unavailable, too."""
     if _reads_passages(link) and time.monotonic() >= deadline:
         raise out_of_time(link.name)
     try:
@@ -347,10 +311,9 @@ class CosineReranker:
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from -1 to 1.
 
-        Raises:
-            RerankerUnavailable: the vectors cannot be read, or there is no time left to read them.
-            RerankerNotApplicable: the candidates do not share one space, or one has no vector, or the space is the
-                hashing embedder's, whose cosines compare words as `overlap` does, and worse.
+        Raises RerankerUnavailable where the vectors cannot be read or there is no time left for it, and RerankerNotApplicable
+        where the candidates do not share one space, one has no vector, or the space is the hashing embedder's, whose cosines
+        compare words as `overlap` does, and worse.
         """
         kb_ids = sorted({candidate.kb_id for candidate in job.candidates})
         _check_space(job, kb_ids)

@@ -46,14 +46,8 @@ class CrossEncoderReranker:
     waiting until the breaker opens. A job that the pace of the last half minute cannot finish in time is not begun, so that
     impatient searches neither use the processor in vain nor open the breaker for patient ones.
 
-    Args:
-        model_id: with one label.
-        device: torch's name for one; None lets sentence-transformers choose.
-        cache_dir: the Hugging Face cache; None for its usual place.
-        batch_size: pairs a forward pass.
-        retry_after_s: how long a failed load is remembered before another try.
-        patience_s: how long a job may take before it counts as hanging, however little time its search has.
-        clock: in seconds, as `time.monotonic`.
+    A failed load is remembered for `retry_after_s`; a job that takes longer than `patience_s` counts as hanging, however
+    little time its search has. The model has one label; `batch_size` is pairs a forward pass.
     """
 
     name = "cross_encoder"
@@ -90,13 +84,9 @@ class CrossEncoderReranker:
         return self._model is not None
 
     def load(self, deadline: float) -> None:
-        """Loads the model, for a caller that has more time than a search has.
+        """Loads the model, for a caller that has more time than a search has; loading goes on after the deadline.
 
-        Args:
-            deadline: of `time.monotonic`; loading goes on after it.
-
-        Raises:
-            RerankerUnavailable: it cannot be loaded, or could not a short while ago, or not by the deadline.
+        Raises RerankerUnavailable where it cannot be loaded, or could not a short while ago, or not by the deadline.
         """
         if not self.is_loaded:
             self._refuse_after_failed_load()
@@ -105,8 +95,7 @@ class CrossEncoderReranker:
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from 0 to 1.
 
-        Raises:
-            RerankerUnavailable: the model is not here, fails, or cannot score all candidates by the deadline.
+        Raises RerankerUnavailable where the model is not here, fails, or cannot score all candidates by the deadline.
         """
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
@@ -240,15 +229,9 @@ class HttpReranker:
     raw logits (TEI asked for `raw_scores`, llama.cpp, a plain CrossEncoder with an identity activation) is refused,
     since no threshold would mean anything.
 
-    Args:
-        base_url: the endpoint, or the part before `/rerank`, as in "https://api.jina.ai/v1".
-        api_key: sent as a bearer token; empty for none.
-        model: the server's name for it; TEI serves one and needs none.
-        form: "jina" (Cohere's is the same) for `documents`, "tei" for `texts`.
-        timeout_s: of one request; a search that ends sooner waits no longer than that.
-
-    Raises:
-        InvalidConfiguration: there is no such form.
+    The address is the endpoint, or the part before `/rerank`, as in "https://api.jina.ai/v1"; the key, if any, is sent as a
+    bearer token; TEI serves one model and needs no name of it. The form "jina" (Cohere's is the same) has `documents`, "tei"
+    `texts`; InvalidConfiguration is raised for another. A search that ends before `timeout_s` waits no longer than that.
     """
 
     name = "http"
@@ -271,8 +254,7 @@ class HttpReranker:
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from 0 to 1.
 
-        Raises:
-            RerankerUnavailable: the server cannot be reached, refuses, is too slow, or answers with unusable scores.
+        Raises RerankerUnavailable where the server cannot be reached, refuses, is too slow, or answers with unusable scores.
         """
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
