@@ -5,7 +5,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from config.embedded.redis import HOST, Redis
+from config.embedded.servers import HOST, Redis
 
 
 class OwnRedis(Redis):

