@@ -25,20 +25,12 @@ class Address:
         return Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host), self.port)  # noqa: S104
 
     def require_allowed(self) -> None:
-        """Checks that whoever reaches this address may reach this installation.
-
-        Raises:
-            CommandError: it is for this machine only, and the address is not; it says the remedy.
-        """
+        """CommandError with the remedy where the installation is for this machine only, and the address is not."""
         if refusal := refusal_to_listen(self.host, local=settings.LOCAL, debug=settings.DEBUG):
             raise CommandError(refusal)
 
     def require_free(self, option: str = "--port") -> None:
-        """Checks that a server could listen there.
-
-        Raises:
-            CommandError: it could not; it names the option to change.
-        """
+        """CommandError with the option to change where no server could listen there."""
         try:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             socket.create_server((self.host, self.port), family=family).close()

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import methodcaller
-from typing import Any, TypeVar
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
@@ -15,12 +15,12 @@ from tqdm import tqdm
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.access.services.attribution import How, acting
 from kb.base.errors import ServiceError
+from kb.base.files import FilesUnavailable
 from kb.base.shapes import as_values
 from kb.content.services import knowledge_base_by_name
 from kb.index.services.reindex import Step, build_indexes
 from retrieval.errors import RetrievalError
 
-T = TypeVar("T")
 Argument = Callable[[Any], object]
 """Adds itself to a parser, or to a group of one."""
 
@@ -42,13 +42,7 @@ def one_of(*arguments: Argument, required: bool = False) -> Argument:
 def actions(
     table: Mapping[str, tuple[str, Sequence[Argument]]], *, metavar: str = "ACTION", described: bool = True
 ) -> Argument:
-    """Subcommands.
-
-    Args:
-        table: by name, the help and the arguments of each.
-        metavar: what the help calls the choice.
-        described: whether the help of each begins with its sentence.
-    """
+    """Subcommands: by name, the help and the arguments of each; `described`: the help of each begins with its sentence."""
 
     def add(parser: ArgumentParser) -> None:
         subparsers = parser.add_subparsers(dest="action", required=True, metavar=metavar)
@@ -83,7 +77,7 @@ USER = argument("--user", metavar="NAME", help="whose permissions apply (default
 
 
 class KnowledgeBaseCommand(BaseCommand):
-    """A command on knowledge bases; an error of a service or of retrieval ends it with its message and exit code 1."""
+    """A command on knowledge bases; an error of a service, of retrieval or of the store of files ends it with exit code 1."""
 
     arguments: Sequence[Argument] = ()
 
@@ -91,31 +85,19 @@ class KnowledgeBaseCommand(BaseCommand):
         add_all(parser, self.arguments)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Runs the command in English throughout: half of its sentences are not in the catalogue of the admin.
-
-        Raises:
-            CommandError: a service or the retrieval library could not do it.
-        """
+        """Runs the command in English throughout: half of its sentences are not in the catalogue of the admin."""
         try:
             with translation.override(None), acting(How.COMMAND, via=type(self).__module__.rpartition(".")[2]):
                 return super().execute(*args, **options)
-        except (ServiceError, RetrievalError) as error:
+        except (ServiceError, RetrievalError, FilesUnavailable) as error:
             raise CommandError(str(error)) from error
 
     def knowledge_base(self, options: dict[str, Any]) -> KnowledgeBase:
-        """The knowledge base of --kb and --owner.
-
-        Raises:
-            NotVisible: there is none of that name, or more than one.
-        """
+        """The knowledge base of --kb and --owner; NotVisible where there is none of that name, or more than one."""
         return knowledge_base_by_name(options["kb"], owner=options["owner"])
 
     def knowledge_bases(self, options: dict[str, Any]) -> list[KnowledgeBase]:
-        """Those of a repeatable --kb, in the order given.
-
-        Raises:
-            NotVisible: there is none of one of the names, or more than one.
-        """
+        """Those of a repeatable --kb, in the order given; NotVisible as for one."""
         return [knowledge_base_by_name(name, owner=options["owner"]) for name in options["kb"]]
 
     def found_knowledge_base(self, options: dict[str, Any]) -> KnowledgeBase | None:
@@ -126,11 +108,7 @@ class KnowledgeBaseCommand(BaseCommand):
         return self.knowledge_base(options) if named.exists() else None
 
     def principal(self, options: Mapping[str, Any], knowledge_bases: Iterable[KnowledgeBase]) -> Principal:
-        """The user of --user, or else the owner of the knowledge bases.
-
-        Raises:
-            CommandError: there is no such user, or they have several owners.
-        """
+        """The user of --user, or else the owner of the knowledge bases; CommandError where they have several."""
         if options["user"] is not None:
             return Principal(self.user(options["user"]))
         owners = {kb.owner_id: kb.owner for kb in knowledge_bases}
@@ -138,16 +116,8 @@ class KnowledgeBaseCommand(BaseCommand):
             raise CommandError("The knowledge bases have several owners: say with --user whose permissions apply.")
         return Principal(next(iter(owners.values())))
 
-    def progress(self, iterable: Iterable[T], *, total: int | None = None, unit: str) -> Iterator[T]:
-        """Passes the items on and shows on stderr how many have gone by, how fast, and how long the rest will take."""
-        yield from self.progress_bar(iterable, total=total, unit=unit)
-
     def user(self, name: str | None) -> User:
-        """The user of a name; without one the first superuser, who owns what is made at the command line.
-
-        Raises:
-            CommandError: there is no such user.
-        """
+        """The user of a name; without one the first superuser, who owns what is made at the command line."""
         try:
             return User.objects.get(username=name) if name else User.objects.filter(is_superuser=True).earliest("pk")
         except User.DoesNotExist as error:
@@ -157,13 +127,9 @@ class KnowledgeBaseCommand(BaseCommand):
     def progress_bar(
         self, iterable: Iterable[Any] | None = None, *, total: int | None = None, unit: str, scale: bool = False
     ) -> tqdm:
-        """The bar itself, for work that counts otherwise than one by one.
+        """Shows on stderr how much of something is done, how fast, and how long the rest will take.
 
-        Args:
-            iterable: what to count, unless the caller does.
-            total: how many there will be; None: unknown.
-            unit: what is counted.
-            scale: write 12.3M for large counts, such as of bytes.
+        It passes the items of `iterable` on; without one, the caller counts. `scale` writes 12.3M for large counts.
         """
         # A log gets a line every ten seconds, not ten a second.
         seconds = 0.1 if sys.stderr.isatty() else 10
@@ -201,6 +167,25 @@ class KnowledgeBaseCommand(BaseCommand):
             self.stdout.write(line)
 
 
+def require_query_or(
+    options: Mapping[str, Any], other: str, usage: str, reason: str, search_options: Sequence[str]
+) -> None:
+    """CommandError unless there is either a query with --kb, or another option without any that says how to search."""
+    if (options["query"] is None) == (options[other] is None):
+        raise CommandError(f"Give either a query, or {usage}.")
+    if options[other] is None and not options["kb"]:
+        raise CommandError("Say with --kb NAME where to search.")
+    given = [f"--{name.replace('_', '-')}" for name in search_options if options[name] not in (None, "", [], False)]
+    if options[other] and given:
+        raise CommandError(f"{reason}: leave out {', '.join(given)}.")
+
+
+def excerpt(text: str, characters: int) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= characters else f"{line[:characters]}…"
+
+
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Lines with the cells of rows, each column as wide as the longest of its cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -209,11 +194,7 @@ def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """NAME=VALUE, whose value is JSON, or else a text.
-
-    Raises:
-        ArgumentTypeError: there is no name, or no =.
-    """
+    """NAME=VALUE, whose value is JSON, or else a text; ArgumentTypeError where there is no name, or no =."""
     name, separator, value = text.partition("=")
     if not name or not separator:
         raise ArgumentTypeError(f"{text!r} is no setting: give NAME=VALUE")

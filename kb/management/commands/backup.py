@@ -5,7 +5,7 @@ from typing import Any
 from django.core.files import File
 from django.core.management.base import CommandError
 
-from kb.base.files import FilesUnavailable, replace_file
+from kb.base.files import replace_file
 from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups.backup import backup, stored_name
@@ -31,8 +31,6 @@ class Command(KnowledgeBaseCommand):
             raise CommandError(
                 f"{options['target']} cannot be written ({error.strerror or error}): choose another place"
             ) from error
-        except FilesUnavailable as error:
-            raise CommandError(str(error)) from error
         said = (
             f"{done['knowledge_bases']} knowledge bases, {done['documents']} documents, {done['chunks']} chunks, "
             f"{done['files']} files, {done['size'] / 1024**2:.1f} MB. It holds everything but SECRET_KEY and the other variables: keep them elsewhere."

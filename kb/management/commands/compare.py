@@ -5,7 +5,7 @@ from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
-from kb.management.base import USER, KnowledgeBaseCommand, argument, kb_arguments, setting
+from kb.management.base import USER, KnowledgeBaseCommand, argument, excerpt, kb_arguments, require_query_or, setting
 from kb.profiles.services import SettingDifference, name_and_version
 from kb.quality.compare.services import (
     ComparedResult,
@@ -57,7 +57,8 @@ class Command(KnowledgeBaseCommand):
     )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        _check(options)
+        own = ("kb", "user", "a", "b", "set_a", "set_b")
+        require_query_or(options, "runs", "--runs A B", "--runs compares what was measured", own)
         if options["runs"]:
             runs = compare_runs(*map(_run, options["runs"]))
             self.answer(options, runs, _runs(runs))
@@ -66,17 +67,6 @@ class Command(KnowledgeBaseCommand):
         requests = (_request(options, side, knowledge_bases) for side in SIDES)
         searches = compare_searches(self.principal(options, knowledge_bases), *requests)
         self.answer(options, searches.response, _searches(searches.response))
-
-
-def _check(options: Mapping[str, Any]) -> None:
-    if (options["query"] is None) == (options["runs"] is None):
-        raise CommandError("Give either a query, or --runs A B.")
-    if options["runs"] is None and not options["kb"]:
-        raise CommandError("Say with --kb NAME where to search.")
-    own = ("kb", "user", "a", "b", "set_a", "set_b")
-    given = [f"--{name.replace('_', '-')}" for name in own if options[name]]
-    if options["runs"] and given:
-        raise CommandError(f"--runs compares what was measured: leave out {', '.join(given)}.")
 
 
 def _request(options: Mapping[str, Any], side: str, knowledge_bases: Sequence[KnowledgeBase]) -> SearchRequest:
@@ -100,7 +90,6 @@ def _run(number: int) -> EvalRun:
 
 
 def _searches(comparison: CompareResponse) -> Iterator[str]:
-    """The lines that tell of two searches."""
     results = comparison.results
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         found = sum((result.rank.a if letter == "A" else result.rank.b) is not None for result in results)
@@ -117,10 +106,9 @@ def _searches(comparison: CompareResponse) -> Iterator[str]:
         yield f"Both sides give the same {len(results)} results in the same order."
     yield f"{'A':>4} {'B':>4}  {'':<10}"
     for result in results:
-        text = " ".join(result.text.split())
-        excerpt = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
         ranks = f"{result.rank.a or '-':>4} {result.rank.b or '-':>4}"
-        yield f"{ranks}  {_movement(result):<10} {result.title or result.source}: {excerpt}"
+        text = excerpt(result.text, EXCERPT)
+        yield f"{ranks}  {_movement(result):<10} {result.title or result.source}: {text}"
 
 
 def _movement(result: ComparedResult) -> str:
@@ -136,7 +124,6 @@ def _settings(differences: Iterable[SettingDifference], kind: str = "setting") -
 
 
 def _runs(comparison: RunComparison) -> Iterator[str]:
-    """The lines that tell of two runs."""
     for letter, run in (("A", comparison.before), ("B", comparison.after)):
         unsaved = "".join(f", {name}={value}" for name, value in run.overrides.items())
         yield f"{letter}: run {run.id} of {run.eval_set}, profile {run.profile.name} v{run.profile.version}{unsaved}"

@@ -69,8 +69,7 @@ class Command(KnowledgeBaseCommand):
     )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        kb = self.knowledge_base(options)
-        {"list": self._list, "import": self._import, "export": self._export}[options["action"]](kb, options)
+        getattr(self, f"_{options['action']}")(self.knowledge_base(options), options)
 
     def _list(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
         sets = [

@@ -72,7 +72,7 @@ class Command(KnowledgeBaseCommand):
         """Makes what was read searchable; a document that a worker has taken meanwhile is left to it."""
         waiting = Document.objects.filter(web_page__source__knowledge_base=kb, status=Document.Status.PENDING)
         ids = list(waiting.order_by("pk").values_list("pk", flat=True))
-        for document_id in self.progress(ids, total=len(ids), unit="documents"):
+        for document_id in self.progress_bar(ids, unit="documents"):
             index_document(document_id)
 
 

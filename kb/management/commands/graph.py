@@ -38,18 +38,14 @@ class Command(KnowledgeBaseCommand):
                 ),
                 "extract": (
                     "have the documents read; passages that were read before are not read again",
-                    (
-                        *kb_arguments(),
-                        argument("--wait", action="store_true", help="read here, without a worker"),
-                    ),
+                    (*kb_arguments(), argument("--wait", action="store_true", help="read here, without a worker")),
                 ),
             }
         ),
     )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        kb = self.knowledge_base(options)
-        {"import": self._import, "export": self._export, "extract": self._extract}[options["action"]](kb, options)
+        getattr(self, f"_{options['action']}")(self.knowledge_base(options), options)
 
     def _import(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
         table = Table(options["table"])
@@ -83,7 +79,7 @@ class Command(KnowledgeBaseCommand):
             return
         documents = list(Document.objects.filter(knowledge_base=kb, status=Document.Status.READY).order_by("pk"))
         failed = []
-        for document in self.progress(documents, total=len(documents), unit="documents"):
+        for document in self.progress_bar(documents, unit="documents"):
             extraction = self._read(document)
             if extraction.error:
                 failed.append(f"{document}: {extraction.error}")

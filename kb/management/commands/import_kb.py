@@ -35,11 +35,7 @@ class Command(KnowledgeBaseCommand):
                 bar.update(done - bar.n)
 
             restored = restore_kb(
-                path,
-                owner=owner,
-                name=options["name"],
-                embedding_model=options["embedding_model"],
-                on_progress=advance,
+                path, owner=owner, name=options["name"], embedding_model=options["embedding_model"], on_progress=advance
             )
         self.build_indexes([restored.knowledge_base])
         rows = restored.rows

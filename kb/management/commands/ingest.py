@@ -1,7 +1,6 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,46 +25,6 @@ LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A file to read.
-
-    Attributes:
-        within: the folder that was named on the command line; None for a file that was named itself.
-    """
-
-    path: Path
-    within: Path | None = None
-
-    @property
-    def supported(self) -> bool:
-        return self.path.suffix.lower() in (*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS)
-
-    @property
-    def name(self) -> str:
-        """With the folders that it lies in below the one that was named."""
-        return readable(self.path.name if self.within is None else self.path.relative_to(self.within).as_posix())
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        """Where in its folder the file lay, since the source of a document is the bare file name."""
-        return {} if self.within is None else {"path": self.name}
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What became of the files: documents new or known, and those that were refused with the reason.
-
-    Attributes:
-        batch_id: the upload, to which the documents of an archive come later; None where nothing is new.
-    """
-
-    batch_id: int | None = None
-    added: list[int] = field(default_factory=list)
-    known: list[int] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-
-
 class Command(KnowledgeBaseCommand):
     help = "Adds files, or folders of them, to a knowledge base; a worker makes them searchable."
 
@@ -88,19 +47,24 @@ class Command(KnowledgeBaseCommand):
     )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        files, skipped = _files(options["paths"])
+        files, skipped = _files(options["paths"], options["title"])
         if options["title"] and len(files) != 1:
             raise CommandError(f"--title is for a single file, and there are {len(files)}")
         for path in skipped:
             self.stderr.write(f"skipped {path}: {unsupported_name(path.name).message}")
         kb = self._target(options)
-        taken = self._add(files, kb, options)
-        self.stdout.write(f"{len(taken.added)} added, {len(taken.known)} already there, {len(skipped)} skipped")
-        problems = taken.refused
+        batch = self._batch(kb, options)
+        added, known, problems = self._add(batch, files)
+        wanted = Q(pk__in=[*added, *known]) | (Q(batch=batch.pk) if added else Q())
+        if not added:
+            batch.delete()
+        if options["inline"]:
+            _index(batch, [*added, *known])
+        self.stdout.write(f"{len(added)} added, {len(known)} already there, {len(skipped)} skipped")
         if options["wait"] or options["inline"]:
-            problems = problems + self._outcome(taken)
+            problems += self._outcome(Document.objects.filter(wanted))
             self.build_indexes([kb])
-        elif taken.added:
+        elif added:
             self.stdout.write("A worker makes them searchable; the admin shows how far it is.")
         if problems:
             raise CommandError("\n".join(problems))
@@ -114,30 +78,37 @@ class Command(KnowledgeBaseCommand):
         self.stdout.write(f"created the knowledge base {kb.name!r} with the embedding model {kb.embedding_model}")
         return knowledge_base_by_name(kb.name, owner=kb.owner.username)
 
-    def _add(self, files: list[Found], kb: KnowledgeBase, options: dict[str, Any]) -> Taken:
-        paths = options["paths"]
+    def _batch(self, kb: KnowledgeBase, options: dict[str, Any]) -> IngestBatch:
+        paths, table = options["paths"], options["table"]
         name = readable(paths[0].resolve().name) if len(paths) == 1 else f"{len(paths)} paths"
         batch = batch_create(knowledge_base=kb, name=name, user=kb.owner)
-        taken = Taken(batch.pk)
-        if table := options["table"]:
+        if table:
             try:
                 batch_describe(batch, read_table(table.read_bytes()))
             except (Rejected, OSError) as error:
                 raise CommandError(f"{table}: {error}") from error
+        return batch
+
+    def _add(self, batch: IngestBatch, files: list[NewFile]) -> tuple[list[int], list[int], list[str]]:
+        """The documents that are new, those that were there already, and why the other files were refused."""
+        added: list[int] = []
+        known: list[int] = []
+        refused: list[str] = []
         with self.progress_bar(total=len(files), unit="files") as bar:
             for start in range(0, len(files), PIECE):
-                piece = files[start : start + PIECE]
-                readable_ones = [each for each in piece if _is_taken(each, taken)]
-                new = [NewFile(each.name, each.path, options["title"], each.metadata) for each in readable_ones]
-                added, known = batch_add_many(batch, new, user=kb.owner)
-                taken.added.extend(added)
-                taken.known.extend(known.values())
+                piece, taken = files[start : start + PIECE], []
+                for each in piece:
+                    try:
+                        with each.path.open("rb") as file:
+                            check_file(source_of_name(each.name), File(file))
+                        taken.append(each)
+                    except (Rejected, OSError) as error:
+                        refused.append(f"{each.path}: {error}")
+                new, there = batch_add_many(batch, taken, user=batch.knowledge_base.owner)
+                added.extend(new)
+                known.extend(there.values())
                 bar.update(len(piece))
-        if not taken.added:
-            batch.delete()
-        if options["inline"]:
-            _index(batch, taken)
-        return taken
+        return added, known, refused
 
     def _wait(self, documents: QuerySet[Document]) -> None:
         with self.progress_bar(total=documents.count(), unit="documents") as bar:
@@ -164,31 +135,17 @@ class Command(KnowledgeBaseCommand):
     def pause(self) -> None:
         time.sleep(LOOK_SECONDS)
 
-    def _outcome(self, taken: Taken) -> list[str]:
+    def _outcome(self, documents: QuerySet[Document]) -> list[str]:
         """Waits until all are searchable or have failed, and tells which have failed and why."""
-        named = Q(pk__in=taken.added + taken.known)
-        rows = Document.objects.filter(named | Q(batch=taken.batch_id) if taken.added else named)
-        self._wait(rows)
-        ready = rows.filter(status=Document.Status.READY).count()
-        self.stdout.write(f"{ready} of {rows.count()} are searchable")
-        failed = rows.filter(status=Document.Status.FAILED).order_by("pk").values_list("source", "error")
+        self._wait(documents)
+        ready = documents.filter(status=Document.Status.READY).count()
+        self.stdout.write(f"{ready} of {documents.count()} are searchable")
+        failed = documents.filter(status=Document.Status.FAILED).order_by("pk").values_list("source", "error")
         return [f"{source}: {error}" for source, error in failed]
 
 
-def _is_taken(found: Found, taken: Taken) -> bool:
-    """Whether a file can be taken in; why not is noted."""
-    try:
-        with found.path.open("rb") as file:
-            check_file(source_of_name(found.name), File(file))
-    except (Rejected, OSError) as error:
-        taken.refused.append(f"{found.path}: {error}")
-        return False
-    return True
-
-
-def _index(batch: IngestBatch, taken: Taken) -> None:
+def _index(batch: IngestBatch, waiting: list[int]) -> None:
     """Makes documents searchable here; what an archive brings in is among them."""
-    waiting = [*taken.added, *taken.known]
     while waiting:
         for start in range(0, len(waiting), PIECE):
             for document_id in index_documents(waiting[start : start + PIECE]):
@@ -196,31 +153,35 @@ def _index(batch: IngestBatch, taken: Taken) -> None:
         waiting = waiting_ids(batch.pk, after=0, limit=PIECE) if batch.pk else []
 
 
-def _files(paths: list[Path]) -> tuple[list[Found], list[Path]]:
-    """The files to read, and those inside folders that cannot be.
-
-    Raises:
-        CommandError: a path does not exist, or there is nothing to read at all.
-    """
+def _files(paths: list[Path], title: str) -> tuple[list[NewFile], list[Path]]:
+    """The files to read, and those inside folders that cannot be."""
     if missing := [str(path) for path in paths if not path.exists()]:
         raise CommandError(f"There is no {', '.join(missing)}.")
-    found = [each for path in paths for each in (_walk(path) if path.is_dir() else [Found(path)])]
-    # A file that was named is tried, so that its refusal is an error; one met in a folder is passed over.
-    files = [each for each in found if each.within is None or each.supported]
+    files, skipped = [], []
+    for path in paths:
+        if not path.is_dir():  # one that was named is tried, so that its refusal is an error
+            files.append(NewFile(readable(path.name), path, title))
+            continue
+        for found in _walk(path):
+            if found.suffix.lower() in (*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS):
+                name = readable(found.relative_to(path).as_posix())
+                # The source of a document is the bare file name.
+                files.append(NewFile(name, found, title, {"path": name}))
+            else:
+                skipped.append(found)
     if not files:
         raise CommandError(f"There is no file to read; supported are {', '.join(SUPPORTED_EXTENSIONS)}.")
-    return files, [each.path for each in found if each.within is not None and not each.supported]
+    return files, skipped
 
 
-def _walk(folder: Path) -> Iterator[Found]:
+def _walk(folder: Path) -> Iterator[Path]:
     """Files below a folder in a stable order: no hidden ones, and no link that leads out of it."""
     root = folder.resolve()
     for directory, subdirectories, names in os.walk(folder):
         subdirectories[:] = sorted(name for name in subdirectories if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(directory, name)
-            if not name.startswith(".") and path.is_file() and path.resolve().is_relative_to(root):
-                yield Found(path, folder)
+        for path in (Path(directory, name) for name in sorted(names)):
+            if not path.name.startswith(".") and path.is_file() and path.resolve().is_relative_to(root):
+                yield path
 
 
 def readable(name: str) -> str:

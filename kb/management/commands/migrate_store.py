@@ -6,13 +6,7 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase
 from kb.index.models import StoreState
 from kb.index.services.stores.applying import changes_apply
-from kb.index.services.stores.migration import (
-    STORE_MOVE,
-    copy_check,
-    migration_cancel,
-    migration_start,
-    store_rebuild,
-)
+from kb.index.services.stores.migration import STORE_MOVE, copy_check, migration_cancel, migration_start, store_rebuild
 from kb.jobs.moves import AlreadyRunning
 from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, one_of
 

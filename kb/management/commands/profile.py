@@ -30,10 +30,7 @@ class Command(KnowledgeBaseCommand):
                 "list": ("one line a profile: its versions, and which knowledge bases search by it", SHARED),
                 "show": (
                     "the settings of a version",
-                    (
-                        *SHARED,
-                        argument("profile", metavar="NAME[@V]", help="without a version: the one that is live"),
-                    ),
+                    (*SHARED, argument("profile", metavar="NAME[@V]", help="without a version: the one that is live")),
                 ),
                 "diff": (
                     "the settings in which two versions differ",
@@ -82,14 +79,7 @@ class Command(KnowledgeBaseCommand):
     )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        actions = {
-            "list": self._list,
-            "show": self._show,
-            "diff": self._diff,
-            "create": self._create,
-            "publish": self._publish,
-        }
-        actions[options["action"]](Principal(self.user(options["user"])), options)
+        getattr(self, f"_{options['action']}")(Principal(self.user(options["user"])), options)
 
     def _list(self, principal: Principal, options: Mapping[str, Any]) -> None:
         overviews = profile_overviews(principal, list(profile_names(principal)))

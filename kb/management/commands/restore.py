@@ -9,7 +9,6 @@ from django.core.files.storage import default_storage
 from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
-from kb.base.files import FilesUnavailable
 from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups.backup import stored_name
@@ -36,8 +35,6 @@ class Command(KnowledgeBaseCommand):
             raise CommandError(
                 f"there is no backup {options['source']}: name a file that `backup` has written"
             ) from error
-        except FilesUnavailable as error:
-            raise CommandError(str(error)) from error
         self.build_indexes(list(KnowledgeBase.objects.order_by("pk")))
         counts = done["counts"]
         said = (

@@ -9,7 +9,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.messages import shown
 from kb.base.text import InvalidFilter
 from kb.index.filters import SIGNS, Filters, read_condition
-from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, table
+from kb.management.base import KnowledgeBaseCommand, argument, excerpt, kb_arguments, require_query_or, table
 from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
 from kb.search.services.replay import as_text, replay
@@ -98,35 +98,31 @@ class Command(KnowledgeBaseCommand):
     )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        self._check(options)
+        require_query_or(
+            options,
+            "replay",
+            "--replay TRACE_ID",
+            "--replay searches as was searched before",
+            ("kb", "top_k", "profile", "score_threshold", "document", "tag", "filter", "latency_budget_ms", "explain"),
+        )
         if options["replay"]:
             self._replay(options)
             return
         knowledge_bases = self.knowledge_bases(options)
-        overrides = {name: options[name] for name in ("top_k", "score_threshold") if options[name] is not None}
+        given = {"document_ids": options["document"], "tags": options["tag"], "metadata": options["filter"]}
         profile, version = name_and_version(options["profile"])
         request = SearchRequest(
             query=options["query"],
             knowledge_base_ids=[kb.pk for kb in knowledge_bases],
             profile=profile,
             profile_version=version,
-            overrides=overrides,
+            overrides={name: options[name] for name in ("top_k", "score_threshold") if options[name] is not None},
             explain=options["explain"],
             latency_budget_ms=options["latency_budget_ms"],
-            filters=_filters(options),
+            filters=Filters.parse(given) if any(given.values()) else None,
         )
         outcome = search(self.principal(options, knowledge_bases), request)
         self.answer(options, response_of(outcome), self._lines(outcome))
-
-    def _check(self, options: Mapping[str, Any]) -> None:
-        if (options["query"] is None) == (options["replay"] is None):
-            raise CommandError("Give either a query, or --replay TRACE_ID.")
-        if options["replay"] is None and not options["kb"]:
-            raise CommandError("Say with --kb NAME where to search.")
-        own = ("kb", "top_k", "profile", "score_threshold", "document", "tag", "filter", "latency_budget_ms", "explain")
-        given = [f"--{name.replace('_', '-')}" for name in own if options[name] not in (None, "", [], False)]
-        if options["replay"] and given:
-            raise CommandError(f"--replay searches as was searched before: leave out {', '.join(given)}.")
 
     def _replay(self, options: Mapping[str, Any]) -> None:
         trace_id = options["replay"]
@@ -148,7 +144,7 @@ class Command(KnowledgeBaseCommand):
         for number, hit in enumerate(result.hits, start=1):
             yield _heading(number, hit)
             yield f"    {_places(hit)}"
-            yield f"    {_excerpt(hit.passage.text)}\n\n"
+            yield f"    {excerpt(hit.passage.text, EXCERPT)}\n\n"
         for degradation in result.degraded:
             yield self.style.WARNING(f"degraded ({degradation.stage}): {shown(degradation.detail)}")
         if outcome.request.explain:
@@ -158,11 +154,6 @@ class Command(KnowledgeBaseCommand):
             f"profile {profile.name} v{profile.version}, gate {result.score_scale} >= {result.threshold:g}, "
             f"trace {outcome.trace_id}"
         )
-
-
-def _filters(options: Mapping[str, Any]) -> Filters | None:
-    given = {"document_ids": options["document"], "tags": options["tag"], "metadata": options["filter"]}
-    return Filters.parse(given) if any(given.values()) else None
 
 
 def _explained(result: Result) -> Iterator[str]:
@@ -189,11 +180,7 @@ def _heading(number: int, hit: Hit) -> str:
 def _places(hit: Hit) -> str:
     origin = hit.passage.origin
     place = f"chunk {hit.passage.chunk_id}" if origin is None else f"from {origin.source}, {origin.url}"
-    return " · ".join((place, *_stages(hit)))
-
-
-def _stages(found: Hit | Candidate) -> Iterable[str]:
-    return (f"{stage} {cell}" for stage in STAGES if (cell := _cell(found, stage)))
+    return " · ".join((place, *(f"{stage} {cell}" for stage in STAGES if (cell := _cell(hit, stage)))))
 
 
 def _row(candidate: Candidate, stages: Iterable[str]) -> list[str]:
@@ -206,8 +193,3 @@ def _cell(found: Hit | Candidate, stage: str) -> str:
     """Rank and score of one stage; blank where the stage did not see it."""
     rank, score = found.ranks.get(stage), found.scores.get(stage)
     return " ".join(part for part in (f"#{rank}" if rank else "", "" if score is None else f"{score:.4f}") if part)
-
-
-def _excerpt(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= EXCERPT else f"{line[:EXCERPT]}…"

@@ -2,29 +2,111 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from kb.base.metrics import SHARED_FOLDER
 from kb.management.addresses import Address
-from kb.management.children import SIGNALS, Children, running
 
 if TYPE_CHECKING:
     from django.db.backends.postgresql.base import DatabaseWrapper
 
-MIGRATION_LOCK = (
-    7_402_311  # of PostgreSQL's advisory locks: two servers that start together migrate one after the other
-)
+# Of PostgreSQL's advisory locks: two servers that start together migrate one after the other.
+MIGRATION_LOCK = 7_402_311
 LOOK_SECONDS = 0.2
 DEMO_SECONDS = 60
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SECONDS: Final = 20
+MOST_ENDS: Final = 3
+WITHIN_SECONDS: Final = 60.0
+"""A child that ends more often within this time is ill, and to begin it again would only hide that."""
+
+
+class Children:
+    """Modules of this interpreter, each a process of a session of its own, so that a Ctrl-C reaches only this process.
+
+    `commands` holds by name what follows `python -m`; `say` takes a line for the operator.
+    """
+
+    def __init__(
+        self,
+        commands: Mapping[str, list[str]],
+        directory: Path,
+        environment: Mapping[str, str],
+        say: Callable[[str], object],
+    ) -> None:
+        self._commands, self._directory, self._environment, self._say = commands, directory, environment, say
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._ends: dict[str, deque[float]] = defaultdict(deque)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Begins them, and ends them whatever happens."""
+        try:
+            for name in self._commands:
+                self._begin(name)
+            yield
+        finally:
+            for number in SIGNALS:  # one is enough: what follows takes at most STOP_SECONDS
+                signal.signal(number, signal.SIG_IGN)
+            self._stop()
+
+    def require_alive(self) -> None:
+        """CommandError where one has ended: while they begin, it would end again."""
+        for name, child in self._running.items():
+            if child.poll() is not None:
+                raise CommandError(f"The {name} ended with code {child.returncode}; its last messages are above.")
+
+    def revive(self) -> None:
+        """Restarts those that have ended; CommandError where one has too often."""
+        for name, child in self._running.items():
+            if child.poll() is None:
+                continue
+            ends, now = self._ends[name], time.monotonic()
+            ends.append(now)
+            while ends[0] < now - WITHIN_SECONDS:
+                ends.popleft()
+            if len(ends) > MOST_ENDS:
+                self.require_alive()
+            self._say(f"The {name} ended with code {child.returncode}, and is restarted.")
+            self._end_what_it_left(child)
+            self._begin(name)
+
+    def _stop(self) -> None:
+        """Asks all to finish what they do, then ends what is left of each with its own children."""
+        for child in self._running.values():
+            child.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for child in self._running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+            self._end_what_it_left(child)
+
+    def _begin(self, name: str) -> None:
+        self._running[name] = subprocess.Popen(  # noqa: S603 this interpreter
+            [sys.executable, "-m", *self._commands[name]],
+            cwd=self._directory,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    @staticmethod
+    def _end_what_it_left(child: "subprocess.Popen[bytes]") -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 class Command(BaseCommand):
@@ -57,7 +139,7 @@ class Command(BaseCommand):
                 environment=environment_of_children(),
                 say=self.stderr.write,
             )
-            with running(children):
+            with children.running():
                 self._await(address, mcp, children)
                 if is_first:
                     self._await_demo(children)
@@ -121,13 +203,10 @@ def _disconnect() -> None:
 
 def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, list[str]]:
     settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    schedule = settings.DATA_DIR / "celerybeat-schedule"
-    worker = (
-        f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle --schedule"
-    )
+    worker = f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle"
     commands = {
         "web server": ["gunicorn", "--config", "python:config.gunicorn", "--bind", address.bind],
-        "worker": [*worker.split(), str(schedule)],
+        "worker": [*worker.split(), "--schedule", str(settings.DATA_DIR / "celerybeat-schedule")],
     }
     if mcp is not None:
         commands["MCP server"] = ["config", "mcp", "--http", "--host", mcp.host, "--port", str(mcp.port)]
@@ -136,17 +215,13 @@ def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, 
 
 def environment_of_children() -> dict[str, str]:
     """This process's; at a terminal a line for each request and task would push the password out of sight."""
-    return {"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO", **os.environ, SHARED_FOLDER: _metrics_folder()}
-
-
-def _metrics_folder() -> str:
-    """Where web server and worker count together: the operator's folder, else one of our own without old counts."""
-    if chosen := os.environ.get(SHARED_FOLDER):
-        return chosen
-    folder = settings.DATA_DIR / "metrics"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return str(folder)
+    found = {"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO", **os.environ}
+    if not found.get(SHARED_FOLDER):  # where web server and worker count together: one of our own, without old counts
+        folder = settings.DATA_DIR / "metrics"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        found[SHARED_FOLDER] = str(folder)
+    return found
 
 
 @contextlib.contextmanager

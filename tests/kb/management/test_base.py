@@ -66,7 +66,7 @@ def test_without_json_stdout_holds_the_lines():
 
 def test_progress_passes_the_items_on_and_shows_them_on_stderr(capsys):
     seen = []
-    output = run(lambda command, _: seen.extend(command.progress("abc", total=3, unit="letters")), required=False)
+    output = run(lambda command, _: seen.extend(command.progress_bar("abc", unit="letters")), required=False)
     assert seen == ["a", "b", "c"]
     assert output == ""
     assert "letters/s" in capsys.readouterr().err

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kb.management.children import Children, running
 from kb.management.commands import serve
+from kb.management.commands.serve import Children
 
 SAY_WHERE = "import json, os, sys; json.dump(os.environ['PROMETHEUS_MULTIPROC_DIR'], open(sys.argv[1], 'w'))"
 
@@ -28,14 +28,12 @@ def folder_of_children(settings, tmp_path, monkeypatch):
             environment=serve.environment_of_children(),
             say=print,
         )
-        with running(children):
-            assert children.wait(60) == [0, 0]
+        with children.running():
+            assert [child.wait(60) for child in children._running.values()] == [0, 0]
         (folder,) = {json.loads(file.read_text()) for file in files}
         return folder
 
-    monkeypatch.setattr(
-        "kb.management.children.signal.signal", lambda number, handler: None
-    )  # the tests' process goes on
+    monkeypatch.setattr(serve.signal, "signal", lambda number, handler: None)  # the tests' process goes on
     return run
 
 
