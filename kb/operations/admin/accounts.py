@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -63,33 +63,19 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
         (gettext_lazy("Dates"), {"fields": ("last_login", "date_joined")}),
     )
     add_fieldsets = (
-        (
-            None,
-            {"classes": ("wide",), "fields": ("username", "usable_password", "password1", "password2", "is_staff")},
-        ),
+        (None, {"classes": ("wide",), "fields": ("username", "usable_password", "password1", "password2", "is_staff")}),
     )
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
+    def has_module_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return bool(request.user.is_active and request.user.is_superuser)
+
+    has_view_permission = has_add_permission = has_change_permission = has_delete_permission = has_module_permission
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
         """Who may see no account gets the same answer for one that is and one that is not there."""
         if not self.has_module_permission(request):
             raise PermissionDenied
-        found: HttpResponse = super()._get_obj_does_not_exist_redirect(request, opts, object_id)
-        return found
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return self.has_module_permission(request)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return self.has_module_permission(request)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return self.has_module_permission(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return self.has_module_permission(request)
+        return cast(HttpResponse, super()._get_obj_does_not_exist_redirect(request, opts, object_id))
 
     def get_deleted_objects(
         self,
@@ -138,6 +124,11 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
         return limit
 
 
+def _field(name: str, label: Any, **options: Any) -> Any:
+    """A column of a field, under a label that the library does not have in both languages."""
+    return column(label, **options)(lambda _admin, key: getattr(key, name) or None)
+
+
 @admin.register(ApiKey)
 class ApiKeyAdmin(ScopedModelAdmin):
     """Keys are made and revoked; nobody changes one, and its secret is shown only by the answer that made it."""
@@ -169,18 +160,9 @@ class ApiKeyAdmin(ScopedModelAdmin):
         if obj is None:
             return ("name", "scope", "knowledge_bases", "expiry_date", "rate_limit")
         return (
-            "called",
-            "starts_with",
-            "owner",
-            "scope_name",
-            "opens",
-            "limit",
-            "made",
-            "maker",
-            "expires",
-            "last_used",
+            "called", "starts_with", "owner", "scope_name", "opens", "limit", "made", "maker", "expires", "last_used",
             "state_text",
-        )
+        )  # fmt: skip
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj) if obj else ()
@@ -192,19 +174,11 @@ class ApiKeyAdmin(ScopedModelAdmin):
         key = context["api_key"] = kwargs.get("obj")
         context["made_with_it"] = api_keys_made_with([key]) if key else []
         context |= {"show_save_and_continue": False, "show_save_and_add_another": False}
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+        return super().render_change_form(request, context, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: Any) -> None:  # noqa: ARG002
-        values = form.cleaned_data
-        key, secret = api_key_create(
-            user=signed_in(request),
-            name=values["name"],
-            knowledge_bases=values["knowledge_bases"],
-            scope=values["scope"],
-            expires=values["expiry_date"],
-            rate_limit=values["rate_limit"],
-        )
+        values = dict(form.cleaned_data)
+        key, secret = api_key_create(user=signed_in(request), expires=values.pop("expiry_date"), **values)
         obj.pk, obj.prefix = key.pk, key.prefix
         request.__dict__["new_api_key_secret"] = secret
 
@@ -251,17 +225,17 @@ class ApiKeyAdmin(ScopedModelAdmin):
         self.message_user(request, _("Revoked: programs that use it are refused from now on."), messages.SUCCESS)
 
     # -- Columns -------------------------------------------------------------------------------------------------------
-    @column(gettext_lazy("name"), ordering="name")
-    def called(self, key: ApiKey) -> str:
-        return key.name
+    called = _field("name", gettext_lazy("name"), ordering="name")
+    made = _field("created", gettext_lazy("created"), ordering="created")
+    limit = _field("rate_limit", gettext_lazy("rate limit"), empty_value=gettext_lazy("the server’s"))
+    expires = _field("expiry_date", gettext_lazy("expires"), ordering="expiry_date", empty_value=gettext_lazy("never"))
+    last_used = _field(
+        "last_used_at", gettext_lazy("last used"), ordering="last_used_at", empty_value=gettext_lazy("never")
+    )
 
     @column(gettext_lazy("prefix"), ordering="prefix")
     def starts_with(self, key: ApiKey) -> str:
         return format_html('<code class="kb-mono">{}</code>', key.prefix)
-
-    @column(gettext_lazy("created"), ordering="created")
-    def made(self, key: ApiKey) -> Any:
-        return key.created
 
     @column(gettext_lazy("made with"), empty_value=gettext_lazy("the admin or the command line"))
     def maker(self, key: ApiKey) -> str | None:
@@ -280,18 +254,6 @@ class ApiKeyAdmin(ScopedModelAdmin):
         if not key.bound:
             return _("all that the user may see")
         return ", ".join(kb.name for kb in key.knowledge_bases.all()) or _("none: they were deleted")
-
-    @column(gettext_lazy("rate limit"), empty_value=gettext_lazy("the server’s"))
-    def limit(self, key: ApiKey) -> str | None:
-        return key.rate_limit or None
-
-    @column(gettext_lazy("expires"), ordering="expiry_date", empty_value=gettext_lazy("never"))
-    def expires(self, key: ApiKey) -> Any:
-        return key.expiry_date
-
-    @column(gettext_lazy("last used"), ordering="last_used_at", empty_value=gettext_lazy("never"))
-    def last_used(self, key: ApiKey) -> Any:
-        return key.last_used_at
 
     @column(gettext_lazy("state"), label={"valid": "success", "revoked": "danger", "expired": "warning"})
     def state(self, key: ApiKey) -> tuple[str, str]:

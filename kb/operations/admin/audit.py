@@ -43,11 +43,6 @@ def kind_text(kind: str) -> str:
     return str(apps.get_model("kb", MODELS[kind])._meta.verbose_name) if kind in MODELS else kind
 
 
-def kinds_text() -> dict[str, str]:
-    """All kinds of objects."""
-    return {kind: kind_text(kind) for kind in MODELS}
-
-
 def field_text(kind: str, name: str) -> str:
     """What a field is called; one that is gone, or never had a name for people, by its code."""
     return str(getattr(field_of(kind, name), "verbose_name", name))
@@ -78,7 +73,6 @@ def value_text(kind: str, name: str, value: Any) -> str:
 
 ACTION_LABELS = {"create": "success", "update": "info", "delete": "danger", "bind": "info", "unbind": "warning"}
 FIELDS_IN_LIST = 4
-VALUE_CHARACTERS = 2_001
 
 
 class KindFilter(DropdownFilter):  # type: ignore[misc]
@@ -86,11 +80,10 @@ class KindFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return list(kinds_text().items())
+        return [(kind, kind_text(kind)) for kind in MODELS]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:  # noqa: ARG002
-        chosen = self.value()
-        return queryset.filter(object_type=chosen) if chosen in kinds_text() else queryset
+        return queryset.filter(object_type=self.value()) if self.value() in MODELS else queryset
 
 
 class DaysFilter(RangeDateFilter):  # type: ignore[misc]
@@ -143,8 +136,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
         entry = kwargs.get("obj")
         if entry is not None:
             context |= {"entry": entry, "differences": _differences(entry)}
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+        return super().render_change_form(request, context, **kwargs)
 
     # -- Columns -------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("user"))

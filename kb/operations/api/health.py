@@ -1,7 +1,6 @@
 """For load balancers and supervisors: no caller, no details."""
 
 import secrets
-from dataclasses import asdict
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -14,8 +13,9 @@ from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kb.base.findings import State
 from kb.base.net.client_address import is_local
-from kb.operations.services.health.health import Readiness, components
+from kb.operations.services.health.health import components
 from kb.operations.services.monitoring import exposition
 from kb.web.api.callers import SCHEME
 from kb.web.api.errors import ApiError
@@ -88,12 +88,11 @@ class HealthView(PublicView):
 class ReadyView(PublicView):
     def get(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         found = components()
-        state = max((each.state for each in found), key=list(Readiness).index)
-        if state is Readiness.NOT_READY:
-            missing = ", ".join(each.name for each in found if each.state is Readiness.NOT_READY)
+        if missing := ", ".join(each.name for each in found if each.state is State.BROKEN):
             raise ApiError(503, "unavailable", _("Not ready (%(what)s): see `manage.py doctor`.") % {"what": missing})
-        status = "ready" if state is Readiness.OK else "degraded"
-        return Response({"status": status, "components": [asdict(each) for each in found]})
+        status = "ready" if all(each.state is State.OK for each in found) else "degraded"
+        told = [{"name": each.name, "state": each.state, "detail": each.detail} for each in found]
+        return Response({"status": status, "components": told})
 
 
 @extend_schema(exclude=True)

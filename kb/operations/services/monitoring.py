@@ -27,14 +27,7 @@ UNREADABLE = (DatabaseError, RedisError, ValueError)
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
-    """All metrics as Prometheus reads them.
-
-    Args:
-        accept: the scraper's Accept header; decides between the text format and OpenMetrics.
-
-    Returns:
-        The body and its content type.
-    """
+    """All metrics and their content type: the text format or OpenMetrics, by the scraper's Accept header."""
     encode, content_type = choose_encoder(accept)
     return encode(_Everything()), content_type
 

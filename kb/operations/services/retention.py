@@ -26,13 +26,10 @@ SELECT count(*) FROM gone
 
 
 def purge_search_log() -> int:
-    """Deletes searches older than SEARCH_LOG_RETENTION_DAYS, in short transactions; 0 days keeps them for ever.
+    """Deletes searches older than SEARCH_LOG_RETENTION_DAYS, in short transactions; returns how many. 0 days keeps them for ever.
 
     A failed query goes with the last of its searches, whatever its state: its words are kept no longer than they are.
     Evaluation sets and conversations are what users have made, and stay.
-
-    Returns:
-        How many searches were deleted.
     """
     if not settings.SEARCH_LOG_RETENTION_DAYS:
         return 0
@@ -43,11 +40,7 @@ def purge_search_log() -> int:
 
 
 def purge_audit_log() -> int:
-    """Deletes entries of the audit log older than AUDIT_RETENTION_DAYS, in short transactions; 0 days keeps them for ever.
-
-    Returns:
-        How many were deleted.
-    """
+    """Deletes entries of the audit log older than AUDIT_RETENTION_DAYS in the same way; returns how many."""
     if not settings.AUDIT_RETENTION_DAYS:
         return 0
     return _delete_in_batches(_DELETE_AUDIT, timezone.now() - timedelta(days=settings.AUDIT_RETENTION_DAYS))

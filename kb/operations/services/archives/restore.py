@@ -76,11 +76,7 @@ class Profiles:
         self._names: dict[str, str] = {}
 
     def rename(self, profile: RetrievalProfile) -> None:
-        """Gives a version a name that no shared profile has; versions of one name stay together.
-
-        Raises:
-            Rejected: it is no name of a profile.
-        """
+        """Gives a version a name that no shared profile has; versions of one name stay together."""
         name = profile.name
         if not name.strip() or not name.isprintable() or NOT_IN_NAMES & set(name):
             raise damaged(_("a profile has a name that none can have"))
@@ -140,11 +136,7 @@ class TableWriter:
         self._ids: dict[str, array[int]] = {}
 
     def write(self, table: Table, on_rows: Callable[[int], None]) -> None:
-        """Writes the rows of a table, whose references must have been written.
-
-        Raises:
-            Rejected: a row is wrong after all.
-        """
+        """Writes the rows of a table, whose references must have been written; Rejected where one is wrong after all."""
         ids: array[int] = array("q")
         wider: dict[int, int] = {}
         for rows in in_pieces(rows_of(self._archive, table, ids=self._ids, kb_id=self._kb.pk)):
@@ -211,8 +203,8 @@ def restore_kb(
     `on_progress` is called with how much is done, and of how much.
 
     Raises:
-        Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot run here; nothing
-            was made.
+        Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot
+            run here; nothing was made.
     """
     with open_archive(path, limits()) as archive, TemporaryDirectory(dir=archive_folder()) as folder:
         wanted = read_settings_of(archive)
@@ -223,19 +215,13 @@ def restore_kb(
 
 
 def refuse_taken_name(owner: User, name: str) -> None:
-    """Returns where the owner has no knowledge base of a name.
-
-    Raises:
-        Rejected: there is one.
-    """
+    """Rejected where the owner has a knowledge base of a name."""
     if KnowledgeBase.objects.filter(owner=owner, name=name).exists():
         message = _("You have a knowledge base named “%(name)s” already: choose another name.")
         raise Rejected("name_taken", message % {"name": name})
 
 
 class _Restoring:
-    """One archive on its way into the database."""
-
     def __init__(
         self, archive: Archive, wanted: Settings, model_id: str, bounds: Bounds, on_progress: OnProgress
     ) -> None:
@@ -259,9 +245,7 @@ class _Restoring:
         contents = check_rows(archive, partial(self._advance, 1))
         embedded = contents.questions + contents.keyword_chunks + chunk_count(archive)
         self._refuse_more(
-            embedded_texts=embedded if self._embeds else 0,
-            characters=contents.characters,
-            longest=contents.longest,
+            embedded_texts=embedded if self._embeds else 0, characters=contents.characters, longest=contents.longest
         )
         try:
             stage(
@@ -309,11 +293,7 @@ class _Restoring:
             raise Rejected("model_unavailable", str(error)) from error
 
     def _write(self, kb_id: int, owner: User, folder: Path) -> KnowledgeBase:
-        """Everything in one transaction, in which no model runs.
-
-        Raises:
-            Rejected: rows contradict each other, or the name was taken meanwhile.
-        """
+        """Everything in one transaction, in which no model runs; Rejected also where the name was taken meanwhile."""
         try:
             indexes = staged(self._archive, folder, self._model.dimension, embeds=self._embeds)
             with transaction.atomic(), closing(indexes):

@@ -145,8 +145,7 @@ class Contents:
 
     Attributes:
         titles: of the documents, by line: what chunks are indexed under.
-        keyword_chunks: how many chunks have keywords.
-        questions: how many questions all chunks have.
+        questions: of all chunks.
         characters: of what is tokenised: the texts of all chunks, each with its title and headings.
         longest: characters of the longest chunk or parent.
         wider: by line, the wider concept of each; -1: none.
@@ -180,11 +179,7 @@ class Contents:
 
 
 def check_rows(archive: Archive, on_row: Callable[[], None]) -> Contents:
-    """Reads every row once.
-
-    Raises:
-        Rejected: one is wrong, refers to none, or rows contradict each other.
-    """
+    """Reads every row once; Rejected where one is wrong, refers to none, or rows contradict each other."""
     contents = Contents()
     for table in TABLES:
         for _size, row in rows_of(archive, table):
@@ -202,11 +197,7 @@ def rows_of(
 ) -> Iterator[tuple[int, Any]]:
     """The size in bytes of each line of a table, and the row that it stands for, unsaved.
 
-    Args:
-        archive: the archive.
-        table: one of its tables.
-        ids: of the rows that were written, by table and line; a row of another table is referred to by its line.
-        kb_id: of the knowledge base.
+    `ids` are those of the rows that were written, by table and line; a row of another table is referred to by its line.
 
     Raises:
         Rejected: a line is wrong, or refers to a row that is not there.
@@ -221,13 +212,9 @@ def rows_of(
 
 
 def originals(archive: Archive) -> Iterator[tuple[int, str, int, str]]:
-    """The list of files, one a document at most, in the order of the documents.
+    """The list of files, one a document at most, in the order of the documents; Rejected where a line is wrong.
 
-    Yields:
-        The line of the document, the ending of its name, the size in bytes and the SHA-256.
-
-    Raises:
-        Rejected: a line is wrong.
+    Yields the line of the document, the ending of its name, the size in bytes and the SHA-256.
     """
     last = -1
     for _size, row in archive.json_lines(FILE_LIST):

@@ -87,11 +87,7 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def _archived(archive: Archive, kind: str, dimension: int, stack: ExitStack) -> Iterator[list[Vector]]:
-    """The vectors of one kind of each chunk; some have none, and an archive need not have the kind.
-
-    Raises:
-        Rejected: a vector is of a chunk that is not there.
-    """
+    """The vectors of one kind of each chunk; some have none, and an archive need not have the kind."""
     names = vector_parts(kind)
     rows: Iterator[tuple[int, Vector]] = iter(())
     if names[0] in archive.parts:

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 from django.core.files.storage import default_storage
 from django.db import connection, transaction
@@ -45,22 +45,14 @@ OnBytes = Callable[[int], None]
 
 
 def stored_name(name: str) -> str:
-    """Where a backup lies in the storage of uploads.
-
-    Raises:
-        Rejected: its name is no plain one.
-    """
+    """Where a backup lies in the storage of uploads; Rejected where its name is no plain one."""
     if not name or "/" in name or name.startswith("."):
         raise Rejected("bad_name", "With --storage a backup has a plain name, such as monday.tar.")
     return f"backups/{name}"
 
 
 class Writer:
-    """A backup on its way to the disk.
-
-    Attributes:
-        parts: by name, size and hash of what was written.
-    """
+    """A backup on its way to the disk; `parts` holds size and hash of what was written, by name."""
 
     def __init__(self, tar: tarfile.TarFile, on_bytes: OnBytes) -> None:
         self._tar, self._on_bytes = tar, on_bytes
@@ -80,11 +72,7 @@ class Writer:
 
 
 class Reader:
-    """A backup that has been read through once, and is whole.
-
-    Attributes:
-        manifest: what its writer says of it.
-    """
+    """A backup that has been read through once, and is whole; `manifest` is what its writer says of it."""
 
     def __init__(self, tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], manifest: dict[str, Any]) -> None:
         self._tar, self._members = tar, members
@@ -95,23 +83,15 @@ class Reader:
         """The names of the uploads."""
         return [name.removeprefix(FILES) for name in self._members if name.startswith(FILES)]
 
-    @contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        stream = self._tar.extractfile(self._members[name])
-        if stream is None:
-            raise damaged(f"{name} is no file")
-        with stream:
-            yield stream
+    def open(self, name: str) -> IO[bytes]:
+        return cast(IO[bytes], self._tar.extractfile(self._members[name]))  # a regular file, which has one
 
 
 @contextmanager
 def reading(path: Path, *, is_trusted: bool, on_bytes: OnBytes = lambda _: None) -> Iterator[Reader]:
     """A backup, verified: nothing is missing, nothing was changed, and it was made with the secret key of this installation.
 
-    Args:
-        path: the file.
-        is_trusted: take it although another secret key signed it.
-        on_bytes: called with how many further bytes have been verified.
+    `is_trusted` takes one that another key signed; `on_bytes` is called with how many further bytes have been verified.
 
     Raises:
         Rejected: it is not whole, or not what it says, or not signed with this key.
@@ -134,13 +114,15 @@ def _verified(tar: tarfile.TarFile, *, is_trusted: bool, on_bytes: OnBytes) -> R
     for member in tar:
         if not member.isreg() or member.name in members or member.name in texts:
             raise damaged(f"{member.name[:200]!r} does not belong there")
+        stream = cast(IO[bytes], tar.extractfile(member))  # a regular file has one
         if member.name in (MANIFEST, SIGNATURE):
-            texts[member.name] = _small(tar, member)
+            if member.size > MANIFEST_BYTES:
+                raise damaged("its manifest is too large")
+            texts[member.name] = stream.read()
             continue
         if member.name != DUMP and not _FILE_NAME.fullmatch(member.name.removeprefix(FILES)):
             raise damaged(f"{member.name[:200]!r} does not belong there")
-        stream = tar.extractfile(member)
-        counted = _Counted(stream, on_bytes)  # type: ignore[arg-type] # a regular file has one
+        counted = _Counted(stream, on_bytes)
         while counted.read(_PIECE):
             pass
         members[member.name], hashes[member.name] = member, counted.digest.hexdigest()
@@ -168,13 +150,6 @@ def _manifest(texts: dict[str, bytes], *, is_trusted: bool) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise damaged("its manifest cannot be read") from error
     return manifest
-
-
-def _small(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = tar.extractfile(member)
-    if stream is None or member.size > MANIFEST_BYTES:
-        raise damaged("its manifest is too large")
-    return stream.read()
 
 
 def _signature(data: bytes) -> str:
@@ -229,17 +204,10 @@ def run(
     options: Mapping[str, int] | None = None,
     on_line: Callable[[str], None] = lambda _: None,
 ) -> str:
-    """Runs a program of PostgreSQL on the database of the settings.
+    """Runs a program of PostgreSQL on the database of the settings, with arguments of which none is a secret.
 
-    Args:
-        name: "pg_dump", "pg_restore" or "psql".
-        arguments: none of them a secret.
-        at_least: the major version that it must have.
-        options: settings of PostgreSQL for its session.
-        on_line: called with each line that it prints, at once.
-
-    Returns:
-        What it printed.
+    `at_least` is the major version that it must have, and `options` are settings of PostgreSQL for its session. Returns what it
+    printed; `on_line` is called with each line of that at once.
 
     Raises:
         Rejected: there is none that is new enough, or it failed.
@@ -268,16 +236,14 @@ def _environment() -> dict[str, str]:
 
 
 def _find(name: str, at_least: int) -> Path:
-    found = {}
+    found = []
     for path in _candidates(name):
-        version = _MAJOR.search(
-            subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
-        )
-        if version and int(version[1]) >= at_least:
-            return path
-        if version:
-            found[str(path)] = version[1]
-    older = "; ".join(f"{path} is of version {version}" for path, version in found.items()) or "there is none"
+        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
+        if version := _MAJOR.search(told):
+            if int(version[1]) >= at_least:
+                return path
+            found.append(f"{path} is of version {version[1]}")
+    older = "; ".join(found) or "there is none"
     raise Rejected(
         "program_missing",
         f"{name} of PostgreSQL {at_least} or newer is needed, and {older}: install it "
@@ -306,9 +272,7 @@ LEFT_OUT = ("bm25_indexes", "django_session")
 def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> dict[str, int]:
     """Writes a backup: the database as it is at this moment, and the files that it names.
 
-    Args:
-        target: where to make the file; what is there is replaced once the backup is whole.
-        on_bytes: called with how many further bytes are written.
+    What is at `target` is replaced once the backup is whole; `on_bytes` is called with how many further bytes are written.
 
     Returns:
         Counts of knowledge_bases, documents, chunks, files and missing_files, which are uploads that were deleted meanwhile or
@@ -364,7 +328,6 @@ def _snapshot() -> Iterator[str]:
 def _add_dump(writer: Writer, snapshot: str) -> None:
     with TemporaryDirectory(dir=archive_folder()) as folder:
         path = Path(folder) / DUMP
-        left_out = [f"--exclude-table-data=public.{table}" for table in LEFT_OUT]
         run(
             "pg_dump",
             "--format=custom",
@@ -373,7 +336,7 @@ def _add_dump(writer: Writer, snapshot: str) -> None:
             "--schema=public",
             "--no-owner",
             "--no-privileges",
-            *left_out,
+            *(f"--exclude-table-data=public.{table}" for table in LEFT_OUT),
             at_least=server_major(),
         )
         with path.open("rb") as dump:

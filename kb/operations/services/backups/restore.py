@@ -63,12 +63,10 @@ def restore(
 ) -> dict[str, Any]:
     """Restores a backup, verified as a whole before anything is touched; then migrates it to this version of the code.
 
-    Args:
-        path: the backup.
-        is_forced: replace what the database holds, and disconnect nobody: whoever is connected would go on with the old.
-        is_trusted: take it although another secret key signed it.
-        on_bytes: called with how many further bytes are verified, and once more when they are restored.
-        on_step: called with the table whose rows come next or the index that is built next, and how many of both there are.
+    `is_forced` replaces what the database holds, and disconnects nobody: whoever is connected would go on with the old;
+    `is_trusted` takes a backup that another secret key signed. `on_bytes` is called with how many further bytes are verified,
+    and once more when they are restored; `on_step` with the table whose rows come next or the index that is built next, and
+    how many of both there are.
 
     Returns:
         The counts of rows, the number of files, the version (`zhiku`) and the moment (`created_at`) of the backup, and the new
@@ -92,13 +90,27 @@ def restore(
                         "The database holds users or knowledge bases: restore into an empty one, "
                         "or add --force to replace all that it holds.",
                     )
-        _refuse_others()
+        [(others,)] = fetch_all(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid()"
+        )
+        if others:  # a process that goes on would serve what it has in memory of the former installation
+            raise Rejected(
+                "in_use",
+                f"{others} other connections use this database: stop web, MCP, workers and beat, then restore.",
+            )
         _restore_files(archive, on_bytes)
         installation = _restore_database(archive, on_bytes, on_step)
-        _migrate()
+        try:
+            call_command("migrate", interactive=False, verbosity=0)
+        except (DatabaseError, CommandError) as error:
+            raise Rejected(
+                "not_migrated",
+                f"The rows are restored, and could not be migrated to this version ({error}): start nothing; correct "
+                "that and restore again with --force.",
+            ) from error
         _resume_jobs()
-        manifest = archive.manifest
-        about = {name: manifest[name] for name in ("counts", "zhiku", "created_at")}
+        about = {name: archive.manifest[name] for name in ("counts", "zhiku", "created_at")}
         return about | {"files": len(archive.files), "installation": installation}
 
 
@@ -116,19 +128,6 @@ def _refuse_newer(manifest: dict[str, Any]) -> None:
         raise Rejected(
             "older_server",
             f"The backup is of PostgreSQL {manifest['postgresql']}, and this server is of version {here}: use a newer one.",
-        )
-
-
-def _refuse_others() -> None:
-    """A process that goes on would serve what it has in memory of the former installation."""
-    [(others,)] = fetch_all(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
-        " AND pid <> pg_backend_pid()"
-    )
-    if others:
-        raise Rejected(
-            "in_use",
-            f"{others} other connections use this database: stop web, MCP, workers and beat, then restore.",
         )
 
 
@@ -154,12 +153,14 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
         if not listed:
             raise damaged("its dump is empty")
         # The extension stays in the database, since only a superuser could make it again.
-        unwanted = (_EXTENSION, _VECTOR_INDEX)
-        lines = [line for line in listed.splitlines() if " SCHEMA - public " not in line]
-        lines = [line for line in lines if not any(pattern.match(line) for pattern in unwanted)]
+        lines = [
+            line
+            for line in listed.splitlines()
+            if not (" SCHEMA - public " in line or _EXTENSION.match(line) or _VECTOR_INDEX.match(line))
+        ]
         wanted.write_text("".join(f"{line}\n" for line in lines))
-        arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
-        programs.run("pg_restore", *arguments, str(dump), at_least=major)
+        arguments = ("--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}", str(dump))
+        programs.run("pg_restore", *arguments, at_least=major)
         # The statements after which the database holds nothing but its extensions
         statements = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
         statements += [statement for (statement,) in fetch_all(_OBJECTS)]
@@ -171,17 +172,14 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
             if found := _LONG_STATEMENT.match(line):
                 on_step(next(name for name in found.groups() if name), total)
 
-        files = [
-            f"--file={path}" for path in (emptying, script, another)
-        ]  # of one transaction, or the former rows would be gone
         programs.run(
             "psql",
             "--no-psqlrc",
             "--quiet",
             "--echo-queries",
             "--set=ON_ERROR_STOP=1",
-            "--single-transaction",
-            *files,
+            "--single-transaction",  # or the former rows would be gone
+            *(f"--file={path}" for path in (emptying, script, another)),
             at_least=major,
             options=build_options(most_build_bytes()),
             on_line=report,
@@ -189,22 +187,6 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
         on_bytes(dump.stat().st_size)
     installation_id.cache_clear()
     return installation
-
-
-def _migrate() -> None:
-    """Brings the restored rows to this version of the code.
-
-    Raises:
-        Rejected: it failed.
-    """
-    try:
-        call_command("migrate", interactive=False, verbosity=0)
-    except (DatabaseError, CommandError) as error:
-        raise Rejected(
-            "not_migrated",
-            f"The rows are restored, and could not be migrated to this version ({error}): start nothing; correct that "
-            "and restore again with --force.",
-        ) from error
 
 
 def _resume_jobs() -> None:

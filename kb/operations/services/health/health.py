@@ -4,9 +4,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
@@ -105,7 +103,6 @@ def embedders_in_use() -> Finding:
 
 
 def _embedding_model(model: str, *, missing: State) -> Finding:
-    """Whether an embedding model is at hand; `missing` is the state where it is not."""
     if model == HASHING_MODEL_ID:
         return degraded(
             "hashing, which compares words and not meaning",
@@ -121,7 +118,6 @@ def _embedding_model(model: str, *, missing: State) -> Finding:
 
 @check("RERANKER_MODEL")
 def cross_encoder() -> Finding:
-    """The reranker that is to run here."""
     if not settings.RERANKER_MODEL:
         return ok("none: results are ordered by the next reranker of the chain")
     otherwise = ", or set RERANKER_MODEL= to go without"
@@ -152,8 +148,7 @@ def language_model() -> Finding:
 
 
 def _local_model(model: str, *, missing: State, otherwise: str = "") -> Finding:
-    path = local_path(model)
-    if path is None:
+    if (path := local_path(model)) is None:
         remedy = f"run `manage.py download_model {model}`{otherwise}"
         return Finding("", missing, f"{model} is not on this machine", remedy)
     if not libraries_available():
@@ -395,59 +390,44 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-class Readiness(StrEnum):
-    """`DEGRADED`: requests are answered, and less well than they could be."""
+def components() -> list[Finding]:
+    """The process itself, its models, its servers: what requests need. While one is broken, none is answered.
 
-    OK = "ok"
-    DEGRADED = "degraded"
-    NOT_READY = "not_ready"
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """One thing that requests need; `detail` holds no address and no reason, since anybody may ask."""
-
-    name: str
-    state: Readiness
-    detail: str = ""
-
-
-def components() -> list[Component]:
-    """The process itself, its models, its servers; without the database its tables cannot be looked at."""
+    Details hold no address and no reason, since anybody may ask. Without the database its tables cannot be looked at.
+    """
     found = [
         _component("process", is_ready=draining.since() is None, detail="draining"),
         _models(),
         _component("broker", is_ready=redis_broker().state is State.OK),
-        _component("cache", is_ready=redis_cache().state is State.OK, otherwise=Readiness.DEGRADED),
+        _component("cache", is_ready=redis_cache().state is State.OK, otherwise=State.DEGRADED),
     ]
     try:
         applied = set(MigrationRecorder(connection).applied_migrations())
     except DatabaseError:
-        return [*found, Component("database", Readiness.NOT_READY)]
+        return [*found, _component("database", is_ready=False)]
     pending = len(_known_migrations() - applied)
     return [
         *found,
-        Component("database", Readiness.OK),
+        _component("database", is_ready=True),
         _component("migrations", is_ready=not pending, detail=f"{pending} not applied"),
-        _component("page_cache", is_ready=not is_reading(), detail="being read in", otherwise=Readiness.DEGRADED),
+        _component("page_cache", is_ready=not is_reading(), detail="being read in", otherwise=State.DEGRADED),
     ]
 
 
-def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: Readiness = Readiness.NOT_READY) -> Component:
-    return Component(name, Readiness.OK) if is_ready else Component(name, otherwise, detail)
+def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: State = State.BROKEN) -> Finding:
+    return Finding(name, State.OK, "") if is_ready else Finding(name, otherwise, detail)
 
 
-def _models() -> Component:
+def _models() -> Finding:
     warmth = embedding_models.warmth
     if warmth.is_loading:
-        return Component("models", Readiness.NOT_READY, "loading")
+        return _component("models", is_ready=False, detail="loading")
     # A model may be named by its path, which is nobody's business.
     names = ", ".join(PurePath(name).name if name.startswith(("/", ".")) else name for name in warmth.failed)
-    return _component("models", is_ready=not names, detail=f"not loaded: {names}", otherwise=Readiness.DEGRADED)
+    return _component("models", is_ready=not names, detail=f"not loaded: {names}", otherwise=State.DEGRADED)
 
 
 @lru_cache(maxsize=1)
 def _known_migrations() -> frozenset[tuple[str, str]]:
     """Of this version of the code; those that a newer one has applied do not keep it from serving."""
-    loader = MigrationLoader(None)
-    return frozenset(key for key, each in loader.disk_migrations.items() if not each.replaces)
+    return frozenset(key for key, each in MigrationLoader(None).disk_migrations.items() if not each.replaces)

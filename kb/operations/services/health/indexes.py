@@ -87,11 +87,10 @@ def vector_indexes() -> Finding:
             due.add(kb)
     parts = [f"being built for {', '.join(built)}"] * bool(built) + [f"due for {listed(sorted(due))}"] * bool(due)
     detail = f"{'; '.join(parts)}: each search compares all vectors until then"
-    remedies = []
-    if due:
-        remedies.append(
-            "start a worker, which builds them within minutes: `manage.py serve`; its log says why one could not be built"
-        )
+    start = (
+        "start a worker, which builds them within minutes: `manage.py serve`; its log says why one could not be built"
+    )
+    remedies = [start] * bool(due)
     if short := [space for space in lacking if space.build_remedy]:
         most = max(short, key=lambda space: space.build_bytes)
         remedies.append(f"set {most.build_remedy} for a build many times quicker, where the server has that much")
@@ -118,8 +117,7 @@ def page_cache() -> Finding:
 def vector_recall() -> Finding:
     """Knowledge bases whose vector index finds too few of the nearest, even at the greatest effort."""
     target = settings.VECTOR_RECALL_TARGET
-    low = VectorIndex.objects.filter(recall__lt=target).select_related("knowledge_base").order_by("recall")
-    if low:
+    if low := VectorIndex.objects.filter(recall__lt=target).select_related("knowledge_base").order_by("recall"):
         of = [
             f"{row.knowledge_base.name} ({row.recall:.2f}{'' if row.is_used else ', compared one by one'})"
             for row in low
