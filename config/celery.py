@@ -96,9 +96,6 @@ class Alive(bootsteps.StartStopStep):
         parent.timer.call_repeatedly(probe.INTERVAL_SECONDS, probe.beat, ("worker",))
         serve_metrics()
 
-    def stop(self, parent: Any) -> None:
-        """The timer ends with the worker."""
-
 
 class BeatingScheduler(PersistentScheduler):
     """Celery's scheduler, which also tells `python -m kb.base.probe beat` that it goes on."""
@@ -119,9 +116,6 @@ class LivingScheduler(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         if parent.beat is not None:
             parent.timer.call_repeatedly(LOOK_SECONDS, self._look, (parent,))
-
-    def stop(self, parent: Any) -> None:
-        """The timer ends with the worker."""
 
     def _look(self, worker: Any) -> None:
         if worker.beat.is_alive():

@@ -14,11 +14,7 @@ class NamingEnv(environ.Env):  # type: ignore[misc] # the package has no types
     """The environment, whose faults name the variable."""
 
     def get_value(self, var: str, *args: Any, **kwargs: Any) -> Any:
-        """As `environ.Env`.
-
-        Raises:
-            ImproperlyConfigured: the value is not of the kind that the variable wants.
-        """
+        """As `environ.Env`; ImproperlyConfigured where the value is not of the kind that the variable wants."""
         try:
             return super().get_value(var, *args, **kwargs)
         except ValueError as error:
@@ -31,10 +27,7 @@ class NamingEnv(environ.Env):  # type: ignore[misc] # the package has no types
     def setting(self, declared: Setting, kind: Any, default: Any) -> Any:
         """The installation's value of a retrieval setting; what may be None is None where its variable is empty.
 
-        Args:
-            declared: names the variable.
-            kind: the type of its field.
-            default: where the variable is not set.
+        `kind` is the type of the setting's field.
         """
         name = next((each for each in (declared.env, declared.alias) if each in self.ENVIRON), declared.env)
         if get_origin(kind) is tuple:

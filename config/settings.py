@@ -19,14 +19,9 @@ from retrieval.config import RetrievalConfig
 env = NamingEnv()
 
 
-def _optional_int(name: str) -> int | None:
+def _optional_int(name: str, unit: int = 1) -> int | None:
     value: str = env.str(name, default="")
-    return int(value) if value else None
-
-
-def _optional_megabytes(name: str) -> int | None:
-    value = _optional_int(name)
-    return None if value is None else value * 1024 * 1024
+    return int(value) * unit if value else None
 
 
 DATA_DIR = data_dir()
@@ -108,7 +103,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
             ],
         },
-    },
+    }
 ]
 
 # -- PostgreSQL ----------------------------------------------------------------------------------------------------
@@ -277,16 +272,13 @@ WEB_USER_AGENT = env.str("WEB_USER_AGENT", default="Zhiku/0.1 (knowledge base re
 WEB_DELAY_SECONDS = env.float("WEB_DELAY_SECONDS", default=1.0)  # between two requests to one host
 WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its answer
 WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
-WEB_DELETE_AFTER_HOURS = env.float(
-    "WEB_DELETE_AFTER_HOURS", default=24.0
-)  # after which a page that is gone loses its document
+# After which a page that is gone loses its document.
+WEB_DELETE_AFTER_HOURS = env.float("WEB_DELETE_AFTER_HOURS", default=24.0)
 
 # -- Search services elsewhere: queries leave this server, so none may be asked unless its kind is named here ------------
 EXTERNAL_PROVIDERS = env.list("EXTERNAL_PROVIDERS", default=[])  # such as vertex_ai_search
 VERTEX_ENDPOINTS = env.list("VERTEX_ENDPOINTS", default=[])  # that curators may name besides Google's own
-VERTEX_PROJECTS = env.list(
-    "VERTEX_PROJECTS", default=[]
-)  # that they may name: PROJECT, PROJECT/STORE, PROJECT/STORE@OWNER
+VERTEX_PROJECTS = env.list("VERTEX_PROJECTS", default=[])  # they may name: PROJECT, PROJECT/STORE, PROJECT/STORE@OWNER
 
 # -- Models ------------------------------------------------------------------------------------------------------------
 EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
@@ -335,13 +327,12 @@ STORE_SECONDS = env.float("STORE_SECONDS", default=5.0)  # for one call of eithe
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
 # What building one index may take; empty: half of the memory that is free here where PostgreSQL is embedded, else 1,024 MB.
-INDEX_BUILD_MEMORY_BYTES = _optional_megabytes("INDEX_BUILD_MEMORY_MB")
-INDEX_BUILD_WORKERS = _optional_int(
-    "INDEX_BUILD_WORKERS"
-)  # beside the process that builds; empty: as the server is set
-# Read into memory after a start; 0: nothing; empty: half of the memory that is free here where PostgreSQL is embedded, else half of its
-# effective_cache_size.
-WARM_UP_BYTES = _optional_megabytes("WARM_UP_MB")
+INDEX_BUILD_MEMORY_BYTES = _optional_int("INDEX_BUILD_MEMORY_MB", 1024**2)
+# Beside the process that builds; empty: as the server is set.
+INDEX_BUILD_WORKERS = _optional_int("INDEX_BUILD_WORKERS")
+# Read into memory after a start; 0: nothing; empty: half of the memory that is free here where PostgreSQL is embedded, else
+# half of its effective_cache_size.
+WARM_UP_BYTES = _optional_int("WARM_UP_MB", 1024**2)
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
 SEARCH_LOG_QUERIES = env.bool("SEARCH_LOG_QUERIES", default=True)  # False: no words of queries in the search log
@@ -389,10 +380,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
-    "POSTPROCESSING_HOOKS": [
-        "drf_spectacular.hooks.postprocess_schema_enums",
-        "kb.web.api.schema.add_examples",
-    ],
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "kb.web.api.schema.add_examples"],
 }
 
 LOG_FORMAT = chosen_form(local=LOCAL)
