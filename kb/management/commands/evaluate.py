@@ -128,18 +128,15 @@ class Command(KnowledgeBaseCommand):
             yield f"kept as run {run_id}"
 
 
-def _verdict(eval_set: EvalSet, shortfalls: Sequence[floors.Shortfall], lost: Sequence[floors.LostQuery]) -> str:
+def _verdict(eval_set: EvalSet, shortfalls: Sequence[str], lost: Sequence[tuple[str, float, float]]) -> str:
     listed = lost[:LOST_LISTED]
-    queries = EvalQuery.objects.filter(eval_set=eval_set, external_id__in=[query.external_id for query in listed])
+    queries = EvalQuery.objects.filter(eval_set=eval_set, external_id__in=[key for key, *_ in listed])
     texts = dict(queries.values_list("external_id", "text"))
     lines = [
         "Below the floor:",
         *(f"  {shortfall}" for shortfall in shortfalls),
         f"Queries lost (recall@5): {len(lost)}",
-        *(
-            f"  {query.external_id}: {query.before:g} -> {query.recall:g}  {texts.get(query.external_id, '')}"
-            for query in listed
-        ),
+        *(f"  {key}: {before:g} -> {recall:g}  {texts.get(key, '')}" for key, before, recall in listed),
     ]
     if len(lost) > len(listed):
         lines.append(f"  and {len(lost) - len(listed)} more")

@@ -417,8 +417,8 @@ def anchored_chunks(judgments: Sequence[Judgment]) -> dict[int, Chunk]:
 
 
 _Key = tuple[int, int | str]
+# Judgments with their squeezed quotes, by knowledge base and document: its id, or its label once it was deleted.
 _Anchored = Mapping[_Key, Sequence[tuple[Judgment, str]]]
-"""Judgments with their squeezed quotes, by knowledge base and document: its id, or its label once it was deleted."""
 
 
 def _by_document(judgments: Iterable[Judgment]) -> _Anchored:

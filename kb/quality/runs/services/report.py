@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,22 +34,11 @@ def evaluate(
     limit: int | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measures bm25, vector, fused and reranked (before the gate) against the set's judgments.
+    """Measures bm25, vector, fused and reranked (before the gate) against the judgments of a set with its knowledge base.
 
-    Args:
-        principal: whose rights apply.
-        eval_set: with its knowledge base.
-        profile: None: the knowledge base's own.
-        overrides: unsaved settings over the profile.
-        limit: only the first so many queries, with an answer and without.
-        on_progress: called with how many further queries are done, at times 0; what it raises ends the evaluation.
-
-    Returns:
-        The JSON that `manage.py evaluate --json` prints; figures are 0 to 1, latencies milliseconds.
-
-    Raises:
-        NotVisible: the knowledge base or the profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
+    The arguments are those of `start_run`; `on_progress` is called with how many further queries are done, at times 0, and
+    what it raises ends the evaluation. Returns the JSON that `manage.py evaluate --json` prints; figures are 0 to 1,
+    latencies milliseconds. Raises as `wiring_of`.
     """
     run = EvalRun(eval_set=eval_set, overrides=dict(overrides or {}), query_limit=limit, embedding_model="")
     if profile:
@@ -129,8 +117,7 @@ def _latency(latencies: Sequence[float]) -> dict[str, float]:
 def _gate(measurement: Measurement) -> dict[str, Any] | None:
     """How well the scores tell queries with an answer from those without, and what the cut in force does to both.
 
-    None for a set without queries of both kinds, and where the scores of one run are on several scales, or on none that is
-    gated.
+    None without queries of both kinds, and where the scores are on several scales, or on none that is gated.
     """
     rows = measurement.rows
     scales = {row.score_scale for row in rows if row.score_scale}
@@ -193,34 +180,8 @@ TOLERANCE = 0.005
 LEADING = "recall@5"
 
 
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """A figure below its floor; None: there is no such figure any more."""
-
-    metric: str
-    figure: float | None
-    floor: float
-
-    def __str__(self) -> str:
-        figure = "missing" if self.figure is None else f"{self.figure:.4f}"
-        return f"{self.metric}: {figure}, must be at least {self.floor:.4f}"
-
-
-@dataclass(frozen=True, slots=True)
-class LostQuery:
-    """A query that finds less of what is relevant among the first five than it must; 0 to 1."""
-
-    external_id: str
-    recall: float
-    before: float
-
-
 def read_baseline(path: Path) -> dict[str, Any]:
-    """What an earlier `manage.py evaluate --json` printed.
-
-    Raises:
-        Rejected: the file cannot be read, or is no such report.
-    """
+    """What an earlier `manage.py evaluate --json` printed; `Rejected` where the file cannot be read or is no report."""
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -232,23 +193,18 @@ def read_baseline(path: Path) -> dict[str, Any]:
     return report
 
 
-def below_recall(report: Mapping[str, Any], floor: float) -> list[Shortfall]:
-    """Whether recall@5 after the reranker, or after the fusion where none has answered, is below a floor."""
-    stage = report["final_stage"]
-    figure = report["stages"][stage].get(LEADING)
-    if figure is not None and figure >= floor:  # nothing is at least NaN
-        return []
-    return [Shortfall(f"{stage} {LEADING}", figure, floor)]
+def below_recall(report: Mapping[str, Any], floor: float) -> list[str]:
+    """Says whether recall@5 after the reranker, or after the fusion where none has answered, is below a floor."""
+    metric = f"{report['final_stage']} {LEADING}"
+    return _below(dict(_figures(report)), {metric: floor})
 
 
-def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: float) -> list[Shortfall]:
-    """The figures that are lower than an earlier report's by more than a tolerance.
+def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: float) -> list[str]:
+    """Says which figures are lower than an earlier report's by more than a tolerance.
 
     Compared are every metric of every stage and, where the earlier report has one, the gate: AUROC, the share of the
-    answerable queries that it keeps and that of the unanswerable ones that it refuses.
-
-    Raises:
-        Rejected: the earlier report is of other queries.
+    answerable queries that it keeps and that of the unanswerable ones that it refuses. Raises `Rejected` where the earlier
+    report is of other queries.
     """
     if report["queries"] != baseline["queries"]:
         raise Rejected(
@@ -256,21 +212,26 @@ def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], toler
             _("The baseline is of %(before)s queries, and these are %(after)s: make a new one with --json.")
             % {"before": baseline["queries"], "after": report["queries"]},
         )
-    now = dict(_figures(report))
     floors = {metric: round(figure - tolerance, 6) for metric, figure in _figures(baseline)}
+    return _below(dict(_figures(report)), floors)
+
+
+def _below(figures: Mapping[str, float], floors: Mapping[str, float]) -> list[str]:
     return [
-        Shortfall(metric, now.get(metric), floor)
+        f"{metric}: {f'{figures[metric]:.4f}' if metric in figures else 'missing'}, must be at least {floor:.4f}"
         for metric, floor in floors.items()
-        if not now.get(metric, math.nan) >= floor
+        if not figures.get(metric, math.nan) >= floor  # nothing is at least NaN
     ]
 
 
-def lost_queries(report: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[LostQuery]:
-    """The queries whose recall@5 is lower than in an earlier report, or, without one, than 1; the most lost first."""
+def lost_queries(report: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[tuple[str, float, float]]:
+    """The queries whose recall@5 is lower than in an earlier report, or, without one, than 1; the most lost first.
+
+    Each has its id, its recall in the earlier report, and that in this one.
+    """
     before = (baseline or {}).get("incomplete", {})
-    found = [LostQuery(each, recall, before.get(each, 1.0)) for each, recall in report["incomplete"].items()]
-    lost = (query for query in found if query.recall < query.before)
-    return sorted(lost, key=lambda query: query.recall - query.before)
+    found = ((key, before.get(key, 1.0), recall) for key, recall in report["incomplete"].items())
+    return sorted((each for each in found if each[2] < each[1]), key=lambda each: each[2] - each[1])
 
 
 def _figures(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

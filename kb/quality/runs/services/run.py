@@ -30,19 +30,11 @@ QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
 
 @dataclass(slots=True)
 class Judged:
-    """The judgments of one query, on the documents and chunks of today.
+    """The judgments of one query, on the documents and chunks of today, with grades by unit.
 
-    A document judged as a whole is one unit, and so is a judged passage, in whatever chunks it stands: those that hold its
-    words or are held by them, or have a run of characters in common with them that is at least half of the shorter text
-    (`retrieval.eval.judged_sets.same_passage`).
-
-    Attributes:
-        grades: by unit.
-        documents: the unit of each document that is judged as a whole.
-        passages: the units of each chunk in which judged passages stand.
-        unanchored: the relevant judgments that nothing in the knowledge base answers to any more; they have a unit all
-            the same, which no search finds.
-        by_passage: whether passages are judged, and not only documents.
+    A document judged as a whole is one unit (`documents`, by id), and so is a judged passage, in whatever chunks it stands
+    (`passages`, by chunk id): as `retrieval.eval.judged_sets.same_passage` has it. To `unanchored`, relevant judgments,
+    nothing in the knowledge base answers any more; they have a unit all the same, which no search finds.
     """
 
     grades: dict[str, int] = field(default_factory=dict)
@@ -128,18 +120,14 @@ def _matching_chunks(judgments: Sequence[Judgment], homes: Mapping[int, Sequence
     return matching
 
 
+# The stages that are measured, with the name that candidates have their ranks under.
 STAGES = {"bm25": "bm25", "vector": "vector", "fused": "fused", "reranked": "rerank"}
-"""The stages that are measured, with the name that candidates have their ranks under."""
 UNANCHORED, NOT_FOUND, RERANK = "unanchored", "channels", "rerank"
 _GATE_ON = [str(each) for each in CutBy if each not in (CutBy.FUSION, CutBy.PARENT)]
+# What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel found
+# it, and the stages that cut candidates. The reranker loses what it moves from the places of results to below them.
 LOST_AT = (UNANCHORED, NOT_FOUND, str(CutBy.FUSION), RERANK, *_GATE_ON)
-"""What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel
-found it, and the stages by which candidates are cut. The reranker loses what it moves from the places of results to below
-them."""
-
-
-Rankings = Mapping[str, Sequence[str]]
-"""Judged units by stage, best first, each at its best chunk's place."""
+Rankings = Mapping[str, Sequence[str]]  # judged units by stage, best first, each at its best chunk's place
 
 
 def observe(
@@ -147,15 +135,9 @@ def observe(
 ) -> tuple[EvalRunQuery, Rankings]:
     """What a search without a gate made of the judgments, as a row without its query and its figures.
 
-    Where the reranker is off, the order of the results stands for what it would have made.
-
-    Args:
-        result: of the search.
-        judged: of its query.
-        config: that a search for readers has, whose gate and selection are applied here.
-        cut: the least score that passes that gate.
-        depth: how long the rankings are at most.
-        found: the same search with a reranker, which tells of the stages before it; None: the search itself.
+    The gate and selection of `config`, that of a search for readers, are applied here, with `cut`, the least score that
+    passes; the rankings are `depth` long at most. `found` is the same search with a reranker, of which the stages before it
+    are taken; where the reranker is off, the order of the results stands for what it would have made.
     """
     found = found or result
     if config.use_rerank:
@@ -257,13 +239,7 @@ def _lost_at(
 ) -> str:
     """The stage that lost what is relevant and got furthest, as a search with a gate would have it.
 
-    Args:
-        result: of the search.
-        units: of its candidates.
-        before: of all candidates that the channels found.
-        judged: of its query.
-        config: that a search for readers has.
-        cut: of its gate.
+    `units` are those of the candidates, `before` those of all that the channels found; the others are as for `observe`.
     """
     relevant, key = judged.relevant, _scored_by(result)
     found = [candidate for candidate, own in zip(result.candidates, units, strict=True) if not relevant.isdisjoint(own)]
@@ -302,10 +278,8 @@ Tick = Callable[[int], None]
 def wiring_of(principal: Principal, run: EvalRun, **more: Any) -> Wiring:
     """The pipeline of a run, perhaps with further settings.
 
-    Raises:
-        NotVisible: the knowledge base or the profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
-        Rejected: the knowledge base does not hold the model's vectors.
+    Raises `NotVisible` where the knowledge base or the profile does not exist for this principal, `InvalidConfiguration`
+    where an override is unknown or out of range, and `Rejected` where the base does not hold the model's vectors.
     """
     request = SearchRequest(
         query="",
@@ -335,11 +309,7 @@ Observed = tuple[EvalRunQuery, Rankings, Result]
 
 
 class Measurement:
-    """The searches of one run.
-
-    Args:
-        principal: whose rights apply.
-        run: that is carried out, saved or not; without a profile it has the knowledge base's own.
+    """The searches of one run, saved or not, which without a profile has the knowledge base's own. Raises as `wiring_of`.
 
     Attributes:
         version: of the knowledge base when the run began.
@@ -347,10 +317,6 @@ class Measurement:
         rows: what was measured of each query so far, in the order of the set, those with an answer first; not saved.
         degraded: by code, what searches could not do.
         rerankers: the names of those that have answered.
-
-    Raises:
-        NotVisible: the knowledge base or the profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
     """
 
     def __init__(self, principal: Principal, run: EvalRun) -> None:
@@ -377,13 +343,8 @@ class Measurement:
     def run(self, tick: Tick) -> None:
         """Searches for every query; what was measured until an error stays in `rows`.
 
-        Args:
-            tick: called with how many further queries are done, and, with 0, every moment that none is; what it raises ends
-                the run.
-
-        Raises:
-            NoChannelAvailable: no channel could answer a query.
-            ScopeOutdated: the knowledge base moved to another tokenizer meanwhile.
+        `tick` is called with how many further queries are done, and, with 0, every moment that none is; what it raises ends
+        the run. Raises `NoChannelAvailable`, and `ScopeOutdated` where the base moved to another tokenizer meanwhile.
         """
         executor: Executor = InlineExecutor()
         if not connection.in_atomic_block:  # other threads would not see what the open transaction has written

@@ -71,22 +71,14 @@ def start_run(
     limit: int | None = None,
     embedding_model: str = "",
 ) -> EvalRun:
-    """Starts a run, which a worker carries out once the transaction is committed.
+    """Starts a run with the principal's rights, which a worker carries out once the transaction is committed.
 
-    Args:
-        principal: who starts it; the run has their rights.
-        eval_set: with its knowledge base.
-        profile: a version that is shared or the knowledge base's own; None: that which the knowledge base uses.
-        overrides: unsaved settings over it.
-        limit: only the first so many queries, with an answer and without.
-        embedding_model: that the vectors searched are of; blank: that which the knowledge base uses when the run begins.
+    The set comes with its knowledge base. The profile is a version that is shared or the knowledge base's own (None: that
+    which it uses), under unsaved settings, `overrides`; `limit` leaves the first so many queries, with an answer and
+    without. `embedding_model` is that which the vectors searched are of; blank: that in use when the run begins.
 
-    Raises:
-        NotVisible: the set or the profile does not exist for the principal.
-        NotAllowed: the principal may see the set, but not change it.
-        Rejected: there is nothing to measure, the profile belongs to another knowledge base, or there are no vectors of
-            the model.
-        InvalidConfiguration: an override is unknown or out of range.
+    Raises as `require_editable` and `wiring_of`, and `Rejected` where there is nothing to measure or the profile belongs to
+    another knowledge base.
     """
     run = _new_run(principal, eval_set, profile, overrides or {}, limit, embedding_model)
     run.save()
@@ -155,11 +147,7 @@ def _new_run(
 def cancel_run(principal: Principal, run: EvalRun) -> None:
     """Ends a run: one that waits at once, one that is under way within a second or so; what it has measured stays.
 
-    A run that has ended stays as it is.
-
-    Raises:
-        NotVisible: the run's set does not exist for the principal.
-        NotAllowed: the principal may see it, but not change it.
+    A run that has ended stays as it is. Raises as `require_editable`.
     """
     require_editable(principal, run.eval_set)
     now = timezone.now()
@@ -173,11 +161,7 @@ def cancel_run(principal: Principal, run: EvalRun) -> None:
 
 
 def sweep_runs() -> list[int]:
-    """Gives up the runs whose process has died.
-
-    Returns:
-        The ids of those that wait for a task that may have been lost.
-    """
+    """Gives up the runs whose process has died; returns the ids of those that wait for a task that may have been lost."""
     now = timezone.now()
     dead = EvalRun.objects.filter(pk__in=RUNS.lost(now).filter(status=EvalRun.Status.RUNNING).values("pk"))
     ended: dict[str, Any] = {"lease": None, "lease_until": None, "finished_at": now}
@@ -205,12 +189,7 @@ class RunJob(Job[EvalRun]):
         self._on_progress = on_progress
 
     def tick(self, count: int) -> None:
-        """Reports progress, at most twice a second.
-
-        Raises:
-            RunCancelled: the run shall end.
-            LeaseLost: it has ended.
-        """
+        """Reports progress, at most twice a second; `RunCancelled` where the run shall end, `LeaseLost` where it has."""
         self.done += count
         self._on_progress(count)
         if time.monotonic() - self._reported_at >= REPORT_S:
@@ -239,13 +218,9 @@ class RunJob(Job[EvalRun]):
 
 
 def _carry_out(job: RunJob) -> dict[str, Any]:
-    """Measures, and ends the run in any case.
+    """Measures, and ends the run in any case; what made it fail is raised.
 
-    Returns:
-        The report; empty where someone else has ended the run.
-
-    Raises:
-        Exception: what made the run fail.
+    Returns the report, empty where someone else has ended the run.
     """
     measurement, report = None, {}
     kb = job.row.eval_set.knowledge_base
@@ -280,6 +255,16 @@ def _as_text(error: Exception) -> str:
     if isinstance(error, ScopeOutdated):
         return MOVED
     return message_of(error) if isinstance(error, ServiceError | RetrievalError) else INTERNAL_ERROR
+
+
+def require_done(run: EvalRun) -> None:
+    """Raises `Rejected` unless a run has measured all of its set."""
+    if run.status != EvalRun.Status.DONE:
+        raise Rejected(
+            "run_not_done",
+            _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
+            % {"run": run.pk, "status": run.get_status_display()},
+        )
 
 
 def require_no_run(kb: KnowledgeBase) -> None:
@@ -328,11 +313,7 @@ class EmbeddingModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ReembeddingState(EmbeddingModel):
-    """What the page of a knowledge base's model shows besides.
-
-    Attributes:
-        missing: chunks without the former model's vector, which a return has to embed.
-    """
+    """What the page shows besides: `missing` chunks lack the former model's vector, and a return has to embed them."""
 
     missing: int
 
@@ -385,17 +366,8 @@ def embedding_model_of(kb: KnowledgeBase) -> EmbeddingModel:
 def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, EvalRun]:
     """Starts a run with the model in use and one with the other model, each under the profile that goes with it.
 
-    Args:
-        principal: who starts them; they have their rights.
-        eval_set: with its knowledge base.
-
-    Returns:
-        The run of the model in use, and that of the target or, where there is none, of the former model.
-
-    Raises:
-        NotVisible: the set does not exist for the principal.
-        NotAllowed: the principal may see it, but not change it.
-        Rejected: there is nothing to measure, or no second model.
+    Returns them in this order; the other model is the target or, where there is none, the former one. Raises as
+    `start_run`, and `Rejected` where there is no second model.
     """
     kb: KnowledgeBase = eval_set.knowledge_base
     state = reembedding_state(kb)
@@ -412,15 +384,9 @@ def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, Eva
 
 
 def _embedded(kb: KnowledgeBase) -> dict[str, int]:
-    models = [model for model in (kb.target_embedding_model, kb.previous_embedding_model) if model]
-    if not models:
-        return {}
-    rows = (
-        ChunkEmbedding.objects.filter(knowledge_base=kb, model__in=models, kind=ChunkEmbedding.Kind.CONTENT)
-        .order_by()
-        .values("model")
-    )
-    return dict(rows.annotate(chunks=Count("pk")).values_list("model", "chunks"))
+    models = {kb.target_embedding_model, kb.previous_embedding_model} - {""}
+    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model__in=models, kind=ChunkEmbedding.Kind.CONTENT)
+    return dict(rows.order_by().values_list("model").annotate(Count("pk")))
 
 
 def _rate(row: Reembedding | None, done: int) -> float | None:

@@ -21,7 +21,7 @@ def gate(**figures):
 
 
 def names(shortfalls):
-    return [shortfall.metric for shortfall in shortfalls]
+    return [shortfall.partition(":")[0] for shortfall in shortfalls]
 
 
 def test_recall_at_its_floor_is_not_below_it():
@@ -34,9 +34,7 @@ def test_nothing_is_at_least_what_is_no_number(recall, floor):
 
 
 def test_recall_below_its_floor_is_told_with_both():
-    assert [str(each) for each in below_recall(report(0.9), 0.95)] == [
-        "reranked recall@5: 0.9000, must be at least 0.9500"
-    ]
+    assert below_recall(report(0.9), 0.95) == ["reranked recall@5: 0.9000, must be at least 0.9500"]
 
 
 def test_without_a_reranker_the_recall_is_that_of_the_fusion():
@@ -45,7 +43,7 @@ def test_without_a_reranker_the_recall_is_that_of_the_fusion():
 
 def test_a_set_without_figures_is_below_every_floor():
     empty = {**report(), "stages": {"fused": {}, "reranked": {}}}
-    assert [str(each) for each in below_recall(empty, 0.0)] == ["reranked recall@5: missing, must be at least 0.0000"]
+    assert below_recall(empty, 0.0) == ["reranked recall@5: missing, must be at least 0.0000"]
 
 
 @pytest.mark.parametrize(("figure", "expected"), [(0.896, []), (0.895, []), (0.894, ["reranked recall@5"])])
@@ -72,7 +70,7 @@ def test_the_gate_must_not_fall_either(change, expected):
 
 def test_figures_that_are_no_longer_there_are_missing():
     missing = below_baseline(report(), report(gate=gate()), 0.005)
-    assert {each.figure for each in missing} == {None}
+    assert all(": missing, " in each for each in missing)
     assert len(missing) == 3
 
 
@@ -84,14 +82,11 @@ def test_a_baseline_of_other_queries_is_refused():
 def test_lost_queries_are_those_that_find_less_than_before():
     before = report(incomplete={"known": 0.5, "same": 0.0, "risen": 0.0})
     now = report(incomplete={"known": 0.25, "same": 0.0, "risen": 0.5, "new": 0.0})
-    assert [(each.external_id, each.before, each.recall) for each in lost_queries(now, before)] == [
-        ("new", 1.0, 0.0),
-        ("known", 0.5, 0.25),
-    ]
+    assert lost_queries(now, before) == [("new", 1.0, 0.0), ("known", 0.5, 0.25)]
 
 
 def test_without_a_baseline_every_query_that_lacks_something_is_lost():
-    assert [each.external_id for each in lost_queries(report(incomplete={"a": 0.5}), None)] == ["a"]
+    assert lost_queries(report(incomplete={"a": 0.5}), None) == [("a", 1.0, 0.5)]
 
 
 @pytest.mark.parametrize("content", ["no JSON", "[]", '{"stages": 1}', '{"stages": {}}'])
