@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
@@ -13,9 +13,10 @@ from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url, setting_label
 from kb.profiles.models import RetrievalProfile
 from kb.quality.calibration.services import Calibration, calibrate, save_cut
+from kb.quality.compare.admin.page import named_runs
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import chart_options, percentage, three_decimals
-from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.metrics import Cut
@@ -35,28 +36,20 @@ class CalibrationView(AdminPage):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        asked = request.GET.get("run")
-        return self._show_run(caller, _run(caller, asked)) if asked else self._show({"runs": _offered(caller)})
+        if asked := request.GET.get("run"):
+            return self._show_run(caller, named_runs(caller, {"run": asked})["run"])
+        return self._show({"runs": _offered(caller)})
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        run = _run(caller, request.POST.get("run", ""))
-        name, cut = request.POST.get("name", ""), request.POST.get("cut", "")
-        given = {"name": name, "cut": cut}
+        run = named_runs(caller, {"run": request.POST.get("run", "")})["run"]
+        given = {"name": request.POST.get("name", ""), "cut": request.POST.get("cut", "")}
         try:
-            value = float(cut)
-        except ValueError:
-            given["error"] = _("The cut is not a number: give one from 0 to 1.")
-            return self._show_run(caller, run, given, status=400)
-        try:
-            saved = save_cut(caller, run, name=name, cut=value)
+            saved = save_cut(caller, run, name=given["name"], cut=_number(given["cut"]))
         except (ServiceError, InvalidConfiguration) as error:
             return self._show_run(caller, run, {**given, "error": str(error)}, status=400)
-        messages.success(
-            request,
-            _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
-            % {"profile": saved},
-        )
+        message = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
+        messages.success(request, message % {"profile": saved})
         return HttpResponseRedirect(profile_url(saved) or f"{reverse('admin:calibration')}?run={run.pk}")
 
     def _show_run(
@@ -107,17 +100,11 @@ class CalibrationView(AdminPage):
         return self.render_to_response(self.get_context_data(**context), status=status)
 
 
-def _run(caller: Principal, asked: str) -> EvalRun:
-    """The run that a URL or a form names.
-
-    Raises:
-        Http404: there is none of that number for this user.
-    """
-    rows = EvalRun.objects.visible_to(caller).select_related("eval_set__knowledge_base", "profile__knowledge_base")
-    found: EvalRun | None = rows.filter(pk=row_id(asked)).first()
-    if found is None:
-        raise Http404(_("There is no evaluation run with the number %(run)s.") % {"run": asked})
-    return found
+def _number(cut: str) -> float:
+    try:
+        return float(cut)
+    except ValueError as error:
+        raise Rejected("not_a_number", _("The cut is not a number: give one from 0 to 1.")) from error
 
 
 def _offered(caller: Principal) -> list[EvalRun]:

@@ -16,6 +16,7 @@ from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
 from kb.quality.models import EvalRun, EvalRunQuery
+from kb.quality.runs.services.runs import require_done
 from retrieval.config import RetrievalConfig
 from retrieval.eval.metrics import Cut, cut_curve, figures_at, histogram, suggest_cut
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
@@ -47,9 +48,7 @@ def calibrate(run: EvalRun) -> Calibration:
     """What the scores of a run that the caller may see say of the cut.
 
     Results that no reranker was given are not counted, nor relevant ones that no channel found: the gate loses neither.
-
-    Raises:
-        Rejected: the run is not done, or has no judged score on a scale that is gated.
+    Raises `Rejected` where the run is not done, or has no judged score on a scale that is gated.
     """
     scale, relevant, irrelevant, unanswerable, left_out = _scores(run)
     to_reject = np.concatenate([irrelevant, unanswerable])
@@ -71,18 +70,10 @@ def calibrate(run: EvalRun) -> Calibration:
 
 
 def save_cut(principal: Principal, run: EvalRun, *, name: str, cut: float) -> RetrievalProfile:
-    """Saves a cut over the settings that a run was made under, as a draft.
+    """Saves a cut, of the run's scale, 0 to 1, over the settings that a run was made under, as a draft.
 
-    Args:
-        principal: who saves it.
-        run: that the cut was found by, with its set, knowledge base and profile.
-        name: of the profile that gets a new version, or of a new one, which is the knowledge base's own.
-        cut: of the run's scale, 0 to 1.
-
-    Raises:
-        Rejected: as by `calibrate`, or by `create_version`.
-        NotAllowed: the principal may not change the profile.
-        InvalidConfiguration: the cut is out of range.
+    The run comes with its set, knowledge base and profile. The name is that of the profile that gets a new version, or of a
+    new one, which is the knowledge base's own. Raises as `calibrate` and `create_version`.
     """
     scale, *_rest = _scores(run)
     settings = {key: value for key, value in _settings(run).items() if key != "score_threshold"}
@@ -119,31 +110,22 @@ def _current_cut(run: EvalRun, scale: ScoreScale, config: RetrievalConfig) -> fl
 def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
     """The scores of one run before the gate.
 
-    Returns:
-        Their scale; those of relevant and of irrelevant results, and the best of each query without an answer, each of shape
-        (n,); and how many queries are left out, because their scores are of another scale.
+    Returns their scale; those of relevant and of irrelevant results, and the best of each query without an answer, each of
+    shape (n,); and how many queries are left out, because their scores are of another scale.
     """
-    if run.status != EvalRun.Status.DONE:
-        raise Rejected(
-            "run_not_done",
-            _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-            % {"run": run.pk, "status": run.get_status_display()},
-        )
-    rows = (
-        EvalRunQuery.objects.filter(run=run)
-        .exclude(score_scale="")
-        .only("answerable", "best_score", "score_scale", "judged")
-    )
+    require_done(run)
+    scored = EvalRunQuery.objects.filter(run=run).exclude(score_scale="")
+    rows = scored.only("answerable", "best_score", "score_scale", "judged")
     scale = _common_scale(row.score_scale for row in rows)
     own = [row for row in rows if row.score_scale == scale]
     judged = [(score, grade) for row in own if row.answerable for score, grade in row.judged if score is not None]
-    relevant = _array(score for score, grade in judged if grade > 0)
+    relevant = np.array([score for score, grade in judged if grade > 0])
     if not relevant.size:
         raise Rejected(
             "nothing_relevant", _("No result of this run is judged relevant: judge some, and run the set again.")
         )
-    irrelevant = _array(score for score, grade in judged if grade <= 0)
-    unanswerable = _array(row.best_score for row in own if not row.answerable and row.best_score is not None)
+    irrelevant = np.array([score for score, grade in judged if grade <= 0])
+    unanswerable = np.array([row.best_score for row in own if not row.answerable and row.best_score is not None])
     return scale, relevant, irrelevant, unanswerable, len(rows) - len(own)
 
 
@@ -159,7 +141,3 @@ def _common_scale(scales: Iterable[str]) -> ScoreScale:
             _("The scores of this run are sums over ranks, which no threshold can cut: switch a reranker on."),
         )
     return scale
-
-
-def _array(scores: Iterable[float]) -> Array:
-    return np.fromiter(scores, np.float64)

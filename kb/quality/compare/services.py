@@ -14,6 +14,7 @@ from kb.access.models import Principal
 from kb.base.errors import Rejected
 from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
+from kb.quality.runs.services.runs import require_done
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.errors import Degradation, InvalidConfiguration
 from retrieval.eval.metrics import StageMetrics, paired_p_values
@@ -95,8 +96,7 @@ class RunComparison:
 def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
     """Compares two runs that the caller may see, each with its set and profile.
 
-    Raises:
-        Rejected: they are of different sets, one is not done, or they have no query in common.
+    Raises `Rejected` where they are of different sets, one is not done, or they have no query in common.
     """
     if before.eval_set_id != after.eval_set_id:
         raise Rejected(
@@ -104,13 +104,8 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
             _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set.")
             % {"first": before.eval_set.name, "second": after.eval_set.name},
         )
-    for run in (before, after):
-        if run.status != EvalRun.Status.DONE:
-            raise Rejected(
-                "run_not_done",
-                _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-                % {"run": run.pk, "status": run.get_status_display()},
-            )
+    require_done(before)
+    require_done(after)
     first, second = _rows(before), _rows(after)
     common = [key for key in first if key in second]
     if not common:
@@ -118,15 +113,8 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
             "no_common_queries", _("These runs have no query in common: run the set again under both profiles.")
         )
     measured = [key for key in common if first[key].figures and second[key].figures]
-    queries = _query_differences(first, second)
-    won, lost = (
-        tuple(
-            sorted(
-                (each for each in queries if sign * each.difference > TOLERANCE), key=lambda each: -abs(each.difference)
-            )
-        )
-        for sign in (1, -1)
-    )
+    queries = sorted(_query_differences(first, second), key=lambda each: -abs(each.difference))
+    won, lost = (tuple(each for each in queries if sign * each.difference > TOLERANCE) for sign in (1, -1))
     old, new = (
         Run(run.pk, run.eval_set.name, UsedProfile.of(run.profile), run.overrides, run.finished_at)
         for run in (before, after)
@@ -217,11 +205,7 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[S
 
 # -- Two searches ------------------------------------------------------------------------------------------------------
 class InvalidSide(InvalidConfiguration):
-    """A setting of one of two searches cannot be used.
-
-    Attributes:
-        side: "a" or "b".
-    """
+    """A setting of one of two searches, `side` "a" or "b", cannot be used."""
 
     def __init__(self, side: str, error: InvalidConfiguration) -> None:
         super().__init__(error.field, str(error))
@@ -292,11 +276,7 @@ class CompareResponse:
 
 @dataclass(frozen=True, slots=True)
 class SearchComparison:
-    """Two searches for the same query.
-
-    Attributes:
-        by_hit: each of the results by the id of its passage, which those of live and external sources have too.
-    """
+    """Two searches for a query; `by_hit` has the results by the ids of their passages, which all sources give."""
 
     a: SearchOutcome
     b: SearchOutcome
@@ -307,10 +287,7 @@ class SearchComparison:
 def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -> SearchComparison:
     """Runs two searches, explained, one after the other; neither is logged, since nobody was looking for an answer.
 
-    Raises:
-        NotVisible: a knowledge base or a profile does not exist for this principal.
-        InvalidSide: an override of one of them is unknown or out of range.
-        NoChannelAvailable: no channel could answer one of them.
+    Raises as `search`, but `InvalidSide` where an override of one of them is unknown or out of range.
     """
     outcomes = []
     for side, request in (("a", a), ("b", b)):

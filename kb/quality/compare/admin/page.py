@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import messages
 from django.db import transaction
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import render
 from django.urls import reverse
@@ -14,10 +15,9 @@ from django.utils.translation import gettext as _, gettext_lazy
 from django.views.decorators.http import require_POST
 from unfold.widgets import INPUT_CLASSES
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotVisible, Rejected, ServiceError
-from kb.profiles.admin.choices import ProfileChoice
 from kb.quality.compare.admin.results import SHARED, name_at, shown, shown_runs
 from kb.quality.compare.services import InvalidSide, compare_runs, compare_searches
 from kb.quality.debug.admin.form import (
@@ -33,7 +33,7 @@ from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.pages import UNFINISHED, SetForm, compare_url, is_unfinished, progress_of, standstill
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
-from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
@@ -43,25 +43,14 @@ ONLY_OF_A_SEARCH = ("top_k", "threshold", "rerank", "neighbours")
 
 
 class SideForm(SearchForm):
-    """The form of search debug, of which two stand on one page."""
-
-    def __init__(
-        self,
-        side: str,
-        data: Mapping[str, Any] | None,
-        bases: Sequence[KnowledgeBase],
-        profiles: Sequence[ProfileChoice],
-        inherited: Mapping[str, str],
-    ) -> None:
-        self.side = side
-        super().__init__(data, bases, profiles, inherited)
+    """The form of search debug, of which two stand on one page; their prefixes are "a" and "b"."""
 
     def add_prefix(self, field_name: str) -> str:
-        return name_at(field_name, self.side)
+        return name_at(field_name, str(self.prefix))
 
     @property
     def letter(self) -> str:
-        return self.side.upper()
+        return str(self.prefix).upper()
 
     @property
     def shared_fields(self) -> list[forms.BoundField]:
@@ -97,20 +86,16 @@ class SideForm(SearchForm):
 
 
 def open_sides(principal: Principal, given: QueryDict) -> tuple[SearchPage, dict[str, SideForm]]:
-    """What both sides choose from, and their forms, filled from a URL; four queries.
-
-    Raises:
-        Http404: the URL names a knowledge base that does not exist for this principal.
-    """
+    """What both sides choose from, and their forms, filled from a URL; four queries. Raises as `open_search_page`."""
     pages = {side: open_search_page(principal, _as_one_search(given, side)) for side in SIDES}
     is_bound = any((name in SHARED or name.partition("_")[0] in SIDES) for name in given)
     forms_of = {
         side: SideForm(
-            side,
             given if is_bound else None,
             list(page.bases.values()),
             list(page.profiles.values()),
             inherited_settings(page.inheritable, [str(kb.pk) for kb in page.chosen], given.get(f"{side}_profile", "")),
+            side,
         )
         for side, page in pages.items()
     }
@@ -170,27 +155,15 @@ class StartPairView(AdminPage):
         caller = principal(request)
         form = PairForm(request.POST, principal=caller)
         page, sides = open_sides(caller, _with_base(request.POST, form))
-        if not all([form.is_valid(), *(side.is_valid() for side in sides.values())]):
-            return self._show(form, page, sides, status=400)
-        if message := same_sides(*sides.values()):
-            form.add_error(None, message)
-            return self._show(form, page, sides, status=400)
-        try:
-            with transaction.atomic():  # both, or neither
-                runs = [
-                    start_run(
-                        caller,
-                        form.cleaned_data["eval_set"],
-                        profile=side.profile_choice.profile if side.profile_choice else None,
-                        overrides=side.run_overrides,
-                        limit=form.cleaned_data["limit"],
-                    )
-                    for side in sides.values()
-                ]
-        except (ServiceError, InvalidConfiguration) as error:
-            form.add_error(None, str(error))
-            return self._show(form, page, sides, status=400)
-        return HttpResponseRedirect(compare_url(*runs))
+        if all([form.is_valid(), *(side.is_valid() for side in sides.values())]):
+            if message := same_sides(*sides.values()):
+                form.add_error(None, message)
+            else:
+                try:
+                    return HttpResponseRedirect(compare_url(*_start(caller, form, sides.values())))
+                except (ServiceError, InvalidConfiguration) as error:
+                    form.add_error(None, str(error))
+        return self._show(form, page, sides, status=400)
 
     def _show(self, form: PairForm, page: SearchPage, sides: dict[str, SideForm], status: int = 200) -> HttpResponse:
         of_kbs = page.inheritable["kbs"]
@@ -203,6 +176,20 @@ class StartPairView(AdminPage):
             title=_("Compare two profiles on a set"),
         )
         return self.render_to_response(context, status=status)
+
+
+@transaction.atomic  # both, or neither
+def _start(caller: Principal, form: PairForm, sides: Iterable[SideForm]) -> list[EvalRun]:
+    return [
+        start_run(
+            caller,
+            form.cleaned_data["eval_set"],
+            profile=side.profile_choice.profile if side.profile_choice else None,
+            overrides=side.run_overrides,
+            limit=form.cleaned_data["limit"],
+        )
+        for side in sides
+    ]
 
 
 def _with_base(given: QueryDict, form: PairForm) -> QueryDict:
@@ -235,28 +222,22 @@ class CompareView(AdminPage):
             "swap_url": f"?{swapped(request.GET)}",
             "start_url": f"{reverse('admin:compare_start')}?{of_sides}",
         }
-        status = self._compare(caller, a, b, page.bases, context)
+        status = 200
+        if a.asks and b.asks:
+            try:
+                comparison = compare_searches(caller, a.request(), b.request())
+                context |= {"comparison": shown(comparison, page.bases), "same_sides": same_sides(a, b)}
+            except InvalidSide as error:
+                sides[error.side].reject(error)
+                status = 400
+            except NotVisible as error:
+                raise Http404(str(error)) from error
+            except NoChannelAvailable as error:
+                context["outage"] = notices(error.degradations, (), page.bases)
+                status = 503
+        elif a.errors or b.errors:
+            status = 400
         return self.render_to_response(self.get_context_data(**context), status=status)
-
-    def _compare(
-        self, caller: Principal, a: SideForm, b: SideForm, bases: Mapping[int, KnowledgeBase], context: dict[str, Any]
-    ) -> int:
-        """Runs both searches, if the forms ask for them, and puts what came out into the context; returns the status."""
-        if not (a.asks and b.asks):
-            return 400 if a.errors or b.errors else 200
-        try:
-            comparison = compare_searches(caller, a.request(), b.request())
-        except InvalidSide as error:
-            {"a": a, "b": b}[error.side].reject(error)
-            return 400
-        except NotVisible as error:
-            raise Http404(str(error)) from error
-        except NoChannelAvailable as error:
-            context["outage"] = notices(error.degradations, (), bases)
-            return 503
-        context["comparison"] = shown(comparison, bases)
-        context["same_sides"] = same_sides(a, b)
-        return 200
 
 
 RUNS_OFFERED = 200
@@ -271,45 +252,41 @@ class CompareRunsView(AdminPage):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        runs = named_runs(caller, request)
-        context: dict[str, Any] = {"title": _("Compare runs"), "a": runs.get("a"), "b": runs.get("b")}
+        runs = sides_named(request)
+        a, b = (runs.get(side) for side in SIDES)
+        context: dict[str, Any] = {"title": _("Compare runs"), "a": a, "b": b}
         status = 200
-        if len(runs) < 2:
+        if a is None or b is None:
             context["sets"] = _offered(caller, runs.values())
-        elif any(is_unfinished(run) for run in runs.values()):
-            context |= live_context(list(runs.values()), ask_workers=False)
-            context["may_cancel"] = EvalSet.objects.editable_by(caller).filter(pk=runs["a"].eval_set_id).exists()
+        elif is_unfinished(a) or is_unfinished(b):
+            context |= live_context((a, b), ask_workers=False)
+            context["may_cancel"] = EvalSet.objects.editable_by(caller).filter(pk=a.eval_set_id).exists()
         else:
-            status = self._compare(request, runs["a"], runs["b"], context)
+            try:
+                comparison = compare_runs(a, b)
+                context |= {"comparison": comparison, "shown": shown_runs(comparison, a, b, request.GET)}
+                context["swap_url"] = compare_url(b, a)
+            except Rejected as error:
+                context |= {"refusal": str(error), "sets": _offered(caller, [b])}
+                status = 400
         return self.render_to_response(self.get_context_data(**context), status=status)
 
-    def _compare(self, request: HttpRequest, a: EvalRun, b: EvalRun, context: dict[str, Any]) -> int:
-        try:
-            comparison = compare_runs(a, b)
-        except Rejected as error:
-            context["refusal"] = str(error)
-            context["sets"] = _offered(principal(request), [b])
-            return 400
-        context["swap_url"] = compare_url(b, a)
-        context["comparison"] = comparison
-        context["shown"] = shown_runs(comparison, a, b, request.GET)
-        return 200
 
-
-def named_runs(caller: Principal, request: HttpRequest) -> dict[str, EvalRun]:
-    """The runs that a URL or a form names, by "a" and "b", each with its set and profile.
-
-    Raises:
-        Http404: one of them does not exist for this user.
-    """
+def sides_named(request: HttpRequest) -> dict[str, EvalRun]:
+    """The runs that a URL or a form names, by "a" and "b"; raises as `named_runs`."""
     given = request.POST if request.method == "POST" else request.GET
-    asked = {name: given[name] for name in ("a", "b") if given.get(name)}
-    ids = {name: pk for name, value in asked.items() if (pk := row_id(value)) is not None}
-    rows = EvalRun.objects.visible_to(caller).select_related("eval_set__knowledge_base", "profile", "created_by")
-    found = {row.pk: row for row in rows.filter(pk__in=ids.values())} if ids else {}
-    if missing := [value for name, value in asked.items() if ids.get(name) not in found]:
-        raise Http404(_("There is no evaluation run with the number %(run)s.") % {"run": missing[0]})
-    return {name: found[pk] for name, pk in ids.items()}
+    return named_runs(principal(request), {side: given[side] for side in SIDES if given.get(side)})
+
+
+def named_runs(caller: Principal, asked: Mapping[str, str]) -> dict[str, EvalRun]:
+    """The runs of the numbers asked for, each with its set and profile; Http404 where one does not exist for this user."""
+    rows: QuerySet[Any] = EvalRun.objects.visible_to(caller)
+    related = ("eval_set__knowledge_base", "profile__knowledge_base", "created_by")
+    found = rows.select_related(*related).in_bulk(row_ids(asked.values()))
+    for number in asked.values():
+        if row_id(number) not in found:
+            raise Http404(_("There is no evaluation run with the number %(run)s.") % {"run": number})
+    return {name: found[row_id(number)] for name, number in asked.items()}
 
 
 def _offered(caller: Principal, chosen: Iterable[EvalRun]) -> list[tuple[EvalSet, list[EvalRun]]]:
@@ -361,8 +338,8 @@ def cancel_view(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(compare_url(*runs))
 
 
-def _both(request: HttpRequest) -> tuple[EvalRun, EvalRun]:
-    runs = named_runs(principal(request), request)
+def _both(request: HttpRequest) -> list[EvalRun]:
+    runs = sides_named(request)
     if len(runs) < 2:
         raise Http404(_("Name two runs, “a” and “b”."))
-    return runs["a"], runs["b"]
+    return list(runs.values())

@@ -129,8 +129,9 @@ class SearchForm(forms.Form):
         bases: Sequence[KnowledgeBase],
         profiles: Sequence[ProfileChoice],
         inherited: Mapping[str, str],
+        prefix: str | None = None,
     ) -> None:
-        super().__init__(data)
+        super().__init__(data, prefix=prefix)
         self.filters = Filters()
         self._profiles = {choice.value: choice for choice in profiles}
         self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
