@@ -102,7 +102,7 @@ def knowledge_base_is_deleted(knowledge_base: KnowledgeBase, **_: Any) -> None:
     delete_graph_of(knowledge_base)
     for eval_set in EvalSet.objects.filter(knowledge_base=knowledge_base):
         eval_set.delete()
-    after_commit(BM25Store().drop, knowledge_base.pk)
+    after_commit(BM25Store().cache.drop, knowledge_base.pk)
 
 
 @receiver(chunks_replacing)

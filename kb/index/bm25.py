@@ -25,7 +25,7 @@ from kb.base.shapes import as_values
 from kb.index.fulltext import build_index, changes_since, log_start
 from kb.index.models import BM25Index, ChunkChange
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
-from retrieval.cache import CacheKey, Found, TieredCache, TierStats, TierUnavailable
+from retrieval.cache import CacheKey, Found, TieredCache, TierUnavailable
 from retrieval.channels import LoadedIndex
 from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.execution import Land, SingleFlight
@@ -220,7 +220,7 @@ class BM25Store:
 
     def __init__(self) -> None:
         with _first_use:
-            self._cache = _shared_cache()
+            self.cache = _shared_cache()
             self._flights = _shared_flights()
 
     def request(self, kb_id: int, version: int, tokenizer_id: str) -> "RequestedIndex":
@@ -231,20 +231,13 @@ class BM25Store:
         """
         return RequestedIndex(self, self._key(kb_id, version, tokenizer_id))
 
-    def live(self, key: CacheKey) -> Answer | None:
-        """What this process holds of the version or a newer one."""
-        return self._cache.live(key)
-
     def start(self, key: CacheKey) -> Future[Answer]:
         return self._flights.join(key.lineage, partial(self._obtain, key))
 
     def expire(self, kb_id: int) -> None:
         """Frees, in all three tiers, a base from which the change log no longer leads to the present."""
         if BM25Index.objects.filter(knowledge_base_id=kb_id, version__lt=log_start(kb_id)).exists():
-            self._cache.drop(kb_id)
-
-    def drop(self, kb_id: int) -> None:
-        self._cache.drop(kb_id)
+            self.cache.drop(kb_id)
 
     def invalidate(self, kb_id: int) -> None:
         """Clears all three tiers, takes a new version and ends the change log, so that every process rebuilds."""
@@ -259,7 +252,7 @@ class BM25Store:
                 ChunkChange.objects.filter(knowledge_base_id=kb_id).delete()
                 reset = ChunkChange.Operation.RESET
                 ChunkChange.objects.create(knowledge_base_id=kb_id, version=version, operation=reset)
-        self._cache.drop(kb_id)
+        self.cache.drop(kb_id)
 
     def merge(self, kb_id: int, tokenizer_id: str) -> bool:
         """Builds a new base, so that later searches read fewer changes; False where another process is building one."""
@@ -267,9 +260,6 @@ class BM25Store:
             if taken:
                 self._publish(self._build(self._key(kb_id, 0, tokenizer_id)))
         return taken
-
-    def stats(self) -> dict[str, TierStats]:
-        return self._cache.stats()
 
     @staticmethod
     def _key(kb_id: int, version: int, tokenizer_id: str) -> CacheKey:
@@ -296,7 +286,7 @@ class BM25Store:
     def _land_from_base(self, wanted: CacheKey, land: Land[Answer], useless: set[int]) -> bool:
         """Tries this process, then the other tiers; versions that cannot be brought up to date are not loaded again."""
         oldest = max(log_start(wanted.kb_id), *(version + 1 for version in useless), 0)
-        for find in (self._cache.held, self._cache.stored):
+        for find in (self.cache.held, self.cache.stored):
             base = find(wanted.at(oldest))
             if base is None or base.value.base_version < oldest:
                 continue
@@ -308,13 +298,13 @@ class BM25Store:
         return False
 
     def _land(self, answer: Answer, land: Land[Answer]) -> None:
-        self._cache.keep(answer.key, answer.value)
+        self.cache.keep(answer.key, answer.value)
         land(answer)
 
     def _publish(self, built: Answer) -> None:
         """Offers a base to all, unless its knowledge base was deleted or the change log has ended behind it meanwhile."""
         if built.key.version >= max(1, log_start(built.key.kb_id)):
-            self._cache.publish(built.key, built.value)
+            self.cache.publish(built.key, built.value)
 
     # -- In any thread ---------------------------------------------------------------------------------------------------
     def _updated(self, found: Answer) -> Answer | None:
@@ -327,7 +317,7 @@ class BM25Store:
         version, chunk_ids, rows = changes
         index = base.index.base
         if chunk_ids.size:
-            self._cache.count(updates=1)
+            self.cache.count(updates=1)
             index = base.index.with_changes(chunk_ids, rows)
         return Found(StoredIndex(index, base.base_version, base.build_ms), key.at(version), found.tier)
 
@@ -335,13 +325,13 @@ class BM25Store:
         started = time.perf_counter()
         version, index = build_index(wanted.kb_id, wanted.tokenizer_id)
         seconds = time.perf_counter() - started
-        self._cache.count(builds=1)
+        self.cache.count(builds=1)
         BUILD_SECONDS.observe(seconds)
         return Found(StoredIndex(index, version, seconds * 1_000), wanted.at(version), "build")
 
     def in_transaction(self, key: CacheKey) -> Answer:
         """For a thread with an open transaction, whose own changes count."""
-        base = self._cache.held(key.at(log_start(key.kb_id)))
+        base = self.cache.held(key.at(log_start(key.kb_id)))
         return (base and self._updated(base)) or self._build(key)
 
 
@@ -350,7 +340,7 @@ class RequestedIndex:
         self._store = store
         self._key = key
         self._in_transaction = connection.in_atomic_block
-        self._answer = store.live(key)
+        self._answer = store.cache.live(key)
         self._flight = None if self._answer or self._in_transaction else store.start(key)
 
     def wait(self, deadline: float) -> LoadedIndex:
@@ -374,7 +364,7 @@ class RequestedIndex:
             "indexed_chunks": stored.index.chunk_count,
             "index_bytes": stored.nbytes,
             "build_ms": stored.build_ms and round(stored.build_ms, 3),
-            "tiers": as_values(self._store.stats()),
+            "tiers": as_values(self._store.cache.stats()),
             "waited_ms": round((time.monotonic() - started) * 1_000, 3),
         }
         return LoadedIndex(stored.index, detail)
@@ -388,7 +378,7 @@ class RequestedIndex:
             if not answer.key.version or answer.key.serves(self._key):  # version 0: the knowledge base was deleted
                 break
             # That flight had started before this version was committed.
-            if newer := self._store.live(self._key):
+            if newer := self._store.cache.live(self._key):
                 return newer
             flight = self._store.start(self._key)
         return answer

@@ -11,7 +11,6 @@ from typing import Any, Final
 from django.conf import settings
 
 from kb.base.findings import Remark, RemarkCode
-from kb.providers.embedding_models import generator
 from retrieval.errors import DegradationCode, DependencyMissing, GenerationFailed, Message, gettext_noop, message_of
 from retrieval.execution import InlineExecutor
 from retrieval.generation import OpenAIGenerator
@@ -109,14 +108,6 @@ def _unusable(fault: str) -> GenerationFailed:
         "knowledge base take its keywords by TF-IDF"
     )
     return GenerationFailed(DegradationCode.LLM_UNUSABLE, Message(message, fault=fault))
-
-
-def loaded_generator() -> OpenAIGenerator | None:
-    """The language model, loaded so that the first chunk does not wait for it; None where none is configured."""
-    model = generator()
-    if model is not None:
-        model.load()
-    return model
 
 
 logger = logging.getLogger(__name__)

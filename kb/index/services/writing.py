@@ -18,9 +18,9 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import vector_text
 from kb.base.errors import Superseded
 from kb.content.models import Chunk
-from kb.index.keywords import Extraction, Source, find_terms, loaded_generator
+from kb.index.keywords import Extraction, Source, find_terms
 from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, quoted_lexeme, storable_lexemes
-from kb.providers.embedding_models import embedder, load_tokenizer, tokenizer
+from kb.providers.embedding_models import embedder, generator, load_tokenizer, tokenizer
 from retrieval.keywords import Method
 from retrieval.postings import Postings, count_postings, ngrams
 from retrieval.protocols import Embedder, Tokenizer
@@ -281,15 +281,16 @@ def extraction_of(kb: KnowledgeBase) -> Extraction | None:
     """How the keywords and questions of its chunks are found; None where it has neither."""
     if not kb.keyword_vectors and not kb.ask_questions:
         return None
-    method = KnowledgeBase.KeywordMethod(kb.keyword_method)
-    by_model = method is KnowledgeBase.KeywordMethod.LLM
+    by_model = kb.keyword_method == KnowledgeBase.KeywordMethod.LLM
+    if reader := generator() if by_model or kb.ask_questions else None:
+        reader.load()  # so that the first chunk does not wait for it
     return Extraction(
         language=kb.language,
         keywords=kb.keyword_vectors,
-        method=Method.TFIDF if by_model else Method(method.value),
+        method=Method.TFIDF if by_model else Method(kb.keyword_method),
         by_model=by_model,
         questions=kb.ask_questions,
-        reader=loaded_generator() if by_model or kb.ask_questions else None,
+        reader=reader,
     )
 
 

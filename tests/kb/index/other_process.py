@@ -87,7 +87,7 @@ def _search(kb_id, query):
     found, scores = ranking(loaded.index, query)
     return {
         "tier": loaded.detail["cache_tier"],
-        "builds": BM25Store().stats()["process"].builds,
+        "builds": BM25Store().cache.stats()["process"].builds,
         "found": found,
         "scores": scores,
     }

@@ -58,7 +58,7 @@ def assert_as_built(loaded, kb):
 
 
 def builds():
-    return BM25Store().stats()["process"].builds
+    return BM25Store().cache.stats()["process"].builds
 
 
 def settle():

@@ -112,7 +112,7 @@ def test_an_index_over_the_memory_limit_is_answered_but_not_held(kb, settings):
     load(kb)
     settle()
     assert [tier(kb), tier(kb)] == ["redis", "redis"]
-    assert BM25Store().stats()["process"].nbytes == 0
+    assert BM25Store().cache.stats()["process"].nbytes == 0
 
 
 def test_invalidate_clears_all_three_tiers_and_takes_a_new_version(kb):
@@ -123,7 +123,7 @@ def test_invalidate_clears_all_three_tiers_and_takes_a_new_version(kb):
     assert version(kb) > before
     assert not BM25Index.objects.exists()
     assert redis_entries() == []
-    assert BM25Store().stats()["process"].nbytes == 0
+    assert BM25Store().cache.stats()["process"].nbytes == 0
     assert tier(kb) == "build"
 
 
@@ -159,7 +159,7 @@ def test_on_commit_a_document_clears_the_tiers_of_a_base_that_nothing_leads_from
         assert BM25Index.objects.exists()
     assert not BM25Index.objects.exists()
     assert redis_entries() == []
-    assert BM25Store().stats()["process"].nbytes == 0
+    assert BM25Store().cache.stats()["process"].nbytes == 0
 
 
 def test_a_deleted_base_leaves_nothing_in_any_tier(kb):
@@ -168,7 +168,7 @@ def test_a_deleted_base_leaves_nothing_in_any_tier(kb):
     knowledge_base_delete(kb)
     assert not BM25Index.objects.exists()
     assert redis_entries() == []
-    assert BM25Store().stats()["process"].nbytes == 0
+    assert BM25Store().cache.stats()["process"].nbytes == 0
     assert log(kb) == []
 
 

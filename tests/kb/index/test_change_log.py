@@ -217,7 +217,7 @@ def test_an_index_with_changes_newer_than_the_base_in_the_tiers_gives_way_to_it_
     built = bm25.build_index(kb.pk, kb.tokenizer_id)
     make_document(kb, "保修期")
     newer = load(kb)
-    cache = BM25Store()._cache
+    cache = BM25Store().cache
     cache.publish(key(kb, built[0]), bm25.StoredIndex(built[1], built[0]))
     make_document(kb, "电源")
 

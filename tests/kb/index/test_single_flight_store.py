@@ -77,7 +77,7 @@ def test_first_uses_at_the_same_moment_share_one_cache(monkeypatch):
 
     monkeypatch.setattr(bm25, "TieredCache", slow)
     first, second = at_once(2, BM25Store)
-    assert first._cache is second._cache
+    assert first.cache is second.cache
     assert first._flights is second._flights
 
 
@@ -266,7 +266,7 @@ def test_an_open_transaction_searches_what_it_wrote_and_leaves_nothing_behind(kb
         load(kb)
         settle()
     rows, entries = list(BM25Index.objects.values()), sorted(redis_entries())
-    resets, nbytes = log(kb), BM25Store().stats()["process"].nbytes
+    resets, nbytes = log(kb), BM25Store().cache.stats()["process"].nbytes
 
     with transaction.atomic():
         make_document(kb, "尚未提交的保修期")
@@ -278,7 +278,7 @@ def test_an_open_transaction_searches_what_it_wrote_and_leaves_nothing_behind(kb
 
     assert list(BM25Index.objects.values()) == rows
     assert sorted(redis_entries()) == entries
-    assert (log(kb), BM25Store().stats()["process"].nbytes) == (resets, nbytes)
+    assert (log(kb), BM25Store().cache.stats()["process"].nbytes) == (resets, nbytes)
     assert len(find(kb, "保修期")) == 1
 
 

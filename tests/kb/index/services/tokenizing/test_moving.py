@@ -68,13 +68,13 @@ def test_searches_go_on_with_the_active_tokenizer_and_the_trace_says_so(kb):
 def test_the_second_set_moves_neither_version_nor_index(kb, monkeypatch):
     monkeypatch.setattr(writing, "BATCH", 1)
     keyword_span(kb)
-    before, builds = KnowledgeBaseVersion.objects.get(pk=kb.pk).version, BM25Store().stats()["process"].builds
+    before, builds = KnowledgeBaseVersion.objects.get(pk=kb.pk).version, BM25Store().cache.stats()["process"].builds
     tokenizer_change(kb, settings("石墨烯 1000"))
     assert not TOKENIZING.advance(fresh(kb), batches=1)
     assert len(tokenizers_of_postings(kb)) == 2
     assert KnowledgeBaseVersion.objects.get(pk=kb.pk).version == before
     assert keyword_span(kb)["cache_tier"] == "process"
-    assert BM25Store().stats()["process"].builds == builds
+    assert BM25Store().cache.stats()["process"].builds == builds
 
 
 def test_edits_and_new_documents_write_both_sets(kb):

@@ -103,7 +103,7 @@ def test_the_questions_of_chunks_are_a_channel_with_a_column_of_its_own(open_deb
 
 
 def test_full_text_that_stood_in_says_for_whom(open_debug, few_flights):
-    BM25Store().drop(few_flights.pk)
+    BM25Store().cache.drop(few_flights.pk)
     ChunkPostings.objects.filter(knowledge_base=few_flights).first().delete()
     KnowledgeBase.objects.filter(pk=few_flights.pk).update(lacks_postings=True)
 
