@@ -3,10 +3,9 @@
 
 import kb.answers.admin
 import kb.content.admin
-import kb.graph.admin.concepts
 import kb.graph.admin.entities
-import kb.graph.admin.extractions
-import kb.index.admin.keyword_cache
+import kb.graph.admin.rows
+import kb.index.admin
 import kb.ingest.admin.batches
 import kb.ingest.admin.chunks
 import kb.ingest.admin.documents

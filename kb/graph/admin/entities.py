@@ -26,8 +26,8 @@ from unfold.widgets import (
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
-from kb.graph.admin.concepts import GraphAdmin
 from kb.graph.admin.picture import MOST_DRAWN, NARROW, WIDE, Shape, draw
+from kb.graph.admin.rows import GraphAdmin
 from kb.graph.models import Entity, EntityName, FactSource
 from kb.graph.services.entities import (
     Neighbour,

@@ -28,8 +28,18 @@ from kb.base.errors import Rejected
 from kb.content.admin import LeaveView, SharingView, invitation_notice
 from kb.content.models import Chunk, Document
 from kb.content.services import knowledge_base_delete, knowledge_base_update, may_rename, prepare_knowledge_base
-from kb.index.admin.keyword_cache import INDEX_LABELS, StoresView, index_state_text, stores_progress_view, stores_url
-from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_text, tokenizer_url
+from kb.index.admin import (
+    INDEX_LABELS,
+    StoresView,
+    TokenizerView,
+    cancel_view,
+    index_state_text,
+    progress_view,
+    stores_progress_view,
+    stores_url,
+    tokenizer_text,
+    tokenizer_url,
+)
 from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.services.reindex import index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index

@@ -26,7 +26,7 @@ from unfold.widgets import (
 )
 
 from kb.base.errors import Rejected, ServiceError
-from kb.graph.admin.concepts import GraphAdmin
+from kb.graph.admin.rows import GraphAdmin
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url
 from kb.quality.eval_sets.services.files import eval_set_import_archive, eval_set_response
 from kb.quality.eval_sets.services.sets import (

@@ -13,7 +13,7 @@ from kb.answers.api import MessageSerializer
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.base.shapes import as_values
-from kb.graph.admin.extractions import _notes as extraction_notes
+from kb.graph.admin.rows import _notes as extraction_notes
 from kb.graph.services.writing import extract_document, graph_request
 from kb.index.keywords import NOT_CONFIGURED, unread
 from kb.index.services.reembedding import REEMBED

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.index.admin.tokenizer import tokenizer_url
+from kb.index.admin import tokenizer_url
 from kb.profiles.admin.choices import profile_state, profile_url
 from kb.search.admin.explain.rows import Rows, channels_asked, columns, cutters, drops, gated_stage
 from kb.search.admin.labels import (

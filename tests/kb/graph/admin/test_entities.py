@@ -3,7 +3,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
-from kb.graph.admin.extractions import base_graph_state, document_graph_state
+from kb.graph.admin.rows import base_graph_state, document_graph_state
 from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
 from kb.models import Entity, GraphExtraction, GraphFact, Origin

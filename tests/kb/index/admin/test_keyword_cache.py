@@ -2,7 +2,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from kb.index.admin import keyword_cache
+from kb.index import admin
 from kb.index.bm25 import BM25Store, RedisTier, index_fingerprint
 from kb.models import BM25Index, ChunkChange, KnowledgeBase, Membership
 from kb.search.services.search import SearchRequest, search
@@ -65,7 +65,7 @@ COUNTERS = {
 
 
 def test_each_tier_shows_its_counts(client, kb, monkeypatch):
-    monkeypatch.setattr(keyword_cache, "cache_counters", lambda: COUNTERS)
+    monkeypatch.setattr(admin, "cache_counters", lambda: COUNTERS)
     BM25Index.objects.create(knowledge_base=kb, version=1, chunk_count=0, payload=b"1" * 3_072)
 
     page = CachePage(client.get(reverse(PAGE)))
@@ -120,7 +120,7 @@ def test_a_search_moves_the_counts(client, curator):
     ("folder", "expected"), [("", "of this web process"), ("/nowhere", "of all processes")], ids=["alone", "shared"]
 )
 def test_the_page_says_whose_counts_these_are(client, monkeypatch, folder, expected):
-    monkeypatch.setattr(keyword_cache, "cache_counters", dict)
+    monkeypatch.setattr(admin, "cache_counters", dict)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
 
     assert expected in CachePage(client.get(reverse(PAGE))).text("counted")
@@ -151,7 +151,7 @@ def test_only_visible_knowledge_bases_are_listed(client, kb, foreign):
 
 
 def test_many_knowledge_bases_come_in_pages(client, curator, monkeypatch):
-    monkeypatch.setattr(keyword_cache, "ROWS_A_PAGE", 2)
+    monkeypatch.setattr(admin, "ROWS_A_PAGE", 2)
     made = [make_kb(curator, name).pk for name in ("a", "b", "c")]
 
     pages = [CachePage(client.get(reverse(PAGE), {"page": page})) for page in (1, 2)]

@@ -2,7 +2,7 @@ import pytest
 from django.urls import reverse
 
 from kb.base.errors import Rejected
-from kb.index.admin.tokenizer import install_command
+from kb.index.admin import install_command
 from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.models import ChunkPostings, KnowledgeBase, Membership, TokenizerSettings
 from retrieval.errors import DependencyMissing
@@ -214,7 +214,7 @@ def test_an_engine_that_is_not_installed_is_refused_with_the_command(client, kb,
     def missing(engine):
         raise DependencyMissing(engine)
 
-    monkeypatch.setattr("kb.index.admin.tokenizer.engine_versions", missing)
+    monkeypatch.setattr("kb.index.admin.engine_versions", missing)
 
     response = post(client, kb, "confirm", engine="rjieba")
 
@@ -225,7 +225,7 @@ def test_simplification_without_opencc_is_refused_with_the_command(client, kb, m
     def missing(name):
         raise DependencyMissing(name)
 
-    monkeypatch.setattr("kb.index.admin.tokenizer.import_dependency", missing)
+    monkeypatch.setattr("kb.index.admin.import_dependency", missing)
 
     response = post(client, kb, "confirm", simplify="on")
 
@@ -237,7 +237,7 @@ def test_a_text_that_is_too_long_to_try_is_refused(client, kb):
 
 
 def test_an_active_tokenizer_without_its_packages_is_told_of_with_the_remedy(client, kb, monkeypatch):
-    monkeypatch.setattr("kb.index.admin.tokenizer.tokenizer", lambda _id: None)
+    monkeypatch.setattr("kb.index.admin.tokenizer", lambda _id: None)
 
     page = TokenizerPage(client.get(url(kb)))
 
@@ -260,13 +260,13 @@ def test_the_command_installs_what_is_missing(monkeypatch, options, missing, com
         raise DependencyMissing
 
     for name in missing:
-        monkeypatch.setattr(f"kb.index.admin.tokenizer.{name}", absent)
+        monkeypatch.setattr(f"kb.index.admin.{name}", absent)
 
     assert install_command(options) == command
 
 
 def test_without_the_packages_trying_shows_the_trouble_and_no_tokens(client, kb, monkeypatch):
-    monkeypatch.setattr("kb.index.admin.tokenizer.tokenizer", lambda _id: None)
+    monkeypatch.setattr("kb.index.admin.tokenizer", lambda _id: None)
 
     page = TokenizerPage(post(client, kb, "try", text="违约金"))
 
@@ -278,7 +278,7 @@ def test_settings_that_cannot_be_used_here_are_refused_with_the_reason(client, k
     def refuse(**_settings):
         raise Rejected("bm25_dependencies_missing", "run `pip install pystemmer`")
 
-    monkeypatch.setattr("kb.index.admin.tokenizer.read_settings", refuse)
+    monkeypatch.setattr("kb.index.admin.read_settings", refuse)
 
     assert errors(post(client, kb, "confirm")) == {"__all__": ["run `pip install pystemmer`"]}
 

@@ -1,7 +1,7 @@
 import pytest
 from django.utils import translation
 
-from kb.index.admin.tokenizer import TokenizerForm
+from kb.index.admin import TokenizerForm
 
 FIELDS = ["dictionary", "stop_words"]
 
