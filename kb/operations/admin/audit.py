@@ -212,8 +212,7 @@ class ImportArchiveView(ModelPage, FormView):  # type: ignore[type-arg]
     rate_limit_kind = UPLOAD
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
-        return super().get_context_data(**kwargs, max_megabytes=megabytes)
+        return super().get_context_data(**kwargs, max_megabytes=settings.MAX_UPLOAD_BYTES // 1024**2)
 
     def form_valid(self, form: ArchiveForm) -> HttpResponse:
         given = form.cleaned_data

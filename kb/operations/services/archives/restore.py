@@ -41,11 +41,12 @@ from kb.operations.services.archives.format import (
     open_archive,
     vector_parts,
 )
-from kb.operations.services.archives.rows import Settings, check_rows, originals, read_settings_of, rows_of
+from kb.operations.services.archives.rows import check_rows, originals, read_settings_of, rows_of
 from kb.operations.services.archives.vectors import Indexes, chunk_count, in_pieces, stage, staged
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, configuration_of, starting_profile
 from kb.providers.embedding_models import embedder, options_of, require_embedding_model, tokenizer
+from kb.providers.models import TokenizerSettings
 from kb.quality.models import Judgment
 from kb.sources.models import SearchProvider, WebSource
 from retrieval.errors import RetrievalError
@@ -117,8 +118,8 @@ class Profiles:
         seen = RetrievalProfile.objects.filter(Q(knowledge_base=None) | Q(knowledge_base=self._kb))
         endings = chain([""], (f" ({number})" for number in count(2)))
         names = (name[: MAX_NAME_CHARACTERS - len(ending)] + ending for ending in endings)
-        taken = self._names.values()
-        return next(each for each in names if each not in taken and not seen.filter(name=each).exists())
+        given = self._names.values()
+        return next(each for each in names if each not in given and not seen.filter(name=each).exists())
 
 
 class TableWriter:
@@ -207,11 +208,14 @@ def restore_kb(
             run here; nothing was made.
     """
     with open_archive(path, limits()) as archive, TemporaryDirectory(dir=archive_folder()) as folder:
-        wanted = read_settings_of(archive)
-        wanted.fields["name"] = name.strip()[:120] or wanted.fields["name"]
-        refuse_taken_name(owner, wanted.fields["name"])
-        model_id = require_embedding_model(embedding_model or wanted.embedding_model)
-        return _Restoring(archive, wanted, model_id, bounds or {}, on_progress).run(owner, Path(folder))
+        fields, cutter = read_settings_of(archive)
+        fields |= {"owner": owner, "name": name.strip()[:120] or fields["name"]}
+        refuse_taken_name(owner, fields["name"])
+        model_id = require_embedding_model(embedding_model or archive.manifest["embedding"]["model"])
+        try:
+            return _Restoring(archive, fields, cutter, model_id, bounds or {}, on_progress).run(Path(folder))
+        except RetrievalError as error:
+            raise Rejected("model_unavailable", str(error)) from error
 
 
 def refuse_taken_name(owner: User, name: str) -> None:
@@ -223,18 +227,28 @@ def refuse_taken_name(owner: User, name: str) -> None:
 
 class _Restoring:
     def __init__(
-        self, archive: Archive, wanted: Settings, model_id: str, bounds: Bounds, on_progress: OnProgress
+        self,
+        archive: Archive,
+        fields: dict[str, Any],
+        cutter: TokenizerSettings,
+        model_id: str,
+        bounds: Bounds,
+        on_progress: OnProgress,
     ) -> None:
-        self._archive, self._wanted, self._bounds, self._on_progress = archive, wanted, bounds, on_progress
-        self._model = embedder(model_id)
-        self._cutter = JiebaTokenizer(options_of(wanted.tokenizer))
+        self._archive, self._fields, self._bounds, self._on_progress = archive, fields, bounds, on_progress
+        self._cutter, self._model = cutter, embedder(model_id)
         self._files: dict[int, str] = {}
         self._rows = {table.name: archive.rows_in(table.part) for table in TABLES}
         self._done = 0
         self._total = 2 * sum(self._rows.values()) + chunk_count(archive) + archive.rows_in(FILE_LIST)
-        self._embeds = not self._takes_vectors()
+        self._embeds = not (
+            vector_parts(ChunkEmbedding.Kind.CONTENT)[0] in archive.parts
+            and archive.manifest["embedding"]["model"] == self._model.model_id
+            and archive.manifest["embedding"]["dimension"]
+            == self._model.dimension  # last: a model is loaded for it, or asked
+        )
 
-    def run(self, owner: User, folder: Path) -> Restored:
+    def run(self, folder: Path) -> Restored:
         archive = self._archive
         self._refuse_more(
             rows=sum(self._rows.values()),
@@ -247,19 +261,16 @@ class _Restoring:
         self._refuse_more(
             embedded_texts=embedded if self._embeds else 0, characters=contents.characters, longest=contents.longest
         )
-        try:
-            stage(
-                archive,
-                contents,
-                folder,
-                cutter=self._cutter,
-                model=self._model,
-                embeds=self._embeds,
-                keyword_vectors=self._wanted.fields["keyword_vectors"],
-                on_chunks=self._advance,
-            )
-        except RetrievalError as error:
-            raise Rejected("model_unavailable", str(error)) from error
+        stage(
+            archive,
+            contents,
+            folder,
+            cutter=JiebaTokenizer(options_of(self._cutter)),
+            model=self._model,
+            embeds=self._embeds,
+            keyword_vectors=self._fields["keyword_vectors"],
+            on_chunks=self._advance,
+        )
         # The originals are stored under the id before the knowledge base is there.
         [(kb_id,)] = fetch_all("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")
         try:
@@ -269,7 +280,7 @@ class _Restoring:
                 with archive.entry(file_part(line, suffix), size=size, sha256=sha256) as stream:
                     self._files[line] = storage.save(name, File(stream, name="original"))
                 self._advance(1)
-            kb = self._write(kb_id, owner, folder)
+            kb = self._write(kb_id, folder)
         except BaseException:
             with suppress(FilesUnavailable):  # what went wrong first is what the caller reads
                 delete_folder(documents_folder(kb_id))
@@ -278,49 +289,36 @@ class _Restoring:
 
     def _refuse_more(self, **found: int) -> None:
         if any(count > self._bounds.get(name, count) for name, count in found.items()):
-            message = _("The archive holds more than can be imported while somebody waits: use “manage.py import_kb”.")
-            raise Rejected("too_large", message)
+            raise _too_large()
 
-    def _takes_vectors(self) -> bool:
-        """Whether the archive holds vectors of the same model, in the same dimension."""
-        vectors, _rows = vector_parts(ChunkEmbedding.Kind.CONTENT)
-        wanted = self._wanted
-        if wanted.embedding_model != self._model.model_id or vectors not in self._archive.parts:
-            return False
-        try:
-            return wanted.dimension == self._model.dimension
-        except RetrievalError as error:
-            raise Rejected("model_unavailable", str(error)) from error
-
-    def _write(self, kb_id: int, owner: User, folder: Path) -> KnowledgeBase:
+    def _write(self, kb_id: int, folder: Path) -> KnowledgeBase:
         """Everything in one transaction, in which no model runs; Rejected also where the name was taken meanwhile."""
         try:
             indexes = staged(self._archive, folder, self._model.dimension, embeds=self._embeds)
             with transaction.atomic(), closing(indexes):
-                kb = self._new_kb(kb_id, owner)
+                kb = self._new_kb(kb_id)
                 profiles = Profiles(kb)
                 writer = TableWriter(self._archive, kb, indexes, self._files, profiles)
                 for table in TABLES:
                     writer.write(table, self._advance)
                 next(indexes, None)  # refuses vectors of chunks that are not there
-                kb.profile = profiles.chosen(self._wanted.profile)
+                kb.profile = profiles.chosen(self._archive.manifest["profile"])
                 kb.save(update_fields=["profile"])
                 connection.check_constraints()  # those that wait for the end of the transaction
         except (IntegrityError, DataError) as error:
-            refuse_taken_name(owner, self._wanted.fields["name"])
+            refuse_taken_name(self._fields["owner"], self._fields["name"])
             raise damaged(_("rows contradict each other")) from error
         return kb
 
-    def _new_kb(self, kb_id: int, owner: User) -> KnowledgeBase:
-        chosen = self._wanted.tokenizer
+    def _new_kb(self, kb_id: int) -> KnowledgeBase:
+        chosen = self._cutter
         kb = KnowledgeBase(
             pk=kb_id,
-            owner=owner,
             embedding_model=self._model.model_id,
             dimension=self._model.dimension,
             tokenizer_id=chosen.tokenizer_id,
             profile=starting_profile(self._model.model_id),
-            **self._wanted.fields,
+            **self._fields,
         )
         kb.save(force_insert=True)
         cutter = tokenizer()
@@ -331,17 +329,17 @@ class _Restoring:
 
     def _all_notes(self, kb: KnowledgeBase) -> Iterator[str]:
         """What differs from the installation that the archive was made in, or needs a look."""
-        wanted = self._wanted
-        if kb.embedding_model != wanted.embedding_model:
+        manifest = self._archive.manifest
+        if kb.embedding_model != manifest["embedding"]["model"]:
             words = _("The archive’s embedding model is %(theirs)s, and this knowledge base uses %(ours)s.")
-            yield words % {"theirs": wanted.embedding_model[:200], "ours": kb.embedding_model}
-        if wanted.archived_tokenizer_id not in ("", kb.tokenizer_id):
+            yield words % {"theirs": manifest["embedding"]["model"][:200], "ours": kb.embedding_model}
+        if manifest["tokenizer"]["id"] not in ("", kb.tokenizer_id):
             yield _("The tokenizer is of another version than where the archive was made: keyword scores may differ.")
-        if kb.profile.name != wanted.profile["name"]:
+        if kb.profile.name != manifest["profile"]["name"]:
             words = _("The retrieval profile “%(name)s” is here as “%(new)s”: the name was taken.")
-            yield words % {"name": wanted.profile["name"], "new": kb.profile.name}
+            yield words % {"name": manifest["profile"]["name"], "new": kb.profile.name}
         here = json.loads(json.dumps(configuration_of(kb.profile.settings).as_dict()))
-        if differing := sorted(name for name, value in here.items() if wanted.configuration.get(name) != value):
+        if differing := sorted(name for name, value in here.items() if manifest["configuration"].get(name) != value):
             words = _("Settings of this installation differ (%(names)s): results may differ too.")
             yield words % {"names": ", ".join(differing)}
         if off := sum(model.objects.filter(knowledge_base=kb).count() for model in (WebSource, SearchProvider)):

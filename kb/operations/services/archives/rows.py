@@ -76,52 +76,30 @@ def _require(condition: object, field_name: str) -> None:
         raise WrongRow(field_name)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a manifest says of a knowledge base.
-
-    Attributes:
-        fields: of the knowledge base.
-        tokenizer: its options, unsaved, under the id that they have here.
-        archived_tokenizer_id: the id that they had there.
-        dimension: of the embedding model's vectors; 0: not known.
-        profile: name, version, settings and description of the profile, and whether it is among the tables.
-        configuration: as retrieval was configured there.
-    """
-
-    fields: dict[str, Any]
-    tokenizer: TokenizerSettings
-    archived_tokenizer_id: str
-    embedding_model: str
-    dimension: int
-    profile: dict[str, Any]
-    configuration: dict[str, Any]
-
-
-def read_settings_of(archive: Archive) -> Settings:
-    """The settings in a manifest.
+def read_settings_of(archive: Archive) -> tuple[dict[str, Any], TokenizerSettings]:
+    """The fields of an archive's knowledge base, and its tokenizer, unsaved; all else in the manifest is checked.
 
     Raises:
         Rejected: they are not those of a knowledge base, or ask for packages that are not installed.
     """
     try:
-        return _settings(archive.manifest)
+        return _checked_settings(archive.manifest)
     except (KeyError, TypeError, AttributeError) as error:
         raise damaged(_("the manifest lacks a setting")) from error
     except WrongRow as error:
         raise damaged(_("the manifest’s “%(field)s” is wrong") % {"field": error}) from error
 
 
-def _settings(manifest: Mapping[str, Any]) -> Settings:
+def _checked_settings(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], TokenizerSettings]:
     of_kb, of_tokenizer = manifest["knowledge_base"], manifest["tokenizer"]
-    embedding, profile, configuration = manifest["embedding"], manifest["profile"], manifest["configuration"]
+    embedding, profile = manifest["embedding"], manifest["profile"]
     has_all = of_kb.keys() == set(KNOWLEDGE_BASE_FIELDS) and of_tokenizer.keys() == {"id", *TOKENIZER_FIELDS}
     _require(has_all, "knowledge_base, tokenizer")
     fields = _checked_fields(KnowledgeBase, KNOWLEDGE_BASE_FIELDS, of_kb)
     _require(fields["name"].strip() and fields["chunk_overlap"] < fields["chunk_size"], "name, chunk_overlap")
     tokenizer = read_settings(**_checked_fields(TokenizerSettings, TOKENIZER_FIELDS, of_tokenizer))
-    model, dimension = embedding["model"], embedding["dimension"] or 0
-    _require(isinstance(model, str) and model and isinstance(dimension, int), "embedding")
+    model = embedding["model"]
+    _require(isinstance(model, str) and model and isinstance(embedding["dimension"] or 0, int), "embedding")
     name, number = profile["name"], profile["version"]
     _require(
         isinstance(name, str)
@@ -135,8 +113,8 @@ def _settings(manifest: Mapping[str, Any]) -> Settings:
         "profile",
     )
     _check_profile_settings(profile["settings"])
-    _require(isinstance(configuration, dict), "configuration")
-    return Settings(fields, tokenizer, str(of_tokenizer["id"]), model, dimension, dict(profile), configuration)
+    _require(isinstance(manifest["configuration"], dict), "configuration")
+    return fields, tokenizer
 
 
 @dataclass(slots=True)

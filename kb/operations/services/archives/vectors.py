@@ -78,9 +78,7 @@ def _check_header(stream: IO[bytes], shape: tuple[int, ...], dtype: str) -> None
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    data = b""
-    while len(data) < size and (piece := stream.read(size - len(data))):
-        data += piece
+    data = stream.read(size)
     if len(data) != size:
         raise damaged("it ends early")
     return data

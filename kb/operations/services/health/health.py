@@ -13,7 +13,6 @@ import httpx
 from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import Count, Min, Q
@@ -112,8 +111,7 @@ def _embedding_model(model: str, *, missing: State) -> Finding:
         return _local_model(model, missing=missing)
     if settings.EMBEDDING_BASE_URL:
         return ok(f"{model} at {settings.EMBEDDING_BASE_URL}")
-    remedy = "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API"
-    return Finding("", missing, f"{model} has no server", remedy)
+    return Finding("", missing, f"{model} has no server", "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API")
 
 
 @check("RERANKER_MODEL")
@@ -209,8 +207,7 @@ def pgvector() -> Finding:
 
 @check("migrations")
 def migrations() -> Finding:
-    executor = MigrationExecutor(connection)
-    pending = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    pending = _pending_migrations()
     return broken(f"{pending} have not been applied", "run `manage.py migrate`") if pending else ok("all applied")
 
 
@@ -402,10 +399,9 @@ def components() -> list[Finding]:
         _component("cache", is_ready=redis_cache().state is State.OK, otherwise=State.DEGRADED),
     ]
     try:
-        applied = set(MigrationRecorder(connection).applied_migrations())
+        pending = _pending_migrations()
     except DatabaseError:
         return [*found, _component("database", is_ready=False)]
-    pending = len(_known_migrations() - applied)
     return [
         *found,
         _component("database", is_ready=True),
@@ -425,6 +421,10 @@ def _models() -> Finding:
     # A model may be named by its path, which is nobody's business.
     names = ", ".join(PurePath(name).name if name.startswith(("/", ".")) else name for name in warmth.failed)
     return _component("models", is_ready=not names, detail=f"not loaded: {names}", otherwise=State.DEGRADED)
+
+
+def _pending_migrations() -> int:
+    return len(_known_migrations() - set(MigrationRecorder(connection).applied_migrations()))
 
 
 @lru_cache(maxsize=1)
