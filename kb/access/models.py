@@ -165,13 +165,7 @@ class ApiKey(AbstractAPIKey):
     rate_limit_granted = models.BooleanField(_("rate limit granted by an operator"), db_default=False, editable=False)
     bound = models.BooleanField(_("bound to knowledge bases"), default=False, editable=False)
     made_with = models.ForeignKey(
-        "self",
-        models.CASCADE,
-        null=True,
-        blank=True,
-        editable=False,
-        related_name="made",
-        verbose_name=_("made with"),
+        "self", models.CASCADE, null=True, blank=True, editable=False, related_name="made", verbose_name=_("made with")
     )
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
 
@@ -272,9 +266,7 @@ class KnowledgeBase(models.Model):
         verbose_name=_("retrieval profile"),
     )
     keyword_vectors = models.BooleanField(
-        _("keyword vectors"),
-        default=False,
-        help_text=_("Extract keywords and embed them beside the content."),
+        _("keyword vectors"), default=False, help_text=_("Extract keywords and embed them beside the content.")
     )
     keyword_method = models.CharField(
         _("keywords by"), max_length=8, choices=KeywordMethod, default=KeywordMethod.TFIDF
@@ -305,10 +297,7 @@ class KnowledgeBase(models.Model):
         verbose_name_plural = _("knowledge bases")
         ordering = ("name", "pk")
         constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="kb_name_per_owner")]
-        triggers: ClassVar = [
-            *KNOWLEDGE_BASE_TRIGGERS,
-            *KNOWLEDGE_BASE.triggers(),
-        ]
+        triggers: ClassVar = [*KNOWLEDGE_BASE_TRIGGERS, *KNOWLEDGE_BASE.triggers()]
 
     def __str__(self) -> str:
         return self.name
@@ -397,7 +386,7 @@ class Invitation(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["knowledge_base", "user"], condition=Q(declined_at=None), name="invitation_once"
-            ),
+            )
         ]
         triggers: ClassVar = INVITATION.triggers()
 

@@ -30,7 +30,7 @@ class IdempotencyKey(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["user", "credential", "key"], name="idempotency_key_once"),
+            models.UniqueConstraint(fields=["user", "credential", "key"], name="idempotency_key_once")
         ]
 
     def __str__(self) -> str:
