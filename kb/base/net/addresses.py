@@ -1,15 +1,15 @@
-"""Which addresses may be connected to: public ones, and those that an administrator has allowed."""
+"""Which addresses may be connected to: public ones, and those that an administrator has allowed; and why one was not read."""
 
 import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import httpx
 
-from kb.base.net.errors import FetchCode, FetchError
+from kb.base.findings import gettext_noop
 
 Address = IPv4Address | IPv6Address
 
@@ -25,6 +25,111 @@ _SPECIAL: Final = tuple(
     map(ip_network, ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15"))
 )
 _NAT64: Final = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))
+
+# Templates are translated first and formatted afterwards, so each is a constant.
+MESSAGES: Final[dict[str, str]] = {
+    "bad_url": gettext_noop("“{url}” is not a web address. Give one such as https://example.org/page."),
+    "bad_scheme": gettext_noop(
+        "Addresses that begin with “{scheme}” are not read. Give one that begins with https:// or http://."
+    ),
+    "bad_port": gettext_noop(
+        "Port {port} of {host} is none of {ports}. Use one of those, or let an administrator add “{host}:{port}” to "
+        "WEB_ALLOWED_HOSTS."
+    ),
+    "has_userinfo": gettext_noop(
+        "The address holds a user name or a password before an “@”. Take it out: only public pages are read."
+    ),
+    "numeric_host": gettext_noop(
+        "“{host}” is an IP address in an unusual form. Give the name of the host, or the address as four decimal numbers."
+    ),
+    "forbidden_address": gettext_noop(
+        "{host} is at {address}, which is not a public address. Give a public one; an administrator can allow an intranet "
+        "in WEB_ALLOWED_HOSTS."
+    ),
+    "unknown_host": gettext_noop("There is no host named “{host}”. Check the spelling of the address."),
+    "unreachable": gettext_noop(
+        "{host} does not answer. Open the address in a browser; if it works there, this server may lack access to the web."
+    ),
+    "tls_failed": gettext_noop(
+        "The certificate of {host} is not valid for it. Ask who runs the site to fix it, or use its http:// address."
+    ),
+    "timeout": gettext_noop("{host} took longer than {seconds} seconds. Try again later."),
+    "too_large": gettext_noop(
+        "The content is larger than {megabytes} MB. Leave the address out, or let an administrator raise WEB_MAX_MB."
+    ),
+    "bad_encoding": gettext_noop(
+        "The server packs the content as “{encoding}”, which was not asked for. Save the page and upload the file."
+    ),
+    "bad_type": gettext_noop(
+        "The content is of the type “{type}”, which holds no text to read. Leave the address out, or upload the file."
+    ),
+    "too_many_redirects": gettext_noop(
+        "The address leads on more than {count} times. Give the one that a browser shows in the end."
+    ),
+    "off_site": gettext_noop(
+        "The address leads on to {url}, outside of this source. Add a source of its own for it, or leave the address out."
+    ),
+    "broken_response": gettext_noop("The answer of {host} is broken off or no proper HTTP. Try again later."),
+    "gone": gettext_noop("There is no such page any more (HTTP {status}). Correct the address, or leave it out."),
+    "forbidden": gettext_noop(
+        "The server lets only those in who have signed in (HTTP {status}). Save the page and upload the file."
+    ),
+    "too_many_requests": gettext_noop(
+        "{host} asks for fewer requests (HTTP {status}). The rest is read at the next run: let it come less often."
+    ),
+    "bad_status": gettext_noop("The server answers with HTTP {status}. Try again later."),
+    "robots": gettext_noop(
+        "The site’s robots.txt does not allow this page to be read. Ask who runs the site, or leave the address out."
+    ),
+    "robots_unreadable": gettext_noop(
+        "The robots.txt of {host} cannot be read, so that nobody knows what may be. It is tried again at the next run."
+    ),
+    "not_a_sitemap": gettext_noop(
+        "The address holds no sitemap. Give that of an XML sitemap, often /sitemap.xml, or crawl the site instead."
+    ),
+    "not_a_feed": gettext_noop(
+        "The address holds no RSS or Atom feed. Look for the feed’s address on the site, or read it as a page."
+    ),
+    "slow_feed": gettext_noop(
+        "The feed takes more time or memory to read than a feed may. Ask who runs the site to fix it, or read its pages."
+    ),
+    "empty_listing": gettext_noop(
+        "Not one address is left to read, so nothing was changed. Check the address and what it shall be like."
+    ),
+    "duplicate": gettext_noop(
+        "The knowledge base holds the same content already, as “{title}”. Leave one of the two addresses out."
+    ),
+    "same_text": gettext_noop(
+        "The page shows the same text as “{title}” now. Its document is kept for {hours} hours at least, and deleted or "
+        "replaced at the first run after them that finds the same; accept the changes of the source to have it so at once."
+    ),
+    "one_text": gettext_noop(
+        "{count} of {known} pages show one text now: “{excerpt}”. That may be a notice of maintenance or a login page, so the "
+        "run was stopped and their documents are kept. Open the site: accept the changes if it is meant to be so; else the "
+        "next run reads it again."
+    ),
+    "many_gone": gettext_noop(
+        "{count} of {known} pages have gone or show the text of others. Their documents are kept. Open the site: accept the "
+        "changes if they are to be deleted; else correct the address of the source, or wait for the next run."
+    ),
+    "slow_pattern": gettext_noop(
+        "The expression “{pattern}” takes too long on an address. Write it without repetitions inside repetitions."
+    ),
+}
+
+
+class FetchError(Exception):
+    """Why an address was not read, as a sentence for whoever gave it.
+
+    Attributes:
+        code: stable, the key of MESSAGES.
+        params: the values of the template's fields, for a translated template.
+    """
+
+    def __init__(self, code: str, **params: str | int) -> None:
+        self.code = code
+        self.params: Mapping[str, str | int] = params
+        super().__init__(MESSAGES[code].format(**params))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +196,19 @@ def parse_url(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url.strip())
     except (httpx.InvalidURL, ValueError) as error:
-        raise FetchError(FetchCode.BAD_URL, url=shown) from error
+        raise FetchError("bad_url", url=shown) from error
     if parsed.scheme and parsed.scheme not in _SCHEMES:
-        raise FetchError(FetchCode.BAD_SCHEME, scheme=parsed.scheme)
+        raise FetchError("bad_scheme", scheme=parsed.scheme)
     if not parsed.host or not parsed.scheme or len(url) > URL_CHARACTERS or "\\" in url:
-        raise FetchError(FetchCode.BAD_URL, url=shown)
+        raise FetchError("bad_url", url=shown)
     if parsed.userinfo:
-        raise FetchError(FetchCode.HAS_USERINFO)
+        raise FetchError("has_userinfo")
     host = parsed.raw_host.decode("ascii")
     if ":" not in host and _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]):
         try:
             ip_address(host)
         except ValueError as error:
-            raise FetchError(FetchCode.NUMERIC_HOST, host=host) from error
+            raise FetchError("numeric_host", host=host) from error
     return parsed
 
 
@@ -130,14 +235,14 @@ class Guard:
         try:
             found = [ip_address(each) for each in self.resolver(host, port)]
         except (OSError, UnicodeError) as error:
-            raise FetchError(FetchCode.UNKNOWN_HOST, host=host) from error
+            raise FetchError("unknown_host", host=host) from error
         if not found:
-            raise FetchError(FetchCode.UNKNOWN_HOST, host=host)
+            raise FetchError("unknown_host", host=host)
         for address in found:
             if self.allowed.covers(host, port, address):
                 continue
             if not is_public(address):
-                raise FetchError(FetchCode.FORBIDDEN_ADDRESS, host=host, address=str(address))
+                raise FetchError("forbidden_address", host=host, address=str(address))
             if port not in PORTS:
-                raise FetchError(FetchCode.BAD_PORT, host=host, port=port, ports=", ".join(map(str, PORTS)))
+                raise FetchError("bad_port", host=host, port=port, ports=", ".join(map(str, PORTS)))
         return [str(address) for address in found]

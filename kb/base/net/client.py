@@ -14,8 +14,7 @@ from typing import Any, Final
 import httpcore
 import httpx
 
-from kb.base.net.addresses import Guard, parse_url, port_of
-from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.addresses import FetchError, Guard, parse_url, port_of
 
 
 class Deadline:
@@ -26,7 +25,7 @@ class Deadline:
         """Seconds left; raises FetchError where there are none."""
         left = self._end - time.monotonic()
         if left <= 0:
-            raise FetchError(FetchCode.TIMEOUT, host=host, seconds=max(1, round(self.seconds)))
+            raise FetchError("timeout", host=host, seconds=max(1, round(self.seconds)))
         return left
 
 
@@ -54,10 +53,10 @@ class GuardedBackend(httpcore.NetworkBackend):
                 failure = error
             else:
                 return TimedStream(stream, self._deadline, host)
-        raise FetchError(FetchCode.UNREACHABLE, host=host) from failure
+        raise FetchError("unreachable", host=host) from failure
 
     def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.NetworkStream:
-        raise FetchError(FetchCode.BAD_SCHEME, scheme="unix")
+        raise FetchError("bad_scheme", scheme="unix")
 
 
 class TimedStream(httpcore.NetworkStream):
@@ -86,7 +85,7 @@ class TimedStream(httpcore.NetworkStream):
             stream = self._stream.start_tls(ssl_context, server_hostname, left)
         except httpcore.ConnectError as error:
             if isinstance(error.__cause__, ssl.SSLError):
-                raise FetchError(FetchCode.TLS_FAILED, host=self._host) from error
+                raise FetchError("tls_failed", host=self._host) from error
             raise
         return TimedStream(stream, self._deadline, self._host)
 
@@ -114,7 +113,7 @@ class Inflater:
             try:
                 piece = self._member.decompress(data, self._left + 1)
             except zlib.error as error:
-                raise FetchError(FetchCode.BROKEN_RESPONSE, host=self._host) from error
+                raise FetchError("broken_response", host=self._host) from error
             self._left -= len(piece)
             if self._left < 0:
                 raise too_large(self._max)
@@ -129,7 +128,7 @@ class Inflater:
 
 
 def too_large(max_bytes: int) -> FetchError:
-    return FetchError(FetchCode.TOO_LARGE, megabytes=max(1, max_bytes // MIB))
+    return FetchError("too_large", megabytes=max(1, max_bytes // MIB))
 
 
 def gunzip(data: bytes, max_bytes: int) -> bytes:
@@ -252,9 +251,9 @@ class WebClient:
             try:
                 joined = str(at.join(location))
             except (httpx.InvalidURL, ValueError) as error:
-                raise FetchError(FetchCode.BAD_URL, url=location[:200]) from error
+                raise FetchError("bad_url", url=location[:200]) from error
             at = parse_url(joined).copy_with(fragment=None)
-        raise FetchError(FetchCode.TOO_MANY_REDIRECTS, count=MAX_REDIRECTS)
+        raise FetchError("too_many_redirects", count=MAX_REDIRECTS)
 
     @contextmanager
     def _response(self, url: httpx.URL, ask: Ask, deadline: Deadline) -> Iterator[httpcore.Response]:
@@ -290,7 +289,7 @@ class WebClient:
         message["Content-Type"] = _header(response, "content-type") or "text/html"
         media_type, charset = message.get_content_type(), (message.get_content_charset() or "")
         if ask.types is not None and media_type not in ask.types:
-            raise FetchError(FetchCode.BAD_TYPE, type=media_type[:100])
+            raise FetchError("bad_type", type=media_type[:100])
         content = _content(url.host, response, ask.max_bytes or self.max_bytes)
         return Fetched(
             str(url), content, media_type=media_type, charset=charset, etag=etag, last_modified=last_modified
@@ -302,29 +301,29 @@ def _mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
     try:
         yield
     except httpcore.TimeoutException as error:
-        raise FetchError(FetchCode.TIMEOUT, host=host, seconds=max(1, round(deadline.seconds))) from error
+        raise FetchError("timeout", host=host, seconds=max(1, round(deadline.seconds))) from error
     except httpcore.NetworkError as error:
-        raise FetchError(FetchCode.UNREACHABLE, host=host) from error
+        raise FetchError("unreachable", host=host) from error
     except httpcore.ProtocolError as error:
-        raise FetchError(FetchCode.BROKEN_RESPONSE, host=host) from error
+        raise FetchError("broken_response", host=host) from error
 
 
 def _check_status(host: str, response: httpcore.Response) -> None:
     status = response.status
     if status in {404, 410}:
-        raise FetchError(FetchCode.GONE, status=status)
+        raise FetchError("gone", status=status)
     if status == 429 or (status == 503 and _header(response, "retry-after")):
-        raise FetchError(FetchCode.TOO_MANY_REQUESTS, host=host, status=status)
+        raise FetchError("too_many_requests", host=host, status=status)
     if status in {401, 402, 403, 407, 451}:
-        raise FetchError(FetchCode.FORBIDDEN, status=status)
+        raise FetchError("forbidden", status=status)
     if status != 200:
-        raise FetchError(FetchCode.BAD_STATUS, status=status)
+        raise FetchError("bad_status", status=status)
 
 
 def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
     encoding = _header(response, "content-encoding").strip().lower()
     if encoding not in {"", "identity", "gzip", "x-gzip"}:
-        raise FetchError(FetchCode.BAD_ENCODING, encoding=encoding[:40])
+        raise FetchError("bad_encoding", encoding=encoding[:40])
     stated = _header(response, "content-length")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
         raise too_large(max_bytes)

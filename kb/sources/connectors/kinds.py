@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from lxml import etree
 
+from kb.base.net.addresses import FetchError
 from kb.base.net.client import MIB, Ask, Deadline, Fetched, WebClient, gunzip
-from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
 from kb.sources.connectors.listing import Candidate, Listing, Scope, normal, site_of, stored
@@ -88,7 +88,7 @@ class SitemapListing(Listing):
             seen.add(url)
             yield Candidate(url)
         if not seen:
-            raise FetchError(FetchCode.EMPTY_LISTING)
+            raise FetchError("empty_listing")
 
     def _addresses(self) -> Iterator[str]:
         waiting, known = deque([self.url]), {self.url}
@@ -140,9 +140,9 @@ def xml_sitemap(content: bytes, base: str) -> Sitemap:
             while element.getprevious() is not None:
                 del parent[0]
     except etree.XMLSyntaxError as error:
-        raise FetchError(FetchCode.NOT_A_SITEMAP) from error
+        raise FetchError("not_a_sitemap") from error
     if root not in {"urlset", "sitemapindex"}:
-        raise FetchError(FetchCode.NOT_A_SITEMAP)
+        raise FetchError("not_a_sitemap")
     return found["url"], found["sitemap"], False
 
 
@@ -167,7 +167,7 @@ class FeedListing(Listing):
         entries = read_feed(self.client.fetch(self.url, Ask(deadline=self.deadline)), deadline=self.deadline)
         kept = [entry for entry in entries if self.scope.accepts(entry.url)]
         if not kept:
-            raise FetchError(FetchCode.EMPTY_LISTING)
+            raise FetchError("empty_listing")
         yield from kept[: self.max_pages]
 
 
@@ -194,10 +194,10 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
                 url=fetched.url,
             )
         if answer is None:
-            raise FetchError(FetchCode.NOT_A_FEED)
+            raise FetchError("not_a_feed")
         found = [_candidate(each, fetched.url) for each in answer]
     except (ParseError, KeyError, TypeError, ValueError) as error:
-        raise FetchError(FetchCode.SLOW_FEED) from error
+        raise FetchError("slow_feed") from error
     entries: dict[str, Candidate] = {}
     for candidate in filter(None, found):
         entries.setdefault(candidate.url, candidate)

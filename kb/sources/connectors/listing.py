@@ -18,9 +18,8 @@ from urllib.parse import parse_qsl, urlencode
 import httpx
 import regex
 
-from kb.base.net.addresses import URL_CHARACTERS, port_of
+from kb.base.net.addresses import URL_CHARACTERS, FetchError, port_of
 from kb.base.net.client import Deadline, Fetched, WebClient
-from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, decode_document, run_job
 
@@ -83,13 +82,13 @@ class Scope:
 
     def _matches(self, pattern: str, url: str) -> bool:
         if self._seconds_left <= 0:
-            raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern)
+            raise FetchError("slow_pattern", pattern=pattern)
         started = time.thread_time()
         try:
             # Other threads go on meanwhile.
             return compiled(pattern).search(url, timeout=self._seconds_left, concurrent=True) is not None
         except TimeoutError as error:
-            raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern) from error
+            raise FetchError("slow_pattern", pattern=pattern) from error
         finally:
             self._seconds_left = min(PATTERN_SECONDS, self._seconds_left - (time.thread_time() - started))
 

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
+from kb.base.net.addresses import MESSAGES as FETCH_MESSAGES, FetchError
 from kb.base.net.client import Ask, Deadline, WebClient
-from kb.base.net.errors import MESSAGES as FETCH_MESSAGES, FetchCode, FetchError
 from kb.ingest.chunkers.strategies import ChunkSettings, split_text
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.parser.sandbox import Limits
@@ -95,15 +95,15 @@ MOST_PASSAGES: Final = 300
 RRF_K: Final = 60
 
 CODES: Final = {
-    FetchCode.TIMEOUT: DegradationCode.EXTERNAL_TIMEOUT,
-    FetchCode.TOO_MANY_REQUESTS: DegradationCode.EXTERNAL_QUOTA,
-    FetchCode.FORBIDDEN: DegradationCode.EXTERNAL_REFUSED,
-    FetchCode.ROBOTS: DegradationCode.EXTERNAL_REFUSED,
-    FetchCode.FORBIDDEN_ADDRESS: DegradationCode.EXTERNAL_NOT_CONFIGURED,
-    FetchCode.BAD_PORT: DegradationCode.EXTERNAL_NOT_CONFIGURED,
-    FetchCode.BAD_URL: DegradationCode.EXTERNAL_NOT_CONFIGURED,
-    FetchCode.NOT_A_FEED: DegradationCode.EXTERNAL_NOT_CONFIGURED,
-    FetchCode.GONE: DegradationCode.EXTERNAL_NOT_CONFIGURED,
+    "timeout": DegradationCode.EXTERNAL_TIMEOUT,
+    "too_many_requests": DegradationCode.EXTERNAL_QUOTA,
+    "forbidden": DegradationCode.EXTERNAL_REFUSED,
+    "robots": DegradationCode.EXTERNAL_REFUSED,
+    "forbidden_address": DegradationCode.EXTERNAL_NOT_CONFIGURED,
+    "bad_port": DegradationCode.EXTERNAL_NOT_CONFIGURED,
+    "bad_url": DegradationCode.EXTERNAL_NOT_CONFIGURED,
+    "not_a_feed": DegradationCode.EXTERNAL_NOT_CONFIGURED,
+    "gone": DegradationCode.EXTERNAL_NOT_CONFIGURED,
 }
 
 _reading: dict[tuple[str, str], threading.Lock] = {}
@@ -164,7 +164,7 @@ class LiveSearch:
         with _reading_lock:
             lock = _reading.setdefault((self._source.kind, self._source.url), threading.Lock())
         if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._fault(FetchError(FetchCode.TIMEOUT, host=self.name, seconds=max(1, round(READ_SECONDS))))
+            raise self._fault(FetchError("timeout", host=self.name, seconds=max(1, round(READ_SECONDS))))
         try:
             return live_entries(self._source, self._client, seconds=max(deadline - time.monotonic(), READ_SECONDS))
         except (FetchError, ParseError) as error:
@@ -174,7 +174,7 @@ class LiveSearch:
 
     def _fault(self, error: FetchError | ParseError) -> ChannelUnavailable:
         templates = FETCH_MESSAGES if isinstance(error, FetchError) else PARSE_MESSAGES
-        reason = Message(templates[error.code], **error.params)  # type: ignore[index]
+        reason = Message(templates[error.code], **error.params)
         message = Message(
             gettext_noop("The live source “{source}” was not read: {reason}"), source=self.name, reason=reason
         )

@@ -5,24 +5,23 @@ from typing import Final
 import httpx
 from protego import Protego
 
-from kb.base.net.addresses import port_of
+from kb.base.net.addresses import FetchError, port_of
 from kb.base.net.client import MIB, Ask, Deadline, WebClient
-from kb.base.net.errors import FetchCode, FetchError
 
 MAX_DELAY_S: Final = 30.0
 # Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them.
 SITES: Final = 100
-_ABSENT: Final = frozenset({FetchCode.GONE, FetchCode.FORBIDDEN})
+_ABSENT: Final = frozenset({"gone", "forbidden"})
 # What is wrong with the host is no fault of its robots.txt.
 _ABOUT_THE_HOST: Final = frozenset(
     {
-        FetchCode.FORBIDDEN_ADDRESS,
-        FetchCode.BAD_PORT,
-        FetchCode.UNKNOWN_HOST,
-        FetchCode.UNREACHABLE,
-        FetchCode.TLS_FAILED,
-        FetchCode.TIMEOUT,
-        FetchCode.TOO_MANY_REQUESTS,
+        "forbidden_address",
+        "bad_port",
+        "unknown_host",
+        "unreachable",
+        "tls_failed",
+        "timeout",
+        "too_many_requests",
     }
 )
 
@@ -49,9 +48,9 @@ class Robots:
                 del self._rules[next(iter(self._rules))]
         rules = self._rules[origin]
         if rules is None:
-            raise FetchError(FetchCode.ROBOTS_UNREADABLE, host=f"{url.host}:{port_of(url)}")
+            raise FetchError("robots_unreadable", host=f"{url.host}:{port_of(url)}")
         if not rules.can_fetch(str(url), self._agent):
-            raise FetchError(FetchCode.ROBOTS)
+            raise FetchError("robots")
         return min(float(rules.crawl_delay(self._agent) or 0.0), MAX_DELAY_S)
 
     def _read(self, origin: str) -> Protego | None:

@@ -57,7 +57,7 @@ class WebErrorField(serializers.Field[Any, Any, Any, Any]):
             return None
         if isinstance(value, WebSource | WebPage):
             return {"code": value.error_code, "message": error_text(value.error, value.error_code, value.error_params)}
-        return {"code": value.error.code.value, "message": error_of(value.error)}
+        return {"code": str(value.error.code), "message": error_of(value.error)}
 
 
 class WebSourceSerializer(serializers.ModelSerializer[WebSource]):

@@ -21,8 +21,7 @@ from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.findings import Remark, RemarkCode
-from kb.base.net.addresses import parse_url
-from kb.base.net.errors import FetchError
+from kb.base.net.addresses import FetchError, parse_url
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.graph.models import Concept, ConceptTerm, EntityName, GraphFact

@@ -18,9 +18,8 @@ from django.utils import timezone
 
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import AlreadyThere, Rejected
-from kb.base.net.addresses import parse_url
+from kb.base.net.addresses import FetchError, parse_url
 from kb.base.net.client import Ask, Deadline, Fetched, WebClient
-from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client
 from kb.base.text import storable
 from kb.content.models import Document
@@ -119,9 +118,9 @@ class Run(Job[WebSource]):
 
     def fail(self, candidate: Candidate, error: FetchError | ParseError) -> str | None:
         """Notes why a page could not be read; the document stays as it was, unless the page is gone."""
-        if isinstance(error, FetchError) and error.code == FetchCode.GONE:
+        if isinstance(error, FetchError) and error.code == "gone":
             return self.gone(candidate.url, error)
-        state = WebPage.State.REFUSED if error.code == FetchCode.ROBOTS else WebPage.State.FAILED
+        state = WebPage.State.REFUSED if error.code == "robots" else WebPage.State.FAILED
         return self._note(candidate, state, error_fields(error))
 
     def _note(self, candidate: Candidate, state: WebPage.State, fields: Mapping[str, Any]) -> str:
@@ -208,7 +207,7 @@ def _refuse(page: WebPage, error: AlreadyThere | Rejected, found: Mapping[str, s
     if isinstance(error, AlreadyThere):
         other = Document.objects.filter(pk=error.document_id).first()
         state = WebPage.State.DUPLICATE
-        reason = error_fields(FetchError(FetchCode.DUPLICATE, title=str(other or "")))
+        reason = error_fields(FetchError("duplicate", title=str(other or "")))
     else:
         state = WebPage.State.FAILED
         reason = {"error": message_of(error), "error_code": error.code, "error_params": {}}
@@ -233,7 +232,7 @@ def hash_of(url: str) -> str:
 
 
 def error_fields(error: FetchError | ParseError) -> dict[str, Any]:
-    return {"error": str(error), "error_code": error.code.value, "error_params": dict(error.params)}
+    return {"error": str(error), "error_code": str(error.code), "error_params": dict(error.params)}
 
 
 def save_page(page: WebPage, **fields: Any) -> None:
@@ -359,7 +358,7 @@ def _look(
         if candidate.content is None:
             robots.check(parse_url(candidate.url))
     except (FetchError, ParseError) as error:
-        if error.code == FetchCode.SLOW_PATTERN:
+        if error.code == "slow_pattern":
             raise
         page = replace(page, error=error)
     return page, ()

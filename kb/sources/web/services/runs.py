@@ -21,8 +21,8 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext_noop
 
 from kb.base.errors import AlreadyThere
+from kb.base.net.addresses import FetchError
 from kb.base.net.client import Ask, Fetched, WebClient
-from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client
 from kb.base.text import storable
 from kb.content.models import Document
@@ -58,11 +58,11 @@ MAX_ATTEMPTS: Final = 3
 MAX_SILENT: Final = 5
 SILENT: Final = frozenset(
     {
-        FetchCode.UNREACHABLE,
-        FetchCode.TIMEOUT,
-        FetchCode.UNKNOWN_HOST,
-        FetchCode.ROBOTS_UNREADABLE,
-        FetchCode.TLS_FAILED,
+        "unreachable",
+        "timeout",
+        "unknown_host",
+        "robots_unreadable",
+        "tls_failed",
     }
 )
 WORKER_LOST = gettext_noop(
@@ -134,7 +134,7 @@ class Changes:
             count = alike.aggregate(count=Count(text_before, distinct=True))["count"]
             if count >= min(self._many, MOST_ALIKE):
                 excerpt = storable(" ".join(text[: 4 * EXCERPT_CHARACTERS].split())[:EXCERPT_CHARACTERS])
-                error = FetchError(FetchCode.ONE_TEXT, count=count, known=self._known, excerpt=excerpt)
+                error = FetchError("one_text", count=count, known=self._known, excerpt=excerpt)
                 # The pages stay as they were; those with the one text say so, which starts no time after which they go.
                 fields = {**error_fields(error), "state": WebPage.State.DUPLICATE, "gone_at": None}
                 with self._run.holding():
@@ -162,7 +162,7 @@ class Changes:
             self._delete(pk)
         if is_too_much:
             self._run.counts["gone"] += len(gone)
-            raise FetchError(FetchCode.MANY_GONE, count=losses, known=self._known)
+            raise FetchError("many_gone", count=losses, known=self._known)
 
     def shows_several(self) -> bool:
         """Whether the site has shown more than one text in this run; one alone may be its answer to every address."""
@@ -212,7 +212,7 @@ class Changes:
                     name = str(error)
             if outcome == "duplicate":  # others are compared with it until the run has ended
                 hours = int(settings.WEB_DELETE_AFTER_HOURS)
-                fields = error_fields(FetchError(FetchCode.SAME_TEXT, title=str(name), hours=hours))
+                fields = error_fields(FetchError("same_text", title=str(name), hours=hours))
                 fields |= {"gone_at": since or timezone.now(), "shown_key": change.text_key}
                 save_page(page, state=WebPage.State.DUPLICATE, **fields)
             else:
@@ -284,7 +284,7 @@ class Reader:
             with closing(self._parser):
                 has_more = self._ask_all(time.monotonic() + slice_s)
         except FetchError as error:
-            if error.code != FetchCode.ONE_TEXT and self._changes.shows_several():
+            if error.code != "one_text" and self._changes.shows_several():
                 with suppress(FetchError):  # what ended the run comes first
                     self._changes.settle()
             raise
@@ -332,7 +332,7 @@ class Reader:
         except ParseError as error:
             outcome = self._run.fail(candidate, error)
         except FetchError as error:
-            if error.code in {FetchCode.TOO_MANY_REQUESTS, FetchCode.SLOW_PATTERN, FetchCode.ONE_TEXT}:
+            if error.code in {"too_many_requests", "slow_pattern", "one_text"}:
                 raise
             outcome = self._run.fail(candidate, error)
             if error.code in SILENT:
@@ -375,7 +375,7 @@ class Reader:
 
     def _before_hop(self, url: Any) -> float:
         if self._source.kind in ONE_SITE and site_of(str(url)) != site_of(self._source.url):
-            raise FetchError(FetchCode.OFF_SITE, url=str(url)[:200])
+            raise FetchError("off_site", url=str(url)[:200])
         return self._robots.check(url)
 
     def _stored_links(self, page: WebPage) -> tuple[str, ...]:

@@ -16,8 +16,7 @@ from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.messages import shown
-from kb.base.net.addresses import parse_url
-from kb.base.net.errors import MESSAGES as FETCH_MESSAGES, FetchError
+from kb.base.net.addresses import MESSAGES as FETCH_MESSAGES, FetchError, parse_url
 from kb.content.models import Document
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.services.documents import documents_delete
@@ -201,7 +200,7 @@ def next_run(source: WebSource) -> Any:
 
 def error_text(error: str, code: str, params: Mapping[str, Any]) -> str:
     """A stored error in the reader's language."""
-    template = FETCH_MESSAGES.get(code) or PARSE_MESSAGES.get(code)  # type: ignore[call-overload]
+    template = FETCH_MESSAGES.get(code) or PARSE_MESSAGES.get(code)
     with suppress(KeyError):  # written by a version whose sentence had other fields
         return _(template).format(**params) if template else shown(error)
     return error

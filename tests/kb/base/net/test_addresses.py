@@ -3,8 +3,7 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given, strategies as st
 
-from kb.base.net.addresses import AllowList, Guard, is_public, parse_url
-from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.addresses import AllowList, FetchError, Guard, is_public, parse_url
 
 NOT_PUBLIC = [
     "0.0.0.0",
@@ -47,7 +46,7 @@ NOT_PUBLIC = [
 def test_an_address_that_is_not_public_is_refused(address):
     with pytest.raises(FetchError) as refusal:
         Guard(resolver=lambda host, port: [address]).addresses("example.org", 443)
-    assert refusal.value.code == FetchCode.FORBIDDEN_ADDRESS
+    assert refusal.value.code == "forbidden_address"
 
 
 @pytest.mark.parametrize(
@@ -73,38 +72,38 @@ def test_one_forbidden_address_among_several_refuses_the_host():
 def test_a_port_of_another_service_is_refused(port):
     with pytest.raises(FetchError) as refusal:
         Guard(resolver=lambda host, port: ["8.8.8.8"]).addresses("example.org", port)
-    assert refusal.value.code == FetchCode.BAD_PORT
+    assert refusal.value.code == "bad_port"
 
 
 def test_a_host_without_an_address_is_unknown():
     with pytest.raises(FetchError) as refusal:
         Guard(resolver=lambda host, port: []).addresses("example.org", 443)
-    assert refusal.value.code == FetchCode.UNKNOWN_HOST
+    assert refusal.value.code == "unknown_host"
 
 
 @pytest.mark.parametrize(
     ("url", "code"),
     [
-        ("file:///etc/passwd", FetchCode.BAD_SCHEME),
-        ("gopher://example.org/", FetchCode.BAD_SCHEME),
-        ("ftp://example.org/", FetchCode.BAD_SCHEME),
-        ("javascript:alert(1)", FetchCode.BAD_SCHEME),
-        ("data:text/html,hello", FetchCode.BAD_SCHEME),
-        ("http://user:word@example.org/", FetchCode.HAS_USERINFO),
-        ("http://example.org@127.0.0.1/", FetchCode.HAS_USERINFO),
-        ("http://2130706433/", FetchCode.NUMERIC_HOST),
-        ("http://0x7f000001/", FetchCode.NUMERIC_HOST),
-        ("http://0177.0.0.1/", FetchCode.BAD_URL),
-        ("http://127.1/", FetchCode.NUMERIC_HOST),
-        ("http://0x7f.1/", FetchCode.NUMERIC_HOST),
-        ("http://127.0.0.1./", FetchCode.NUMERIC_HOST),
-        ("http:\\\\127.0.0.1\\", FetchCode.BAD_URL),
-        ("http://example.org\\@127.0.0.1/", FetchCode.BAD_URL),
-        ("//example.org/", FetchCode.BAD_URL),
-        ("example.org", FetchCode.BAD_URL),
-        ("http://", FetchCode.BAD_URL),
-        ("http://[::1", FetchCode.BAD_URL),
-        ("https://example.org/" + "a" * 2_000, FetchCode.BAD_URL),
+        ("file:///etc/passwd", "bad_scheme"),
+        ("gopher://example.org/", "bad_scheme"),
+        ("ftp://example.org/", "bad_scheme"),
+        ("javascript:alert(1)", "bad_scheme"),
+        ("data:text/html,hello", "bad_scheme"),
+        ("http://user:word@example.org/", "has_userinfo"),
+        ("http://example.org@127.0.0.1/", "has_userinfo"),
+        ("http://2130706433/", "numeric_host"),
+        ("http://0x7f000001/", "numeric_host"),
+        ("http://0177.0.0.1/", "bad_url"),
+        ("http://127.1/", "numeric_host"),
+        ("http://0x7f.1/", "numeric_host"),
+        ("http://127.0.0.1./", "numeric_host"),
+        ("http:\\\\127.0.0.1\\", "bad_url"),
+        ("http://example.org\\@127.0.0.1/", "bad_url"),
+        ("//example.org/", "bad_url"),
+        ("example.org", "bad_url"),
+        ("http://", "bad_url"),
+        ("http://[::1", "bad_url"),
+        ("https://example.org/" + "a" * 2_000, "bad_url"),
     ],
 )
 def test_an_address_of_another_form_is_refused(url, code):

@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from kb.base.net.addresses import FetchError
 from kb.base.net.client import Deadline, Fetched
-from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors.kinds import read_feed
 
 URL = "https://example.org/feed"
@@ -57,7 +57,7 @@ def test_entities_of_a_feed_read_no_file(tmp_path):
 def test_what_is_no_feed_says_so(content):
     with pytest.raises(FetchError) as refusal:
         feed(content, "text/html")
-    assert refusal.value.code == FetchCode.NOT_A_FEED
+    assert refusal.value.code == "not_a_feed"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_no_feed_says_so(content):
 def test_a_feed_that_is_made_to_take_hours_is_given_up(content):
     with pytest.raises(FetchError) as refusal:
         read_feed(Fetched(URL, content.encode(), media_type="text/xml"), deadline=Deadline(3), texts=10)
-    assert refusal.value.code == FetchCode.SLOW_FEED
+    assert refusal.value.code == "slow_feed"
 
 
 def test_the_text_of_the_first_entries_is_read_where_it_is_wanted():

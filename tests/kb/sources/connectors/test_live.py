@@ -3,7 +3,7 @@ import uuid
 import pytest
 from django.core.cache.backends.locmem import LocMemCache
 
-from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.addresses import FetchError
 from kb.models import WebSource
 from kb.sources.connectors.live import live_entries
 from tests.web_server import ARTICLE, Page, article, client_for
@@ -58,7 +58,7 @@ def test_a_source_that_takes_too_long_is_given_up(web):
     web.pages["/feed"] = Page("x" * 100, hang_after=10)
     with pytest.raises(FetchError) as refusal:
         live_entries(source(web, "feed", "/feed"), client_for(web), seconds=0.2, cache=cache())
-    assert refusal.value.code == FetchCode.TIMEOUT
+    assert refusal.value.code == "timeout"
 
 
 def test_a_crawl_cannot_be_asked_while_somebody_waits(web):

@@ -1,8 +1,7 @@
 import httpx
 import pytest
 
-from kb.base.net.addresses import AllowList, Guard
-from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.addresses import AllowList, FetchError, Guard
 from kb.sources.connectors.robots import MAX_DELAY_S, Robots
 from tests.web_server import Page, client_for
 
@@ -26,7 +25,7 @@ def test_rules_for_us_stand_before_those_for_all(web):
     assert check(web, "/a") == check(web, "/private/open") == 0.0
     with pytest.raises(FetchError) as refusal:
         check(web, "/private/a")
-    assert refusal.value.code == FetchCode.ROBOTS
+    assert refusal.value.code == "robots"
 
 
 def test_the_pause_that_a_site_asks_for_is_kept_within_reason(web):
@@ -38,7 +37,7 @@ def test_a_file_that_the_server_fails_to_send_forbids_everything(web):
     web.pages["/robots.txt"] = Page(status=500)
     with pytest.raises(FetchError) as refusal:
         check(web, "/a")
-    assert refusal.value.code == FetchCode.ROBOTS_UNREADABLE
+    assert refusal.value.code == "robots_unreadable"
 
 
 def test_a_file_is_read_once(web):
