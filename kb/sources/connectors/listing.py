@@ -1,66 +1,42 @@
-"""What every kind of source is, addresses one after the other, and what a page or an entry of a feed holds."""
+"""The addresses of a source: the listing of each kind, which of them belong to it, and which a site lets be read."""
 
 import hashlib
-import re
-import tempfile
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from html import escape
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from io import BytesIO
+from typing import Any, Final
 
 import httpx
 import regex
+from lxml import etree
+from protego import Protego
 
-from kb.base.net.addresses import URL_CHARACTERS, FetchError, port_of
-from kb.base.net.client import Deadline, Fetched, WebClient
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
-from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, decode_document, run_job
+from kb.base.net.addresses import FetchError, port_of
+from kb.base.net.client import MIB, Ask, Deadline, Fetched, WebClient, gunzip
+from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.sandbox import Limits, run_job
+from kb.sources.connectors.markup import Candidate, normal, site_of, stored
+from kb.sources.models import WebSource
 
 MOST_PATTERNS: Final = 50
 # What the expressions of a source may take: a moment in all, and a little for every address.
 PATTERN_SECONDS: Final = 0.5
 SECONDS_AN_ADDRESS: Final = 0.001
-_TRACKING: Final = regex.compile(r"utm_\w+|fbclid|gclid|mc_[ce]id")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """An address that may become a document.
-
-    Attributes:
-        title: blank: its content says.
-        content: HTML that came with the listing, so that the address itself is not asked; None: it is to be asked.
-        text: of the content, or of the summary in a feed, where it was asked for.
-        version: of what the listing says of it; while it is the same, so is the content. Blank: unknown.
-        published: None: unknown.
-        depth: links from the first page.
-    """
-
-    url: str
-    title: str = ""
-    content: str | None = None
-    text: str = ""
-    version: str = ""
-    published: datetime | None = None
-    depth: int = 0
+@lru_cache(maxsize=200)
+def compiled(pattern: str) -> "regex.Pattern[str]":
+    """An expression ready to use; raises regex.error for what is none."""
+    return regex.compile(pattern)
 
 
 @dataclass(slots=True)
 class Scope:
-    """Which addresses belong to a source.
-
-    Attributes:
-        site: the host, with its port where it is not the usual one; None: any.
-        include: regular expressions, one of which an address must match; none: any.
-        exclude: those of which it may match none.
-    """
+    """The addresses of a source: at `site` (None: anywhere), like one of `include` if there are any, and like none of `exclude`."""
 
     site: str | None = None
     include: tuple[str, ...] = ()
@@ -68,11 +44,7 @@ class Scope:
     _seconds_left: float = field(default=PATTERN_SECONDS, init=False, repr=False, compare=False)
 
     def accepts(self, url: str) -> bool:
-        """Whether an address belongs to the source.
-
-        Raises:
-            FetchError: an expression takes too long to tell, or those of many addresses do together.
-        """
+        """Whether an address belongs; raises FetchError where expressions take too long to tell, together for all addresses."""
         if self.site is not None and site_of(url) != self.site:
             return False
         self._seconds_left += SECONDS_AN_ADDRESS
@@ -93,12 +65,68 @@ class Scope:
             self._seconds_left = min(PATTERN_SECONDS, self._seconds_left - (time.thread_time() - started))
 
 
+MAX_DELAY_S: Final = 30.0
+# Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them.
+SITES: Final = 100
+_ABSENT: Final = frozenset({"gone", "forbidden"})
+# What is wrong with the host is no fault of its robots.txt.
+_ABOUT_THE_HOST: Final = frozenset(
+    {
+        "forbidden_address",
+        "bad_port",
+        "unknown_host",
+        "unreachable",
+        "tls_failed",
+        "timeout",
+        "too_many_requests",
+    }
+)
+
+
+class Robots:
+    """Reads what the robots.txt of a site allows (RFC 9309) once, and says of each address whether it may be read."""
+
+    def __init__(self, client: WebClient, deadline: Deadline | None = None) -> None:
+        self._client = client
+        self._deadline = deadline
+        self._agent = client.user_agent.partition("/")[0]
+        self._rules: dict[str, Protego | None] = {}
+
+    def check(self, url: httpx.URL) -> float:
+        """The seconds that the site wants between two requests; raises FetchError where the address must not be read."""
+        origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
+        if origin not in self._rules:
+            self._rules[origin] = self._read(origin)
+            if len(self._rules) > SITES:
+                del self._rules[next(iter(self._rules))]
+        rules = self._rules[origin]
+        if rules is None:
+            raise FetchError("robots_unreadable", host=f"{url.host}:{port_of(url)}")
+        if not rules.can_fetch(str(url), self._agent):
+            raise FetchError("robots")
+        return min(float(rules.crawl_delay(self._agent) or 0.0), MAX_DELAY_S)
+
+    def _read(self, origin: str) -> Protego | None:
+        """None where the server fails to say: everything is to be left alone then."""
+        try:
+            fetched = self._client.fetch(f"{origin}/robots.txt", Ask(max_bytes=MIB, deadline=self._deadline))
+        except FetchError as error:
+            if error.code in _ABSENT:
+                return Protego.parse("")
+            if error.code in _ABOUT_THE_HOST:
+                raise
+            return None
+        return Protego.parse(fetched.content.decode("utf-8-sig", errors="replace"))
+
+
 @dataclass
-class Listing(ABC):
-    """Iterates over the candidates of a source, at most as many as it may have.
+class Listing:
+    """Iterates over the candidates of a source, at most as many as it may have: of a page, its address alone.
+
+    Iteration raises FetchError where the listing itself cannot be read.
 
     Attributes:
-        known: addresses of it that are kept already.
+        known: addresses of it that are stored already.
         deadline: for reading the listing itself, where somebody waits.
         alive: is called before each part of a listing that is read, which may take long.
         is_complete: after the last: whether a known address that was not among them is there no more.
@@ -114,192 +142,231 @@ class Listing(ABC):
     alive: Callable[[], None] = lambda: None
     is_complete: bool = True
 
-    @abstractmethod
     def __iter__(self) -> Iterator[Candidate]:
-        """Yields candidates.
+        yield Candidate(self.url)
 
-        Raises:
-            FetchError: the listing itself cannot be read.
-        """
-
-    def met(self, candidate: Candidate, links: Iterable[str]) -> None:  # noqa: B027 - most have no use for it
-        """Is called with the links of a candidate that was read."""
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
+        """Is called with the links of a candidate that was read; most listings have no use for it."""
 
 
-def normal(url: str, base: str = "") -> str | None:
-    """One spelling of an address: no fragment, no usual port, no tracking parameters; None for what is no web address."""
+MAX_SITEMAPS: Final = 500
+MAX_BYTES: Final = 50 * MIB
+# Of one file, as the protocol says.
+MAX_ADDRESSES: Final = 50_000
+# For what is read of a feed that has come; a proper one takes a small part of that.
+FEED_SECONDS: Final = 20.0
+# The pages that a file lists, the further sitemaps, and whether it lists more of them than it may.
+Sitemap = tuple[list[str], list[str], bool]
+
+
+@dataclass
+class CrawlListing(Listing):
+    """The first page and those that it leads to, and last the known pages that no link leads to: they may still be there.
+
+    It is complete where no page was left out for their number.
+    """
+
+    def __post_init__(self) -> None:
+        first = normal(self.url) or self.url
+        self._waiting = deque([Candidate(first)])
+        self._met = {first}
+
+    def __iter__(self) -> Iterator[Candidate]:
+        for count, candidate in enumerate(self._candidates()):
+            if count == self.max_pages:
+                self.is_complete = False
+                return
+            yield candidate
+
+    def _candidates(self) -> Iterator[Candidate]:
+        while self._waiting:
+            yield self._waiting.popleft()
+        for url in self.known:
+            if url not in self._met and self.scope.accepts(url):
+                yield Candidate(url, depth=self.max_depth)
+
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
+        """Queues the links of a page, if it is not as deep as the crawl goes; of more than are read, the first to come."""
+        if candidate.depth >= self.max_depth:
+            return
+        for url in links:
+            if len(self._met) > self.max_pages:  # one more than is read tells that it is not complete
+                return
+            if url not in self._met and self.scope.accepts(url):
+                self._met.add(url)
+                self._waiting.append(Candidate(url, depth=candidate.depth + 1))
+
+
+class SitemapListing(Listing):
+    """The addresses of a sitemap (sitemaps.org) and of those that it names.
+
+    It is complete where each of them could be read and none was left out for their number.
+    """
+
+    def __iter__(self) -> Iterator[Candidate]:
+        seen: set[str] = set()
+        for url in self._addresses():
+            if url in seen or not self.scope.accepts(url):
+                continue
+            if len(seen) == self.max_pages:
+                self.is_complete = False
+                return
+            seen.add(url)
+            yield Candidate(url)
+        if not seen:
+            raise FetchError("empty_listing")
+
+    def _addresses(self) -> Iterator[str]:
+        waiting, known = deque([self.url]), {self.url}
+        while waiting:
+            url = waiting.popleft()
+            try:
+                pages, sitemaps, is_cut = self._read(url)
+            except FetchError:
+                if url == self.url:
+                    raise
+                self.is_complete = False
+                continue
+            yield from pages
+            further = [each for each in dict.fromkeys(sitemaps) if each not in known]
+            taken = further[: MAX_SITEMAPS - len(known)]
+            self.is_complete &= not is_cut and len(taken) == len(further)
+            known.update(taken)
+            waiting.extend(taken)
+
+    def _read(self, url: str) -> Sitemap:
+        self.alive()
+        fetched = self.client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self.deadline))
+        content = gunzip(fetched.content, MAX_BYTES)
+        is_plain = fetched.media_type == "text/plain" and not content.lstrip().startswith(b"<")
+        return plain_sitemap(content) if is_plain else xml_sitemap(content, fetched.url)
+
+
+def xml_sitemap(content: bytes, base: str) -> Sitemap:
+    """The addresses of an XML sitemap or of an index of sitemaps; raises FetchError for what is neither."""
+    options = {"resolve_entities": False, "no_network": True, "load_dtd": False, "recover": True}
+    events = etree.iterparse(BytesIO(content), events=("end",), remove_comments=True, remove_pis=True, **options)
+    found: dict[str, list[str]] = {"url": [], "sitemap": []}
+    root, address, seen = "", "", 0
     try:
-        parsed = httpx.URL(base).join(url.strip()) if base else httpx.URL(url.strip())
-        if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo:
+        for _, element in events:
+            root = _local(element.tag)
+            parent = element.getparent()
+            if root == "loc" and parent is not None and _local(parent.tag) in found:
+                address = address or (element.text or "").strip()
+            elif root in found:
+                seen += 1
+                if seen > MAX_ADDRESSES:
+                    return found["url"], found["sitemap"], True
+                if address and (url := normal(address, base)) is not None:
+                    found[root].append(url)
+                address = ""
+            # Forgets an element and those before it, which have been read: millions of empty ones would fill the memory
+            element.clear()
+            while element.getprevious() is not None:
+                del parent[0]
+    except etree.XMLSyntaxError as error:
+        raise FetchError("not_a_sitemap") from error
+    if root not in {"urlset", "sitemapindex"}:
+        raise FetchError("not_a_sitemap")
+    return found["url"], found["sitemap"], False
+
+
+def plain_sitemap(content: bytes) -> Sitemap:
+    """A text of one address a line."""
+    lines = content.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
+    return list(filter(None, map(normal, lines[:MAX_ADDRESSES]))), [], len(lines) > MAX_ADDRESSES
+
+
+def _local(tag: object) -> str:
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
+
+
+class FeedListing(Listing):
+    """The entries of a feed, in its order; never complete, since an entry that has left the feed is still published."""
+
+    def __iter__(self) -> Iterator[Candidate]:
+        self.is_complete = False
+        entries = read_feed(self.client.fetch(self.url, Ask(deadline=self.deadline)), deadline=self.deadline)
+        kept = [entry for entry in entries if self.scope.accepts(entry.url)]
+        if not kept:
+            raise FetchError("empty_listing")
+        yield from kept[: self.max_pages]
+
+
+def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int = 0) -> list[Candidate]:
+    """The entries of a feed, each address once, read in the sandbox; of the first `texts` with their text.
+
+    An entry that carries its content is taken as it is; of one with a summary only, the page that it leads to is read. A
+    deadline is given where somebody waits. Raises FetchError for what is no feed, or takes too much time or memory.
+    """
+    left = FEED_SECONDS if deadline is None else min(FEED_SECONDS, deadline.remaining(fetched.url))
+    try:
+        with stored(fetched.content) as path:
+            answer = run_job(
+                "feed",
+                path,
+                limits=Limits(seconds=left),
+                texts=texts,
+                media_type=fetched.media_type,
+                charset=fetched.charset,
+                url=fetched.url,
+            )
+        if answer is None:
+            raise FetchError("not_a_feed")
+        found = [_candidate(each, fetched.url) for each in answer]
+    except (ParseError, KeyError, TypeError, ValueError) as error:
+        raise FetchError("slow_feed") from error
+    entries: dict[str, Candidate] = {}
+    for candidate in filter(None, found):
+        entries.setdefault(candidate.url, candidate)
+    return list(entries.values())
+
+
+def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
+    """None for an entry of which nothing can be read."""
+    own, summary, title = str(entry["own"]), str(entry["summary"]), str(entry["title"])
+    link = normal(str(entry["link"]), base) if entry["link"] else None
+    if link is None:
+        own = own or summary
+        name, feed = str(entry["id"]) or title, normal(base)
+        if not (own and name and feed):
             return None
-        query = parsed.query.decode("ascii")
-        if _TRACKING.search(query):
-            pairs = parse_qsl(query, keep_blank_values=True)
-            query = urlencode([(name, value) for name, value in pairs if not _TRACKING.fullmatch(name)])
-        changes: dict[str, Any] = {"fragment": None, "query": query.encode() or None}
-        spelt = str(parsed.copy_with(**changes))
-    except (httpx.InvalidURL, ValueError):
-        return None
-    return spelt if len(spelt) <= URL_CHARACTERS else None
+        link = f"{feed}#{hashlib.sha256(name.encode()).hexdigest()[:16]}"  # it leads nowhere
+    return Candidate(
+        url=link,
+        title=title,
+        content=own or None,
+        text=str(entry["text"]),
+        version=str(entry["version"]),
+        published=datetime.fromisoformat(entry["published"]) if entry["published"] else None,
+    )
 
 
-def site_of(url: str) -> str:
-    """A host without a leading www., with its port where that is not the usual one; blank for no address."""
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        return ""
-    host = parsed.host.removeprefix("www.")
-    usual = parsed.scheme in {"http", "https"} and port_of(parsed) in {80, 443}
-    return host if usual else f"{host}:{parsed.port}"
-
-
-@lru_cache(maxsize=200)
-def compiled(pattern: str) -> "regex.Pattern[str]":
-    """An expression ready to use; raises regex.error for what is none."""
-    return regex.compile(pattern)
-
-
-EXTENSIONS: Final = {
-    "text/html": ".html",
-    "application/xhtml+xml": ".html",
-    "text/plain": ".txt",
-    "text/markdown": ".md",
-    "application/pdf": ".pdf",
-    "text/csv": ".csv",
-    "application/epub+zip": ".epub",
-    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
-    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
-    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+LISTINGS: Final[dict[str, type[Listing]]] = {
+    WebSource.Kind.PAGE: Listing,
+    WebSource.Kind.SITEMAP: SitemapListing,
+    WebSource.Kind.CRAWL: CrawlListing,
+    WebSource.Kind.FEED: FeedListing,
 }
-_Read = TypeVar("_Read")
-
-READABLE: Final = frozenset(EXTENSIONS)
-_TEXTS: Final = frozenset({".html", ".txt", ".md", ".csv"})
-_UNSAFE: Final = re.compile(r"[^\w.-]+")
-_ASCII_WORD: Final = re.compile(r"[!-~]+")
-_VARYING: Final = frozenset("/0123456789")
+ONE_SITE: Final = frozenset({WebSource.Kind.SITEMAP, WebSource.Kind.CRAWL})
 
 
-@dataclass(frozen=True, slots=True)
-class PageContent:
-    """A page as it is kept.
-
-    Attributes:
-        name: of the file, whose extension says how it is read.
-        text_hash: SHA-256 of the text that is read from it, so that another advertisement makes no change.
-        links: where it leads, normalised.
-        published: None: unknown.
-    """
-
-    data: bytes
-    name: str
-    title: str
-    text: str
-    text_hash: str
-    links: tuple[str, ...] = ()
-    published: datetime | None = None
-
-    @property
-    def text_key(self) -> str:
-        """The same for texts that differ only in numbers, identifiers with numbers, addresses and white space."""
-        words = _ASCII_WORD.sub(lambda word: word[0] if _VARYING.isdisjoint(word[0]) else "0", self.text)
-        return hashlib.sha256(" ".join(words.casefold().split()).encode("utf-8", "replace")).hexdigest()
+def scope_of(source: WebSource) -> Scope:
+    """Sitemaps and crawls stay at their host; entries of a feed lead wherever they lead."""
+    if source.kind == WebSource.Kind.PAGE:
+        return Scope()
+    return Scope(site_of(source.url) if source.kind in ONE_SITE else None, tuple(source.include), tuple(source.exclude))
 
 
-def content_of_page(fetched: Fetched, limits: Limits, parser: WarmParser | None = None) -> PageContent:
-    """What a page holds; it is read in the sandbox.
-
-    The parser's child reads texts; other files, and what it takes too long over, have a child of their own.
-
-    Raises:
-        ParseError: no text can be read from it.
-    """
-    extension, data = EXTENSIONS[fetched.media_type], fetched.content
-    is_text = extension in _TEXTS
-    if is_text and fetched.charset:
-        with suppress(LookupError, UnicodeError):  # written as UTF-8, since the header is lost with what it says
-            data = data.decode(fetched.charset).encode()
-    return _content(data, fetched.url, extension, limits, parser if is_text else None)
-
-
-def content_of_entry(candidate: Candidate, limits: Limits, parser: WarmParser | None = None) -> PageContent:
-    """What an entry of a feed holds, whose content came with it; the arguments as in `content_of_page`.
-
-    Raises:
-        ParseError: it holds no text.
-    """
-    title = escape(candidate.title)
-    page = (
-        f'<!DOCTYPE html><html><head><meta charset="utf-8"><title>{title}</title></head>'
-        f"<body><article><h1>{title}</h1>{candidate.content}</article></body></html>"
-    )
-    return _content(page.encode("utf-8", "replace"), candidate.url, ".html", limits, parser)
-
-
-def links_in(data: bytes, url: str, limits: Limits, parser: WarmParser | None = None) -> tuple[str, ...]:
-    """Where a page leads that lies at `url`; the other arguments as in `content_of_page`.
-
-    Raises:
-        ParseError: it takes too much time or memory to tell.
-    """
-    with stored(data) as path:
-        return _run("links", path, _links, limits, parser, url=url)[0]
-
-
-def _run(
-    job: str, path: Path, decode: Callable[[Any], _Read], limits: Limits, parser: WarmParser | None, **arguments: Any
-) -> _Read:
-    if parser is not None:
-        with suppress(TooSlow):
-            return parser.run(job, path, decode, **arguments)
-    return decode(run_job(job, path, limits=limits, **arguments))
-
-
-def _content(data: bytes, url: str, extension: str, limits: Limits, parser: WarmParser | None) -> PageContent:
-    name = file_name(url, extension)
-    with stored(data) as path:
-        if extension == ".html":
-            parsed, links, published = _run("page", path, _page, limits, parser, filename=name, url=url)
-        else:
-            parsed, links, published = _run("parse", path, decode_document, limits, parser, filename=name), (), None
-    text = "\n\n".join(section.text for section in parsed.sections)
-    return PageContent(
-        data=data,
-        name=name,
-        title="" if parsed.title == PurePosixPath(name).stem else parsed.title,
-        text=text,
-        text_hash=hashlib.sha256(f"{parsed.title}\n{text}".encode()).hexdigest(),
-        links=links,
-        published=published,
-    )
-
-
-@contextmanager
-def stored(data: bytes) -> Iterator[Path]:
-    """A file of these bytes, for a job of the sandbox."""
-    with tempfile.NamedTemporaryFile(prefix="page-") as file:
-        file.write(data)
-        file.flush()
-        yield Path(file.name)
-
-
-def _page(answer: Any) -> tuple[ParsedDocument, tuple[str, ...], datetime | None]:
-    return decode_document(answer.get("document")), *_links(answer)
-
-
-def _links(answer: Any) -> tuple[tuple[str, ...], datetime | None]:
-    """What a child says of links and date; its word is not trusted."""
-    try:
-        published = answer["published"]
-        return tuple(map(str, answer["links"])), datetime.fromisoformat(published) if published else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise ParseError(ErrorCode.PARSER_CRASHED) from error
-
-
-def file_name(url: str, extension: str) -> str:
-    """A name that tells an address: "example.org_guide_start.html"."""
-    parsed = httpx.URL(url)
-    path = PurePosixPath(parsed.path)
-    path = path.with_suffix("") if path.suffix.lower() in {".html", ".htm", *EXTENSIONS.values()} else path
-    return _UNSAFE.sub("_", f"{parsed.host}{path}").strip("_.")[:150] + extension
+def listing_of(
+    source: WebSource,
+    client: WebClient,
+    *,
+    known: tuple[str, ...] = (),
+    deadline: Deadline | None = None,
+    alive: Callable[[], None] = lambda: None,
+) -> Listing:
+    """The candidates of a source, saved or not; the other arguments as in `Listing`."""
+    kind = LISTINGS[source.kind]
+    return kind(client, source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline, alive)

@@ -20,9 +20,8 @@ from kb.base.net.client import Ask, Deadline, WebClient
 from kb.ingest.chunkers.strategies import ChunkSettings, split_text
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.parser.sandbox import Limits
-from kb.sources.connectors.kinds import read_feed, scope_of
-from kb.sources.connectors.listing import READABLE, Candidate, content_of_page
-from kb.sources.connectors.robots import Robots
+from kb.sources.connectors.listing import Robots, read_feed, scope_of
+from kb.sources.connectors.markup import READABLE, Candidate, content_of_page
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable, DegradationCode, Message

@@ -27,9 +27,8 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.services.documents import document_add, document_replace_file, documents_delete
 from kb.jobs.leases import Job, LeaseLost
-from kb.sources.connectors.kinds import listing_of
-from kb.sources.connectors.listing import READABLE, Candidate, PageContent, content_of_entry, content_of_page
-from kb.sources.connectors.robots import Robots
+from kb.sources.connectors.listing import Robots, listing_of
+from kb.sources.connectors.markup import READABLE, Candidate, PageContent, content_of_entry, content_of_page
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.sources import WEB_SOURCES, error_of, next_run
 from retrieval.errors import message_of

@@ -30,8 +30,8 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, WarmParser
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import LeaseLost
-from kb.sources.connectors.kinds import ONE_SITE, listing_of
-from kb.sources.connectors.listing import (
+from kb.sources.connectors.listing import ONE_SITE, Robots, listing_of
+from kb.sources.connectors.markup import (
     READABLE,
     Candidate,
     PageContent,
@@ -40,7 +40,6 @@ from kb.sources.connectors.listing import (
     links_in,
     site_of,
 )
-from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.pages import Run, error_fields, hash_of, save_page
 

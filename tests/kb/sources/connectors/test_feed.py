@@ -4,7 +4,7 @@ import pytest
 
 from kb.base.net.addresses import FetchError
 from kb.base.net.client import Deadline, Fetched
-from kb.sources.connectors.kinds import read_feed
+from kb.sources.connectors.listing import read_feed
 
 URL = "https://example.org/feed"
 ATOM = """<?xml version="1.0" encoding="utf-8"?><feed xmlns="http://www.w3.org/2005/Atom"><title>News</title>

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kb.base.net.addresses import FetchError
-from kb.sources.connectors.listing import Scope, file_name, normal, site_of
-from kb.sources.connectors.markup import moment, read_markup, text_of
+from kb.sources.connectors.listing import Scope
+from kb.sources.connectors.markup import Markup, file_name, moment, normal, site_of, text_of
 
 
 @pytest.mark.parametrize(
@@ -46,12 +46,12 @@ def test_an_expression_that_takes_too_long_is_refused():
 
 def test_links_are_read_with_the_base_that_the_page_names():
     page = '<base href="/docs/"><a href="a">A</a><a href="a#x">again</a><a href="b" rel="nofollow">B</a><a>no</a>'
-    assert list(read_markup(page, "https://example.org/").links) == ["https://example.org/docs/a"]
+    assert list(Markup(page, "https://example.org/").links) == ["https://example.org/docs/a"]
 
 
 def test_a_date_is_read_from_what_pages_state():
     page = '<meta itemprop="datePublished" content="2026-05-01">'
-    assert read_markup(page, "https://example.org/").published == datetime(2026, 5, 1, tzinfo=UTC)
+    assert Markup(page, "https://example.org/").published == datetime(2026, 5, 1, tzinfo=UTC)
     assert moment("Fri, 01 May 2026 08:00:00 GMT") == datetime(2026, 5, 1, 8, tzinfo=UTC)
     assert moment("yesterday") is None
 

@@ -2,7 +2,7 @@ import httpx
 import pytest
 
 from kb.base.net.addresses import AllowList, FetchError, Guard
-from kb.sources.connectors.robots import MAX_DELAY_S, Robots
+from kb.sources.connectors.listing import MAX_DELAY_S, Robots
 from tests.web_server import Page, client_for
 
 
@@ -48,7 +48,7 @@ def test_a_file_is_read_once(web):
 
 
 def test_the_rules_of_a_few_sites_are_kept_and_no_more(web, monkeypatch):
-    monkeypatch.setattr("kb.sources.connectors.robots.SITES", 1)
+    monkeypatch.setattr("kb.sources.connectors.listing.SITES", 1)
     client = client_for(web, guard=Guard(AllowList.parse(["127.0.0.0/8"])))
     robots = Robots(client)
     for host in ("127.0.0.1", "127.0.0.1", "localhost", "127.0.0.1"):

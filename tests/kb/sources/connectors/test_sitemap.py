@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from kb.base.net.addresses import FetchError
-from kb.sources.connectors import kinds
-from kb.sources.connectors.kinds import SitemapListing, plain_sitemap, xml_sitemap
-from kb.sources.connectors.listing import Scope, site_of
+from kb.sources.connectors.listing import MAX_ADDRESSES, Scope, SitemapListing, plain_sitemap, xml_sitemap
+from kb.sources.connectors.markup import site_of
 from tests.web_server import Page, client_for
 
 BASE = "https://example.org/sitemap.xml"
@@ -98,8 +97,8 @@ def test_an_entry_without_an_address_is_left_out():
 
 
 def test_a_file_of_more_addresses_than_the_protocol_allows_is_cut(monkeypatch):
-    assert kinds.MAX_ADDRESSES == 50_000
-    monkeypatch.setattr(kinds, "MAX_ADDRESSES", 1_000)
+    assert MAX_ADDRESSES == 50_000
+    monkeypatch.setattr("kb.sources.connectors.listing.MAX_ADDRESSES", 1_000)
     entries = b"<url><image><loc>https://example.org/i</loc></image><loc>https://example.org/a</loc></url>"
     pages, _sitemaps, is_cut = xml_sitemap(b"<urlset>" + entries * 1_001 + b"</urlset>", BASE)
     assert (len(pages), set(pages), is_cut) == (1_000, {"https://example.org/a"}, True)
@@ -113,7 +112,7 @@ def test_millions_of_empty_elements_are_forgotten_as_they_are_read(junk):
     program = (
         "import django, resource, sys\n"
         "django.setup()\n"
-        "from kb.sources.connectors.kinds import xml_sitemap\n"
+        "from kb.sources.connectors.listing import xml_sitemap\n"
         "from kb.base.net.addresses import FetchError\n"
         f"data = b'<urlset>' + {junk!r} * 1_000_000 + b'</urlset>'\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

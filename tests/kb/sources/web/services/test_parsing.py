@@ -9,7 +9,7 @@ import pytest
 
 from kb.ingest.parser import sandbox
 from kb.ingest.parser.sandbox import WarmParser
-from kb.sources.connectors import listing
+from kb.sources.connectors import markup
 from kb.sources.web.services import runs
 from kb.sources.web.services.sources import web_source_request
 from tests.kb.sources.web.services.sources import create, entry, feed, run, sitemap, states
@@ -39,7 +39,7 @@ def started(monkeypatch):
         return real_job(*arguments, **keywords)
 
     monkeypatch.setattr(WarmParser, "_ask", ask)
-    for module in (listing, sandbox):
+    for module in (markup, sandbox):
         monkeypatch.setattr(module, "run_job", own)
     yield seen
     assert children() == before
@@ -100,7 +100,7 @@ def test_a_page_without_text_fails_with_its_sentence_among_others_that_are_read(
 
 def test_a_slow_page_has_the_full_time_in_a_child_of_its_own(site, web, started, monkeypatch, settings):
     settings.PARSE_SECONDS = 77
-    real, given = listing.run_job, []
+    real, given = markup.run_job, []
 
     def ask(parser, job, path, arguments):
         if not arguments["url"].endswith("/b"):
@@ -118,7 +118,7 @@ def test_a_slow_page_has_the_full_time_in_a_child_of_its_own(site, web, started,
 
     real_ask = WarmParser._ask
     monkeypatch.setattr(WarmParser, "_ask", ask)
-    monkeypatch.setattr(listing, "run_job", own)
+    monkeypatch.setattr(markup, "run_job", own)
     assert run(site, web).counts == {"added": 3}
     assert given == [77]
 
@@ -132,9 +132,9 @@ def test_a_page_that_is_too_slow_for_the_full_time_fails_with_its_sentence(site,
 def test_pages_of_different_sites_that_a_feed_leads_to_share_no_child(kb, web, started):
     reader = runs.Reader(runs.Run.claim(create(kb, web, "feed", "/feed").pk), client_for(web))
     parser = reader._parser_of("http://a.example/1")
-    fetched = listing.Fetched("http://a.example/1", content=article("A").encode(), media_type="text/html")
+    fetched = markup.Fetched("http://a.example/1", content=article("A").encode(), media_type="text/html")
     for url in ("http://a.example/1", "http://a.example/2", "http://b.example/1", "http://a.example/3"):
-        listing.content_of_page(replace(fetched, url=url), sandbox.Limits(), reader._parser_of(url))
+        markup.content_of_page(replace(fetched, url=url), sandbox.Limits(), reader._parser_of(url))
     parser.close()
     first, second, third, fourth = started
     assert first == second

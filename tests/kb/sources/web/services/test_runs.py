@@ -9,8 +9,7 @@ from kb import tasks
 from kb.base.errors import Rejected
 from kb.jobs.leases import LeaseLost
 from kb.models import Document, WebPage, WebSource
-from kb.sources.connectors.kinds import CrawlListing
-from kb.sources.connectors.listing import Scope
+from kb.sources.connectors.listing import CrawlListing, Scope
 from kb.sources.web.services.runs import MAX_ATTEMPTS, Run, run_web_source
 from kb.sources.web.services.sources import (
     LEASE,
