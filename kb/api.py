@@ -33,8 +33,7 @@ from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
 from kb.quality.runs.api import EmbeddingModelViewSet, EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
 from kb.search.api import CacheInvalidateView, ChunkQueriesViewSet, ReplayView, SearchBatchView, SearchView, TraceView
-from kb.sources.external.api import ExternalSourceViewSet
-from kb.sources.web.api import WebSourceViewSet
+from kb.sources.api import ExternalSourceViewSet, WebSourceViewSet
 from kb.sources.web.services.pages import page_read
 
 app_name = "api"

@@ -1,3 +1,0 @@
-"""The fixtures of the API."""
-
-from tests.kb.api_fixtures import *  # noqa: F403
