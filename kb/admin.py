@@ -21,5 +21,5 @@ import kb.quality.failed_queries.admin
 import kb.quality.profiles.admin.pages
 import kb.quality.runs.admin.runs
 import kb.quality.why_not.admin.page
-import kb.sources.external.admin
+import kb.sources.admin
 import kb.sources.web.admin

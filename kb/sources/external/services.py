@@ -5,7 +5,7 @@ Another kind is a module of its own and a line in KINDS.
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,14 +13,13 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.utils.functional import Promise
 from django.utils.translation import get_language, gettext as _, override
 
 from kb.access.models import User
 from kb.base.errors import Rejected
 from kb.base.findings import Finding, State
-from kb.sources.external.providers import vertex
 from kb.sources.external.providers.fields import Field, unanswered
+from kb.sources.external.providers.vertex import VertexSearch
 from kb.sources.models import SearchProvider
 from retrieval.errors import ChannelUnavailable, DegradationCode, message_of
 from retrieval.protocols import ExternalProvider
@@ -28,38 +27,12 @@ from retrieval.types import Analysis, ExternalHit
 
 TEST_SECONDS: Final = 10.0
 TEST_RESULTS: Final = 5
-NO_PROJECTS: Final = f"{vertex.KIND} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
+NO_PROJECTS: Final = f"{VertexSearch.kind} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
 NAME_PROJECTS: Final = "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
 _MOST_CHARACTERS: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderKind:
-    """A kind of search service.
-
-    Attributes:
-        label: what pages call it.
-        fields: its settings, in the order of a form.
-        check: raises Rejected where values that are each right do not go together, or an operator has not allowed them
-            to the owner of the knowledge base.
-        installed: whether its client library is there.
-        extra: of the package, that brings it.
-        make: the provider of a source with checked settings.
-    """
-
-    label: str | Promise
-    fields: tuple[Field, ...]
-    check: Callable[[Mapping[str, Any], Callable[[], str]], None]
-    installed: Callable[[], bool]
-    extra: str
-    make: Callable[[str, Mapping[str, Any]], ExternalProvider]
-
-
-KINDS: Final[Mapping[str, ProviderKind]] = {
-    vertex.KIND: ProviderKind(
-        vertex.LABEL, vertex.FIELDS, vertex.check, vertex.installed, vertex.EXTRA, vertex.VertexSearch
-    )
-}
+KINDS: Final = {VertexSearch.kind: VertexSearch}
 
 
 def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: int | None = None) -> dict[str, Any]:
@@ -108,10 +81,10 @@ def provider_of(source: SearchProvider) -> ExternalProvider:
     kind = KINDS[source.kind]
     if not kind.installed():
         raise unanswered(DegradationCode.EXTERNAL_NOT_CONFIGURED, source.name, reason=not_installed(kind))
-    return kind.make(source.name, values)
+    return kind(source.name, values)
 
 
-def not_installed(kind: ProviderKind) -> str:
+def not_installed(kind: type[VertexSearch]) -> str:
     message = _("The client library of %(kind)s is not installed: run `pip install 'zhiku[%(extra)s]'`.")
     return message % {"kind": kind.label, "extra": kind.extra}
 
@@ -260,7 +233,7 @@ def external_sources() -> Finding:
     if missing := [KINDS[kind] for kind in allowed if not KINDS[kind].installed()]:
         remedy = f"run `pip install 'zhiku[{missing[0].extra}]'`, or take the kind out of EXTERNAL_PROVIDERS"
         return Finding(name, State.DEGRADED, "the client library of an allowed kind is not installed", remedy)
-    if vertex.KIND in allowed and not settings.VERTEX_PROJECTS:
+    if VertexSearch.kind in allowed and not settings.VERTEX_PROJECTS:
         return Finding(name, State.DEGRADED, NO_PROJECTS, NAME_PROJECTS)
     enabled = SearchProvider.objects.filter(enabled=True)
     if refused := enabled.exclude(kind__in=allowed).count():

@@ -23,10 +23,9 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kb.base.errors import Rejected
 from kb.base.net.settings import web_client
 from kb.content.models import Document
-from kb.sources.admin import SourceAdmin
+from kb.sources.admin import SourceAdmin, SourceForm
 from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.pages import web_source_preview
@@ -44,14 +43,6 @@ from kb.sources.web.services.sources import (
     web_source_update,
 )
 from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
-
-FIELD_OF: Final = {
-    "url_refused": "url",
-    "include_invalid": "include",
-    "exclude_invalid": "exclude",
-    "name_taken": "name",
-    "live_invalid": "live",
-}
 
 
 class LinesField(forms.Field):
@@ -73,7 +64,7 @@ class LinesField(forms.Field):
         return bool((initial or []) != self.to_python(data))
 
 
-class WebSourceForm(forms.ModelForm):  # type: ignore[type-arg]
+class WebSourceForm(SourceForm):
     include = LinesField(
         label=gettext_lazy("Only addresses like"),
         help_text=gettext_lazy(
@@ -116,17 +107,8 @@ class WebSourceForm(forms.ModelForm):  # type: ignore[type-arg]
             "max_depth": gettext_lazy("Of a crawl: how many links from the first page it goes."),
         }
 
-    def clean(self) -> dict[str, Any]:
-        values = super().clean() or {}
-        if self.errors:
-            return values
-        known_kb = self.instance.knowledge_base if self.instance.knowledge_base_id else None
-        source = WebSource(pk=self.instance.pk, **({"knowledge_base": known_kb} | values))
-        try:
-            web_source_check(source)
-        except Rejected as error:
-            self.add_error(FIELD_OF.get(error.code), str(error))
-        return values
+    def check(self) -> None:
+        web_source_check(self.instance)
 
 
 LABELS = {

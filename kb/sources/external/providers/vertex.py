@@ -148,101 +148,10 @@ def _as_dict(message: Any, name: str) -> dict[str, Any]:
 
 
 KIND: Final = "vertex_ai_search"
-LABEL: Final = gettext_lazy("Vertex AI Search")
-EXTRA: Final = "vertex"
 GOOGLE: Final = "discoveryengine.googleapis.com"
 CREDENTIALS: Final = r"VERTEX_[A-Z0-9_]{1,80}"
 CLIENTS: Final = 32
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"
-
-FIELDS: Final = (
-    Field(
-        "project",
-        gettext_lazy("project"),
-        gettext_lazy("The id or number of the Google Cloud project."),
-        pattern=_NAME,
-        is_required=True,
-    ),
-    Field(
-        "location",
-        gettext_lazy("location"),
-        gettext_lazy("global, us, eu or a region such as us-central1."),
-        default="global",
-        pattern=r"[a-z]{2,12}(-[a-z]+\d{1,2})?",
-        is_required=True,
-    ),
-    Field("collection", gettext_lazy("collection"), default="default_collection", pattern=_NAME, is_required=True),
-    Field(
-        "engine",
-        gettext_lazy("app"),
-        gettext_lazy("The id of the app (engine); give this or the data store."),
-        pattern=_NAME,
-    ),
-    Field(
-        "data_store",
-        gettext_lazy("data store"),
-        gettext_lazy("The id of the data store; give this or the app."),
-        pattern=_NAME,
-    ),
-    Field("serving_config", gettext_lazy("serving config"), default="default_search", pattern=_NAME, is_required=True),
-    Field(
-        "extractive",
-        gettext_lazy("extractive segments"),
-        gettext_lazy("Ask for whole passages, not only snippets. Needs the Enterprise edition of the app."),
-        default=False,
-        is_flag=True,
-    ),
-    Field(
-        "credentials_env",
-        gettext_lazy("credentials from"),
-        gettext_lazy(
-            "The name of an environment variable, VERTEX_…, that holds the path of a service account’s key file. "
-            "Blank: the server’s application default credentials."
-        ),
-        pattern=CREDENTIALS,
-    ),
-    Field(
-        "endpoint",
-        gettext_lazy("endpoint"),
-        gettext_lazy("Blank: Google’s for the location. Others must stand in the server’s VERTEX_ENDPOINTS."),
-    ),
-    Field("transport", gettext_lazy("transport"), default="grpc", choices=("grpc", "rest")),
-)
-
-
-def installed() -> bool:
-    try:
-        return importlib.util.find_spec("google.cloud.discoveryengine_v1") is not None
-    except ModuleNotFoundError:
-        return False
-
-
-def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
-    """Returns where the settings go together; `owner` is asked where an operator has named one.
-
-    Raises:
-        Rejected: they do not, or name what an operator has not allowed.
-    """
-    if bool(values["engine"]) == bool(values["data_store"]):
-        raise Rejected("engine_invalid", _("Give either the app or the data store."))
-    if not _is_open(values, owner):
-        raise Rejected(
-            "project_invalid",
-            _(
-                "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
-                "PROJECT/STORE@OWNER."
-            ),
-            project=values["project"],
-        )
-    if values["endpoint"] and values["endpoint"] not in (googles(values["location"]), *settings.VERTEX_ENDPOINTS):
-        raise Rejected(
-            "endpoint_invalid",
-            _(
-                "The endpoint “%(endpoint)s” is not allowed: leave it blank, or let whoever runs the server add it to "
-                "VERTEX_ENDPOINTS."
-            ),
-            endpoint=values["endpoint"],
-        )
 
 
 def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
@@ -258,13 +167,101 @@ def googles(location: str) -> str:
 
 
 class VertexSearch:
-    """One app or data store, by checked settings."""
+    """One app or data store, by checked settings: those of `fields`, which pages show in their order."""
 
     kind = KIND
+    label = gettext_lazy("Vertex AI Search")
+    extra = "vertex"
+    fields = (
+        Field(
+            "project",
+            gettext_lazy("project"),
+            gettext_lazy("The id or number of the Google Cloud project."),
+            pattern=_NAME,
+            is_required=True,
+        ),
+        Field(
+            "location",
+            gettext_lazy("location"),
+            gettext_lazy("global, us, eu or a region such as us-central1."),
+            default="global",
+            pattern=r"[a-z]{2,12}(-[a-z]+\d{1,2})?",
+            is_required=True,
+        ),
+        Field("collection", gettext_lazy("collection"), default="default_collection", pattern=_NAME, is_required=True),
+        Field(
+            "engine",
+            gettext_lazy("app"),
+            gettext_lazy("The id of the app (engine); give this or the data store."),
+            pattern=_NAME,
+        ),
+        Field(
+            "data_store",
+            gettext_lazy("data store"),
+            gettext_lazy("The id of the data store; give this or the app."),
+            pattern=_NAME,
+        ),
+        Field(
+            "serving_config", gettext_lazy("serving config"), default="default_search", pattern=_NAME, is_required=True
+        ),
+        Field(
+            "extractive",
+            gettext_lazy("extractive segments"),
+            gettext_lazy("Ask for whole passages, not only snippets. Needs the Enterprise edition of the app."),
+            default=False,
+            is_flag=True,
+        ),
+        Field(
+            "credentials_env",
+            gettext_lazy("credentials from"),
+            gettext_lazy(
+                "The name of an environment variable, VERTEX_…, that holds the path of a service account’s key file. "
+                "Blank: the server’s application default credentials."
+            ),
+            pattern=CREDENTIALS,
+        ),
+        Field(
+            "endpoint",
+            gettext_lazy("endpoint"),
+            gettext_lazy("Blank: Google’s for the location. Others must stand in the server’s VERTEX_ENDPOINTS."),
+        ),
+        Field("transport", gettext_lazy("transport"), default="grpc", choices=("grpc", "rest")),
+    )
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         self.name = name
         self._values = values
+
+    @staticmethod
+    def installed() -> bool:
+        try:
+            return importlib.util.find_spec("google.cloud.discoveryengine_v1") is not None
+        except ModuleNotFoundError:
+            return False
+
+    @staticmethod
+    def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
+        """Raises Rejected where the settings do not go together, or an operator has not allowed them to `owner`."""
+        if bool(values["engine"]) == bool(values["data_store"]):
+            raise Rejected("engine_invalid", _("Give either the app or the data store."))
+        if not _is_open(values, owner):
+            raise Rejected(
+                "project_invalid",
+                _(
+                    "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
+                    "PROJECT/STORE@OWNER."
+                ),
+                project=values["project"],
+            )
+        if values["endpoint"] and values["endpoint"] not in (googles(values["location"]), *settings.VERTEX_ENDPOINTS):
+            raise Rejected(
+                "endpoint_invalid",
+                _(
+                    "The endpoint “%(endpoint)s” is not allowed: leave it blank, or let whoever runs the server add it to "
+                    "VERTEX_ENDPOINTS."
+                ),
+                endpoint=values["endpoint"],
+            )
 
     @property
     def serving_config(self) -> str:

@@ -8,7 +8,6 @@ from kb.base.errors import Rejected
 from kb.base.shapes import as_values
 from kb.models import SearchProvider
 from kb.rag import RAGService
-from kb.sources.external import services
 from kb.sources.external.providers import vertex
 from kb.sources.external.services import (
     external_source_test,
@@ -89,9 +88,7 @@ def test_a_kind_that_is_no_longer_allowed_is_told_of(owner, kb, service, setting
 
 def test_without_the_extra_a_sentence_says_what_to_install(owner, kb, service, monkeypatch):
     source = vertex_source(kb, service)
-    kind = services.KINDS[vertex.KIND]
-    without = {vertex.KIND: type(kind)(kind.label, kind.fields, kind.check, lambda: False, kind.extra, kind.make)}
-    monkeypatch.setattr(services, "KINDS", without)
+    monkeypatch.setattr(vertex.VertexSearch, "installed", lambda: False)
     outcome = find(owner, kb)
     assert codes(outcome) == ["external_not_configured"]
     assert any("zhiku[vertex]" in each.detail for each in outcome.result.degraded)
