@@ -33,10 +33,7 @@ class User(AbstractUser):
 class Principal:
     """A caller: a user, narrowed by the scope of the API key in use.
 
-    Attributes:
-        user: whose memberships count.
-        kb_ids: the knowledge bases that an API key is bound to; None: all that the user may see.
-        can_write: False for a key with the scope `read`.
+    `kb_ids` are the knowledge bases that the key is bound to; None: all that the user may see.
     """
 
     user: User | AnonymousUser
@@ -76,10 +73,7 @@ class ScopedQuerySet(models.QuerySet[Any]):
         return self._granted(principal, roles=("owner",), to_write=True)
 
     def managed_by(self, principal: Principal) -> Self:
-        """Rows of the knowledge bases of whose sharing and history the principal may know, as their owner.
-
-        A key with the scope read suffices: it is for looking. To change them takes `owned_by`.
-        """
+        """Rows of the knowledge bases that the principal owns, to look at: a key with the scope read suffices."""
         return self._granted(principal, roles=("owner",))
 
     def _granted(self, principal: Principal, roles: tuple[str, ...] | None, *, to_write: bool = False) -> Self:
@@ -178,10 +172,7 @@ class ApiKey(AbstractAPIKey):
         triggers: ClassVar = API_KEY.triggers()
 
     def principal(self) -> Principal:
-        """The caller that this key stands for.
-
-        A key that was bound to knowledge bases stays bound when the last of them is deleted; it then opens nothing.
-        """
+        """The caller. A key that was bound stays so when the last of its knowledge bases is deleted; it then opens nothing."""
         kb_ids: frozenset[int] | None = None
         if self.bound:
             read_with_it = getattr(self, "opened_ids", None)
@@ -356,13 +347,10 @@ class InvitationQuerySet(models.QuerySet["Invitation"]):
 
 
 class Invitation(models.Model):
-    """A membership, or the ownership, that a user has not accepted yet: it opens nothing.
+    """A membership, or (`transfers`) the ownership, that a user has not accepted yet: it opens nothing.
 
-    It is never changed but declined, so that a user accepts what the invitation said when it was read.
-
-    Attributes:
-        knowledge_base: None once it was deleted; a declined invitation stays, see `kb.access.services.sharing`.
-        transfers: whether the knowledge base becomes the user's.
+    It is never changed but declined, so that a user accepts what it said when it was read. A declined one outlives its
+    knowledge base (None then), see `kb.access.services.sharing`.
     """
 
     knowledge_base = models.ForeignKey(KnowledgeBase, models.SET_NULL, null=True, related_name="invitations")
@@ -412,12 +400,12 @@ class AuditQuerySet(ScopedQuerySet):
 
 
 class AuditEntry(models.Model):
-    """One change. It refers to nothing by a constraint: names are kept, so that it outlives what it tells of.
+    """One change. It refers to nothing by a constraint: names are stored, so that it outlives what it tells of.
 
     Attributes:
         object_id: of the row; of an API key its prefix; blank where one statement changed many rows.
         amount: how many rows the entry stands for.
-        changes: what was there before and what came after, by field; two nulls: changed, but not kept, as of a password.
+        changes: before and after, by field; two nulls: changed, and not stored, as of a password.
         via: the route of the API or the admin, without ids, or the name of the command.
     """
 

@@ -1,7 +1,4 @@
-"""Whether this process is about to end, known to all the processes that it has forked.
-
-It is a byte of memory that a fork shares, so the one that gets the signal tells the others without a message.
-"""
+"""Whether this process is about to end: a byte of memory that its forks share, so that they know it without a message."""
 
 import mmap
 import struct

@@ -42,9 +42,7 @@ def private_file(path: Path) -> BinaryIO:
 def local_file(file: FieldFile) -> Iterator[Path]:
     """A path under which the file can be read, for programs that take paths; a copy where it lies elsewhere.
 
-    Raises:
-        FileNotFoundError: it has gone.
-        FilesUnavailable: the store that holds it cannot be used.
+    Raises FileNotFoundError where it has gone, and FilesUnavailable where its store cannot be used.
     """
     if isinstance(file.storage, FileSystemStorage):
         yield Path(file.path)
@@ -67,10 +65,7 @@ def delete_folder(name: str) -> None:
 
 
 def replace_file(name: str, content: "File[bytes]") -> None:
-    """Writes a file under exactly this name, over what is there, which stays until the whole of it is written.
-
-    Raises FilesUnavailable as `local_file`.
-    """
+    """Writes a file under exactly this name, over what is there until the whole of it is written; raises FilesUnavailable."""
     storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):
         written = Path(storage.path(storage.get_available_name(f"{name}.part")))

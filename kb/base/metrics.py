@@ -103,10 +103,7 @@ def observe_cache(tier: str, field: str, amount: int) -> None:
 def observe_search(
     outcome: Outcome, degraded: Iterable[Degradation], timings_ms: Mapping[str, float] | None = None
 ) -> None:
-    """Counts a search: what came of it, what it could not do as asked, and milliseconds by stage and in "total".
-
-    There are no timings where it was not answered.
-    """
+    """Counts a search and what it could not do as asked; milliseconds by stage and in "total", none where it was not answered."""
     SEARCHES.labels(outcome.value).inc()
     for degradation in degraded:
         DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()

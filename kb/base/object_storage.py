@@ -36,10 +36,7 @@ class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
 
 
 class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
-    """S3 whose objects are never public; each gets a name of its own, since no call makes one only if it is not there.
-
-    A store that hangs holds a request up for seconds; the client's own limits are minutes.
-    """
+    """S3 whose objects are never public, each with a name of its own: no call makes one only if it is not there."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -17,12 +17,10 @@ from kb.content.models import Document
 
 
 class WebSource(models.Model):
-    """Pages or entries of the web that are kept as documents of a knowledge base.
+    """Pages or entries of the web that are stored as documents of a knowledge base.
 
     Attributes:
         every_minutes: between two runs; None: only when somebody asks for it.
-        max_pages: the most documents of it.
-        max_depth: how many links from the first page a crawl goes.
         include: regular expressions, one of which the address of a page must match; none: any of the same host.
         exclude: regular expressions, none of which it may match.
         live: whether queries read it too, without any document; of a page or a feed only.
@@ -30,7 +28,6 @@ class WebSource(models.Model):
         lease_until: until when a worker has it, or its task is awaited.
         attempts: to carry the present run on, one after the other, of which none came to an end.
         started_at: None: the present run waits for its first worker.
-        error: of the last run as a whole.
         accepted_at: when somebody last accepted what a run held back: pages that were gone by then lose their documents.
         accepted_keys: the texts (`text_key`) that pages may then turn into; until the next run that is done.
     """
@@ -119,11 +116,10 @@ class WebPage(models.Model):
         document: None where the page has none: not read yet, failed, vanished, or the same as another document.
         version: of what a feed says of the entry; while it is the same, the entry is not read again.
         fetched_at: when it was last asked for, with or without success.
-        etag: and `last_modified`: as the server gave them, sent back to ask whether anything has changed.
-        text_key: of its document's text without numbers and addresses, so that pages can be compared; blank: unknown.
+        etag: as `last_modified` from the server, sent back to ask whether anything has changed.
+        text_key: of its document's text without numbers and addresses, to compare pages by; blank: unknown.
         shown_key: of a text that it shows in place of its own and shares with other pages; blank: it shows its own.
-        gone_at: since when it has not been there, or has shown the text of others; its document goes at a later run that
-            finds it so still.
+        gone_at: since when it is gone or shows the text of others; a later run that finds it so still deletes its document.
     """
 
     class State(models.TextChoices):
@@ -169,10 +165,7 @@ class WebPage(models.Model):
 class WebPageChange(models.Model):
     """What a page with a document says now, held until its run has seen whether other pages say the same.
 
-    Attributes:
-        text_key: as of `WebPage`.
-        data: the file.
-        details: of the file and of the answer that it came with, as `PageWriter` needs them to write it.
+    `data` is the file, and `details` what `Run` needs of it and of the answer that it came with.
     """
 
     page = models.OneToOneField(WebPage, models.CASCADE, related_name="change")
@@ -190,7 +183,7 @@ class SearchProvider(models.Model):
     """A search service elsewhere whose results join a knowledge base's as a channel: an external source.
 
     Attributes:
-        kind: a name in the registry of kinds, which is the code's: another one needs no migration.
+        kind: a name in KINDS, so that another one needs no migration.
         settings: of the kind; never a secret, which the environment holds.
         timeout_ms: after that much the search goes on without it, and says so.
         weight: in the fusion; None: the profile's `external_weight`.

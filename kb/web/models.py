@@ -7,15 +7,13 @@ from django.utils import timezone
 
 
 class IdempotencyKey(models.Model):
-    """A request that its caller may send again without it being done twice, and the answer that it had.
+    """A request that its caller may send again without it being done twice, and the answer that it had, as it was sent.
 
     Attributes:
         credential: the prefix of the API key that it came with; blank: a session.
         fingerprint: of the request; another one may not come with the same key.
-        claim: of the process that works on it, or has.
-        claimed_at: when that one began; after a while it is dead.
+        claim: of the process that works on it since `claimed_at`, or has; after a while it is dead.
         status: of the answer; None: there is none yet.
-        body: of the answer, as it was sent.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")

@@ -34,20 +34,12 @@ class Answer:
 def answer_once(
     asked: IdempotencyKey, make: Callable[..., Answer], *, before: Callable[[], tuple[Any, ...]] = tuple
 ) -> tuple[Answer, bool]:
-    """The answer to a request, made only where there is none yet.
+    """The answer to a request, made only where there is none yet; and whether it is that of an earlier request.
 
-    What fails has done nothing and leaves nothing, so that the request may be sent again.
+    `make` does the work in the database, inside a transaction: what fails leaves nothing, and may be sent again. What takes long
+    and needs none, as reading a page of the web does, is done by `before`, which returns the arguments of `make`.
 
-    Args:
-        asked: the request that came with a key, not saved.
-        make: does the work, all of it in the database, inside a transaction.
-        before: what takes long and needs none, as reading a page of the web does; returns the arguments of `make`.
-
-    Returns:
-        The answer, and whether it is that of an earlier request.
-
-    Raises:
-        Rejected: the key came with another request before, or the request is under way.
+    Raises Rejected where the key came with another request before, or the request is under way.
     """
     held = _claimed(asked)
     if isinstance(held, Answer):

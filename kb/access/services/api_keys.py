@@ -37,27 +37,16 @@ def api_key_create(
     made_with: ApiKey | None = None,
     by_operator: bool = False,
 ) -> tuple[ApiKey, str]:
-    """Makes a key that acts as a user.
+    """Makes a key that acts as a user, and returns it with its secret.
 
-    Args:
-        user: whose memberships the key uses.
-        name: to tell keys apart.
-        knowledge_bases: the only ones that it opens; none given: all that the user may see, now and later.
-        scope: `read` or `write`.
-        expires: None: never, or when the key does that it is made with.
-        rate_limit: such as `60/minute`; blank: the server's.
-        made_with: the API key with which the user asks for another, which opens no more and lives no longer.
-        by_operator: whether it may have more than the server's rate limit, now and after that has changed, as superusers'
-            keys may.
-
-    Returns:
-        The key and its secret.
+    It opens the given knowledge bases; where none are given, all that the user may see, now and later. It expires never, or when
+    the key does that it is `made_with`: one with which the user asks for another, which opens no more and lives no longer. An
+    operator's may have more than the server's rate limit, now and after that has changed, as superusers' may.
 
     Raises:
         NotVisible: the user may not see one of the knowledge bases.
         NotAllowed: the key that it would be made with makes none.
-        Rejected: the scope or the rate limit is none, or the key would be expired from the start or exceed what it is made
-            with.
+        Rejected: the scope or the rate limit is none, or it would be expired at once or exceed what it is made with.
     """
     if scope not in ApiKey.Scope.values:
         message = _("“%(scope)s” is no scope: choose one of %(scopes)s.")
@@ -98,11 +87,7 @@ def api_key_create(
 
 
 def check_rate_limit(rate_limit: str, user: User) -> None:
-    """Checks what a user gives a key of theirs.
-
-    Raises:
-        Rejected: it is no rate limit, or allows more than the server's, which is for superusers to give.
-    """
+    """Checks what a user gives a key of theirs; raises Rejected for no rate limit, or one that only superusers may give."""
     rate_limit_check(rate_limit)
     if rate_limit.strip() and not user.is_superuser and is_laxer(rate_limit, than=general_rate_limit()):
         message = _("A key of yours has a rate limit of %(most)s at most: ask an operator for a key with a higher one.")
@@ -147,11 +132,7 @@ def api_keys_made_with(keys: Iterable[ApiKey]) -> list[ApiKey]:
 
 
 def api_key_revoke(key: ApiKey) -> list[ApiKey]:
-    """Shuts a key for good, and with it the keys that were made with it: who has stolen one may have made others.
-
-    Returns:
-        Those others that were in use.
-    """
+    """Shuts a key for good, and those that were made with it, which are returned: who has stolen one may have made others."""
     with transaction.atomic():
         _hold_keys_of(key.user_id)
         others = api_keys_made_with([key])
@@ -179,9 +160,5 @@ def api_key_use(secret: str) -> ApiKey | None:
 
 
 def logins_unlock(users: Iterable[User]) -> int:
-    """Forgets the failed logins of users, from every address.
-
-    Returns:
-        How many of the users had any.
-    """
+    """Forgets the failed logins of users, from every address; returns how many of them had any."""
     return sum(bool(reset(username=user.get_username())) for user in users)

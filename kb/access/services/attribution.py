@@ -1,7 +1,6 @@
 """Who acts, for the audit log: set once where a request, a command or a task begins, and read by the database's triggers.
 
-The library pghistory puts it before every writing statement as a setting of that transaction. Requests that only read
-set nothing, so that they pay nothing.
+The library pghistory puts it before every writing statement as a setting of that transaction; reading costs nothing.
 """
 
 from collections.abc import Iterator
@@ -18,14 +17,9 @@ How = AuditEntry.How
 def acting(
     how: str, *, via: str = "", user: User | None = None, address: str = "", request_id: str = ""
 ) -> Iterator[None]:
-    """Everything that is written inside was done this way.
+    """Everything that is written inside was done this way (of `AuditEntry.How`).
 
-    Args:
-        how: of `AuditEntry.How`.
-        via: the operation: a route without ids, the name of a command.
-        user: who asked for it, where that is known already; else see `caller_is`.
-        address: from where.
-        request_id: to find it again in the server's log.
+    `via` is a route without ids or the name of a command. A user who is not known yet follows by `caller_is`.
     """
     who = {"user": user.pk, "username": user.username} if user else {}
     with pghistory.context(how=how, via=via[:200], address=address[:45], request_id=request_id[:64], **who):

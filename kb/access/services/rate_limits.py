@@ -1,7 +1,6 @@
 """How many requests a caller may make: the server's limits are for a user, the limit of an API key is for that key.
 
-So nobody gets more by making more keys. Those requests that ask a language model and those that bring files in have windows
-of their own beside that of all others.
+So nobody gets more by making more keys. Requests to a language model and those that bring files in have windows of their own.
 """
 
 import hashlib
@@ -52,14 +51,9 @@ _DAY_S = 24 * 60 * 60
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one more request has done to a caller's allowance.
+    """What is left of a `limit` of requests in a window of `seconds`, and whether this one was `allowed`.
 
-    Attributes:
-        limit: requests in a window.
-        seconds: how long a window is.
-        remaining: requests that are left in this one.
-        resets_in_s: seconds until the next one begins, at least 1.
-        allowed: whether this request was within the limit.
+    `resets_in_s` is at least 1.
     """
 
     limit: int
@@ -70,11 +64,7 @@ class Spent:
 
 
 def rate_limit_check(text: str) -> None:
-    """Checks what is given as a limit; an empty text is none.
-
-    Raises:
-        Rejected: it stands for no limit, for several, or for one that nobody can mean.
-    """
+    """Checks what is given as a limit, blank for none; raises Rejected for several, or one that nobody can mean."""
     limits = _parsed(text)
     if len(limits) > 1:
         raise Rejected("invalid_rate_limit", _("Give one rate limit, such as 60/minute."))
@@ -88,16 +78,10 @@ def rate_limit_check(text: str) -> None:
 
 
 def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL, cost: int = 1) -> Spent | None:
-    """Counts a request of a caller: for its API key where this has a limit of its own, and for its user.
+    """Counts a request of a kind (`GENERAL`, `ASK`, `UPLOAD`): for its API key if that has a limit of its own, and for its user.
 
-    What a key's own limit refuses is not counted for the user, whose other keys and sessions go on.
-
-    Args:
-        user: who calls.
-        key: with which API key; None: a session.
-        kind: `GENERAL`, `ASK` or `UPLOAD`.
-        cost: as how many requests it counts. What costs several and does not fit is refused and not counted, so that
-            smaller ones still do.
+    What a key's own limit refuses is not counted for the user, whose other keys and sessions go on. What costs several and does
+    not fit is refused and not counted, so that smaller ones still do.
 
     Returns:
         What is left, by the limit that leaves the least; None where there is no limit.
@@ -124,15 +108,10 @@ def failure_spend(address: str) -> Spent | None:
 
 
 def login_spend(address: str, name: str, device: str = "") -> Spent | None:
-    """Counts an attempt to log in, before its password is looked at.
+    """Counts an attempt to log in with a typed name, before its password is looked at.
 
-    An attack on a name from many addresses uses up what strangers may try with it. It does not use up what a device may on
-    which the name's owner has logged in before, so the owner is slowed elsewhere and nowhere locked out.
-
-    Args:
-        address: of the client.
-        name: as it was typed; nobody need have it.
-        device: which of those that the name was logged in on; blank: none.
+    An attack on a name from many addresses uses up what strangers may try with it, and not what may be tried on a `device` where
+    its owner has logged in before (blank: none of these), so that the owner is slowed elsewhere and nowhere locked out.
 
     Returns:
         The first limit that refuses the attempt, else the last one that counted it; None where there is no limit.
@@ -198,13 +177,7 @@ def _rate(limit: RateLimitItem) -> Fraction:
 
 
 def _spend(limit: RateLimitItem, name: str, cost: int = 1) -> Spent:
-    """Counts requests in the current window of a limit, among all processes where Redis answers, else in this one.
-
-    Args:
-        limit: how long a window is, and what it allows.
-        name: whose requests, and of which kind.
-        cost: how many; 0: only looks.
-    """
+    """Counts requests (0: only looks) in the current window, among all processes where Redis answers, else in this one."""
     length, now = limit.get_expiry(), int(time.time())
     window, elapsed = divmod(now, length)
     key = f"{query_caches.KEY_SPACE}:requests:{installation_id()}:{name}:{length}:{window}"

@@ -2,8 +2,9 @@
 
 Nobody becomes a member or an owner unasked: an owner invites, and the user accepts. Only a superuser makes members at once.
 
-A change locks the knowledge base and then looks whether who asks is an owner still: of two owners who remove each other at
-the same moment one stays, and who has just been removed changes nothing more.
+A change locks the knowledge base and then looks whether who asks is an owner still: of two owners who remove each other one
+stays, and who has just been removed changes nothing more. It raises NotVisible where the principal may not see it any more,
+and NotAllowed where the principal owns it no more, or may only read.
 """
 
 from collections.abc import Iterator
@@ -33,8 +34,6 @@ class Member:
     """Someone who may use a knowledge base, or is invited to.
 
     Attributes:
-        user: who.
-        role: `viewer`, `editor` or `owner`.
         is_primary: whether the knowledge base is theirs: there is one such owner, who leaves only by handing it over.
         is_pending: whether the user has not accepted yet, and so may not use it.
         is_offered: whether the user has only to accept for the knowledge base to become theirs.
@@ -70,11 +69,7 @@ def members_of(kb: KnowledgeBase) -> list[Member]:
 
 
 def member_of(kb: KnowledgeBase, user_id: int) -> Member:
-    """The member who is this user.
-
-    Raises:
-        NotVisible: the user is none.
-    """
+    """The member who is this user; raises NotVisible where the user is none."""
     for member in members_of(kb):
         if member.user.pk == user_id:
             return member
@@ -84,13 +79,8 @@ def member_of(kb: KnowledgeBase, user_id: int) -> Member:
 def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = Role.VIEWER) -> Member:
     """Invites a user to a knowledge base; a superuser makes the user a member at once.
 
-    A name that nobody has and that of an inactive account get one and the same answer.
-
-    Raises:
-        NotVisible: the knowledge base is gone, or `by` may not see it any more.
-        NotAllowed: `by` is no owner of it any more.
-        Rejected: there is no active user of this name, they are a member or invited already, they have declined lately, or
-            `by` has too many open invitations.
+    Raises Rejected where no active user has this name (an inactive one gets the same answer), is a member or invited already or
+    has declined lately, or `by` has too many open invitations.
     """
     with _locked(kb, by, as_owner=True):
         user = _user_of(username)
@@ -110,12 +100,9 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
 
 
 def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) -> Member:
-    """Gives a member another role.
+    """Gives a member another role; raises NotVisible for who is none.
 
-    Raises:
-        NotVisible: the user is no member, or as for `member_add`.
-        NotAllowed: as for `member_add`.
-        Rejected: the user has not accepted yet, or the knowledge base would be left without an owner who can act.
+    Raises Rejected where the user has not accepted yet, or nobody would be left who owns the knowledge base and can act.
     """
     with _locked(kb, by, as_owner=True):
         member = member_of(kb, user_id)
@@ -130,27 +117,16 @@ def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) 
 
 
 def member_remove(*, kb: KnowledgeBase, by: Principal, user_id: int) -> None:
-    """Ends a membership, or withdraws an invitation.
+    """Ends a membership, or withdraws an invitation; sessions and API keys of the user lose it with their next request.
 
-    The user's sessions and API keys lose the knowledge base with their next request.
-
-    Raises:
-        NotVisible: the user is no member, or as for `member_add`.
-        NotAllowed: as for `member_add`.
-        Rejected: the knowledge base would be left without an owner who can act.
+    Raises NotVisible for who is no member, and Rejected where nobody would be left who owns it and can act.
     """
     with _locked(kb, by, as_owner=True):
         _remove(kb, member_of(kb, user_id))
 
 
 def member_leave(*, kb: KnowledgeBase, principal: Principal) -> None:
-    """Ends the principal's own membership.
-
-    Raises:
-        NotVisible: the principal is no member.
-        NotAllowed: the principal may only read.
-        Rejected: the knowledge base would be left without an owner who can act.
-    """
+    """Ends the principal's own membership; raises as `member_remove`."""
     _check_may_write(principal)
     with _locked(kb, principal):
         member = member_of(kb, cast(int, principal.user.pk))
@@ -160,13 +136,10 @@ def member_leave(*, kb: KnowledgeBase, principal: Principal) -> None:
 
 
 def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Member:
-    """Offers a knowledge base to another user, to whom it belongs once they accept; one who takes it or a superuser waits for nobody.
+    """Offers a knowledge base to a user, whose it is once they accept; at once where a superuser gives it, or one takes it.
 
-    An offer replaces the one before it. Who had the knowledge base stays as a member with the role owner.
-
-    Raises:
-        Rejected: there is no active user of this name, or they have it already; or as for `member_add`; or they have another
-            one of its name, where it is theirs at once.
+    An offer replaces the one before it. Who had the knowledge base stays as a member with the role owner. Raises Rejected where
+    no active user has this name, or has it already, or has another one of its name, where it is theirs at once.
     """
     user = _user_of(username)
     with _locked(kb, by, as_owner=True):
@@ -190,13 +163,7 @@ def offer_withdraw(*, kb: KnowledgeBase, by: Principal) -> None:
 
 # -- What the invited do ---------------------------------------------------------------------------------------------------
 def invitation_accept(*, principal: Principal, invitation_id: int) -> KnowledgeBase:
-    """Makes the principal a member of the knowledge base, or its owner.
-
-    Raises:
-        NotVisible: there is no such open invitation to this principal.
-        NotAllowed: the principal may only read.
-        Rejected: it is to become the principal's, who has another one of its name.
-    """
+    """Makes the principal a member or the owner; raises Rejected where it is to own two knowledge bases of one name."""
     with _invited(principal, invitation_id) as (kb, invitation):
         user = invitation.user
         invitation.delete()
@@ -208,12 +175,7 @@ def invitation_accept(*, principal: Principal, invitation_id: int) -> KnowledgeB
 
 
 def invitation_decline(*, principal: Principal, invitation_id: int) -> None:
-    """Refuses an invitation; for a while neither who made it nor the knowledge base can invite the principal again.
-
-    Raises:
-        NotVisible: there is no such open invitation to this principal.
-        NotAllowed: the principal may only read.
-    """
+    """Refuses an invitation; for a while neither who made it nor the knowledge base can invite the principal again."""
     with _invited(principal, invitation_id) as (_kb, invitation):
         invitation.declined_at = timezone.now()
         invitation.save(update_fields=["declined_at"])
@@ -221,7 +183,7 @@ def invitation_decline(*, principal: Principal, invitation_id: int) -> None:
 
 @contextmanager
 def _invited(principal: Principal, invitation_id: int) -> Iterator[tuple[KnowledgeBase, Invitation]]:
-    """A transaction in which nobody else answers or withdraws an invitation."""
+    """A transaction in which nobody else answers an invitation or withdraws it; raises NotVisible where it is not open."""
     _check_may_write(principal)
     rows = Invitation.objects.visible_to(principal).filter(pk=invitation_id)
     with transaction.atomic():
@@ -233,10 +195,7 @@ def _invited(principal: Principal, invitation_id: int) -> Iterator[tuple[Knowled
 
 
 def _invite(kb: KnowledgeBase, by: User, user: User, role: str, *, transfers: bool = False) -> None:
-    """Makes an invitation, unless it would be one too many or too soon.
-
-    Whether it is too soon counts over all knowledge bases of who invites: one more is made in a moment.
-    """
+    """Makes an invitation, unless it would be one too many, or too soon after any that its maker or the knowledge base made."""
     since = timezone.now() - PAUSE_AFTER_DECLINE
     made = Invitation.objects.filter(invited_by=by)
     made.filter(Q(declined_at__lt=since) | Q(declined_at=None, knowledge_base=None)).delete()
@@ -292,15 +251,7 @@ def _check_may_write(principal: Principal) -> None:
 
 
 def check_owner(kb: KnowledgeBase, owned: ScopedQuerySet) -> None:
-    """Refuses who is no owner of a knowledge base.
-
-    Args:
-        kb: one that the caller may see.
-        owned: those whose sharing the caller may see, or change.
-
-    Raises:
-        NotAllowed: it is none of them.
-    """
+    """Raises NotAllowed where a knowledge base that the caller may see is none of those that the caller owns."""
     if not owned.filter(pk=kb.pk).exists():
         raise NotAllowed(_("Only an owner may see and change who uses a knowledge base."))
 

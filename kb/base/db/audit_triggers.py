@@ -1,8 +1,7 @@
 """Triggers that write the audit log, so that bulk updates, cascades and raw SQL are in it like everything else.
 
-Who acts stands in a setting of the transaction, which `kb.access.services.attribution` puts before each writing statement; the
-functions that they call are made by a migration. A change of what is not tracked, such as progress, calls no function: the
-database compares the columns by itself. Rows that one statement makes or deletes by the hundred get one entry together.
+Who acts is a setting of the transaction (`kb.access.services.attribution`); a migration makes the functions that they call.
+A change of what is not tracked, such as progress, calls none: the database compares the columns by itself.
 """
 
 import re
@@ -54,16 +53,11 @@ _CHUNKS_UPDATED = """
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What the log keeps of a table; SQL expressions call the row `r`.
+    """What the log holds of a table, of the `kind` that it calls its rows by; SQL expressions call the row `r`.
 
     Attributes:
-        kind: what the rows are called in the log.
-        columns: those whose values are kept.
-        name: what a row goes by.
-        kb: the knowledge base of a row, NULL for none.
-        key: its id in the log.
+        columns: those whose values are stored; of `secret` ones only that they have changed.
         as_text: stands in for the value of a column, as the name of who an id refers to.
-        secret: columns of which only is kept that they have changed.
         only: which rows the log is about.
         routine: which updates, from OLD to NEW, belong to the ordinary course of work and to nobody; blank: none.
     """

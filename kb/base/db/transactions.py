@@ -1,7 +1,4 @@
-"""Statements written by hand, work after a commit, and locks: of rows, and advisory ones of PostgreSQL.
-
-For what every request asks: Django takes longer to make such a statement than PostgreSQL to answer it.
-"""
+"""Statements written by hand, where Django takes longer to make one than PostgreSQL to answer it; commits, and locks."""
 
 import contextvars
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -65,10 +62,7 @@ R = TypeVar("R")
 
 
 class ConnectionReturningExecutor(ThreadPoolExecutor):
-    """Threads that give their database connection back to the pool after each job.
-
-    A job's log lines and spans belong to the request that asked for it.
-    """
+    """Threads that give their connection back after each job, whose log lines belong to the request that asked for it."""
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         def job() -> R:

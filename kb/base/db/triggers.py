@@ -1,8 +1,7 @@
-"""Database triggers: versions belong to the database, so that every writer moves them (design decision 1).
+"""Triggers by which versions belong to the database: every writer moves them, whoever it is (design decision 1).
 
-They fire once a statement, whoever wrote it (the ORM, a cascade, raw SQL, another program), inside the writing
-transaction. A sequence value is never used twice, not after a rollback either. What other stores than PostgreSQL have to
-take in is noted likewise.
+They fire once a statement, inside its transaction. A sequence value is never used twice, not after a rollback either. What
+other stores than PostgreSQL have to take in is noted likewise.
 """
 
 import pgtrigger

@@ -119,12 +119,7 @@ MESSAGES: Final[dict[str, str]] = {
 
 
 class FetchError(Exception):
-    """Why an address was not read, as a sentence for whoever gave it.
-
-    Attributes:
-        code: stable, the key of MESSAGES.
-        params: the values of the template's fields, for a translated template.
-    """
+    """Why an address was not read: a stable code of MESSAGES, and the values of its template, for translations."""
 
     def __init__(self, code: str, **params: str | int) -> None:
         self.code = code
@@ -137,7 +132,7 @@ class AllowList:
     """What may be read although it is not public, or at another port.
 
     Attributes:
-        hosts: names with their port; None: any. They may be at private and loopback addresses, at no other special ones.
+        hosts: with their port; None: any. They may be at private and loopback addresses, at no other special ones.
         networks: whose addresses may all be connected to, at any port.
     """
 
@@ -229,8 +224,7 @@ class Guard:
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to, resolved once; whoever connects uses these and asks nobody again.
 
-        Raises:
-            FetchError: the host has none, or one of them is not to be connected to.
+        Raises FetchError where the host has none, or one of them is not to be connected to.
         """
         try:
             found = [ip_address(each) for each in self.resolver(host, port)]

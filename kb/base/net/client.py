@@ -177,13 +177,7 @@ Hop = Callable[[httpx.URL], float]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What an address holds.
-
-    Attributes:
-        url: where it was found in the end.
-        not_modified: the server says that it is as it was; there is no content then.
-        charset: that of the header; blank: none.
-    """
+    """What an address holds, at the `url` where it was found in the end; no content where it is as it was (`not_modified`)."""
 
     url: str
     content: bytes = b""
@@ -196,13 +190,11 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is wanted of an address.
+    """What is wanted of an address; `etag` and `last_modified` are of the copy at hand, which need not be sent again.
 
     Attributes:
         types: the media types that are of use; None: any.
         max_bytes: of the content, unpacked; None: the client's.
-        etag: and `last_modified`: of the copy at hand, so that the server need not send it again.
-        before_hop: see `Hop`.
         deadline: for all of it, where somebody waits: no pauses between requests then. None: the client's, for each hop.
     """
 
@@ -221,12 +213,7 @@ def _tls() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class WebClient:
-    """See the module's description.
-
-    Attributes:
-        seconds: for one request with its whole answer.
-        tls: certificates that are trusted; None: those of the public authorities.
-    """
+    """Reads web addresses; `seconds` are for one request with its whole answer, `tls` None trusts the public authorities."""
 
     guard: Guard
     politeness: Politeness

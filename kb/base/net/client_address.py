@@ -26,10 +26,7 @@ def network_of(address: str) -> str:
 
 
 def is_local(request: HttpRequest) -> bool:
-    """Whether a program of this machine asks, and no proxy here does for somebody else.
-
-    A proxy gives itself away by the address that it forwards, or by the name that it was asked under.
-    """
+    """Whether a program of this machine asks, and no proxy, which an address that it forwards or a name of its own would show."""
     host = split_domain_port(request.get_host())[0].strip("[]")
     return (
         _is_loopback(request.META.get("REMOTE_ADDR", ""))

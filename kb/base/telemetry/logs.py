@@ -1,7 +1,4 @@
-"""One form of log line for Django, gunicorn and Celery. Nothing here needs Django, since gunicorn comes first.
-
-What the log lines of one piece of work have in common: carried along threads, and in the headers of tasks.
-"""
+"""Log lines of Django, gunicorn and Celery in one form, with what those of one piece of work share. It needs no Django."""
 
 import logging
 import os

@@ -30,10 +30,7 @@ def is_wanted() -> bool:
 
 
 def start(process: str) -> None:
-    """Begins to export spans, once a process: after its fork, and before Django reads its middleware.
-
-    "web", "worker" or "mcp" is a part of the service's name unless OTEL_SERVICE_NAME is set.
-    """
+    """Begins to export spans of "web", "worker" or "mcp", once a process: after its fork, before Django reads its middleware."""
     if _started or not is_wanted():
         return
     if not find_spec("opentelemetry.instrumentation") or not find_spec("opentelemetry.sdk"):

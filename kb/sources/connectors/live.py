@@ -45,14 +45,10 @@ CACHE: Final = LocMemCache("live sources", {"TIMEOUT": 300.0, "OPTIONS": {"MAX_E
 def live_entries(
     source: WebSource, client: WebClient, *, seconds: float, limits: Limits | None = None, cache: BaseCache = CACHE
 ) -> tuple[Candidate, ...]:
-    """The present entries of a page or a feed; of other kinds none, which cannot be read while somebody waits.
+    """The present entries of a page or a feed, within `seconds`; of other kinds none, which are too slow for who waits.
 
-    All of it may take `seconds`; without `limits` those of the sandbox hold within these. What is in the cache is not asked
-    for again.
-
-    Raises:
-        FetchError: the address cannot be read, or not in that time.
-        ParseError: no text can be read from the page.
+    What is in the cache is not asked for again. Raises FetchError where the address cannot be read in time, and ParseError where
+    no text can be read from it.
     """
     if source.kind not in LIVE_KINDS:
         return ()
@@ -110,12 +106,9 @@ _reading_lock = threading.Lock()
 
 
 class LiveSearch:
-    """Passages of one source by BM25 over these alone, and by cosine too where the model of the vectors runs here.
+    """Passages of a page or feed by BM25 over these alone, and by cosine too where the model of the vectors runs here.
 
-    Args:
-        source: a page or a feed.
-        kb: whose passages are cut alike, so that what is a document too is known for the same.
-        vectors: None: keywords alone rank.
+    They are cut as those of the knowledge base, so that what is a document too is known for the same.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""External sources: search services elsewhere that the queries of a knowledge base are sent to.
-
-Another kind is a module of its own and a line in KINDS.
-"""
+"""Search services elsewhere that the queries of a knowledge base are sent to; another kind is a module and a line in KINDS."""
 
 import re
 import time
@@ -36,12 +33,9 @@ KINDS: Final = {VertexSearch.kind: VertexSearch}
 
 
 def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: int | None = None) -> dict[str, Any]:
-    """The settings of a source, complete.
+    """The settings of a source, complete; raises Rejected, which says which cannot be used and why.
 
     The owner of the knowledge base decides which stores are open to it; without one, those that are open to all are.
-
-    Raises:
-        Rejected: they cannot be used; says which and why.
     """
     known = KINDS.get(kind)
     if known is None:
@@ -69,11 +63,7 @@ def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: in
 
 
 def provider_of(source: SearchProvider) -> ExternalProvider:
-    """What answers for a source.
-
-    Raises:
-        ChannelUnavailable: EXTERNAL_NOT_CONFIGURED, with what to do.
-    """
+    """What answers for a source; raises ChannelUnavailable (EXTERNAL_NOT_CONFIGURED), which says what to do."""
     try:
         values = checked_settings(source.kind, source.settings, source.knowledge_base_id)
     except Rejected as error:
@@ -130,11 +120,7 @@ def _checked(field: Field, value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ExternalTest:
-    """What a source answers to a query at this moment.
-
-    Attributes:
-        error: why it does not, and what to do; None: it does. `code` is stable then.
-    """
+    """What a source answers to a query now, or why it does not and what to do, with a stable code."""
 
     hits: Sequence[ExternalHit] = ()
     milliseconds: int = 0
@@ -143,11 +129,7 @@ class ExternalTest:
 
 
 def external_source_check(source: SearchProvider) -> None:
-    """Returns where a source can be saved, with its settings complete.
-
-    Raises:
-        Rejected: its name is taken, or its settings cannot be used; the code is the field's name and "_invalid".
-    """
+    """Completes the settings; raises Rejected, whose code begins with a field's name, where the source cannot be stored."""
     source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
     for name in ("name", "timeout_ms", "weight"):
         field = SearchProvider._meta.get_field(name)
@@ -165,17 +147,9 @@ def external_source_check(source: SearchProvider) -> None:
 
 
 def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
-    """Changes a source, or stores a new one.
+    """Changes a source, or stores a new one, where the caller has checked that the user may; raises as `external_source_check`.
 
     Switching one off needs no check, so that it works where the kind is no longer allowed.
-
-    Args:
-        source: the caller has checked that the user may write to its knowledge base.
-        changes: of the model's fields.
-
-    Raises:
-        ObjectDoesNotExist: it is gone.
-        Rejected: as `external_source_check`.
     """
     with transaction.atomic():
         if source.pk is not None:

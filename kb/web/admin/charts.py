@@ -25,18 +25,14 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A card of a page of charts.
+    """A card of a page of charts, with what there is to see in a sentence, the verdict.
 
     Attributes:
         name: for the page's own use.
-        title: what it shows, and whether more or less of it is good.
-        verdict: what there is to see, in a sentence.
         tone: "good", "bad" or blank, of the verdict.
-        labels: of the bars or points.
         series: empty where there is nothing to show yet; the verdict says so.
         is_line: points over time, joined by lines; else bars.
         is_horizontal: bars lie, with their labels beside them.
-        is_stacked: series stand upon each other.
         is_share: values are 0 to 1, shown as percentages up to 100.
         unit: of Intl.NumberFormat, such as "millisecond"; blank: plain numbers.
         link: where to go on, as an address and message.

@@ -96,10 +96,7 @@ def column(
     label: Mapping[str, str] | None = None,
     empty_value: str | Promise | None = None,
 ) -> Callable[[Column], Column]:
-    """A column of a list or a read-only field, in which times and None are written as in a list.
-
-    `label` makes it a badge: variants by the first part of the returned (code, message).
-    """
+    """A column of a list or a read-only field; `label` makes it a badge, by the first part of the returned (code, message)."""
 
     def decorate(method: Column) -> Column:
         @wraps(method)
@@ -125,10 +122,7 @@ def signed_in(request: HttpRequest) -> User:
 
 
 def visible(model: type[models.Model], request: HttpRequest) -> QuerySet[Any]:
-    """The rows of a scoped model that the caller may see; all rows of a model that has no scope.
-
-    Of accounts, only superusers see any but their own.
-    """
+    """The rows of a model that the caller may see, all where it has no scope; of accounts one's own, superusers all."""
     rows = model._default_manager.all()
     if model is User and not request.user.is_superuser:
         return rows.filter(pk=request.user.pk)
@@ -147,11 +141,7 @@ class RowActions:
     delete_selected_confirmation_template = "web/delete_selected_confirmation.html"
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Runs the chosen action; Django's fails on a text that no id can be.
-
-        Raises:
-            Http404: such a text was chosen.
-        """
+        """Runs the chosen action; raises Http404 for a text that no id can be, on which Django's fails."""
         for chosen in request.POST.getlist(ACTION_CHECKBOX_NAME):
             try:
                 queryset.model._meta.pk.to_python(chosen)
@@ -191,10 +181,9 @@ class ScopedChangeList(ChangeList):  # type: ignore[misc]
 
 
 class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
-    """Rows are those that are visible to the caller.
+    """Rows are those that are visible to the caller; `delete_grant` names who may delete one.
 
     Attributes:
-        delete_grant: names who may delete one.
         linked_lookups: of the query string, that links of the project's own lead to a list with, besides its filters'.
         unfinished: the statuses of rows that a page has to ask about again.
     """
@@ -236,10 +225,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return {name: value for context in added for name, value in context.items()}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
-        """Whether the query string may ask it of a list.
-
-        Only what its filters and links ask: any other answers would tell, sign by sign, what the caller may not see.
-        """
+        """Only what filters and links of a list ask: other answers would tell, sign by sign, what the caller may not see."""
         first = lookup.partition(LOOKUP_SEP)[0]
         fields = {field.name for field in self.opts.get_fields()} | {"pk"}
         fields |= {field.attname for field in self.opts.concrete_fields}
@@ -251,12 +237,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return lookup in named or any(_is_filtered(self.model, path, lookup) for path in paths if isinstance(path, str))
 
     def get_object_or_404(self, request: HttpRequest, object_id: str, *, to_change: bool = False) -> Any:
-        """The object of a page of the project's own.
-
-        Raises:
-            Http404: it does not exist for this user.
-            PermissionDenied: the user may see but not change it.
-        """
+        """The object of a page; raises Http404, or PermissionDenied where the user may see but not change it."""
         found = self.get_object(request, object_id)
         if found is None:
             raise Http404
@@ -397,11 +378,7 @@ class ScopedRelatedFilter(RelatedDropdownFilter):  # type: ignore[misc]
 
 
 class ConditionFilter(DropdownFilter):  # type: ignore[misc]
-    """Narrows to the rows of which a named condition holds.
-
-    Attributes:
-        conditions: by the value of the parameter, each with its label.
-    """
+    """Narrows to the rows of which one of `conditions` holds, which are by the value of the parameter, each with its label."""
 
     conditions: ClassVar[Mapping[str, tuple[Any, Q]]]
 

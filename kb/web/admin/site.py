@@ -53,10 +53,7 @@ def error_page(
 
 
 class ErrorPages(MiddlewareMixin):
-    """Middleware that answers with pages that lead back, and with 503 and Retry-After what may go well later.
-
-    The API does so by itself.
-    """
+    """Middleware for errors beside the API's: pages that lead back, and 503 with Retry-After for what may go well later."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if isinstance(exception, DATABASE_OUT_OF_REACH):
@@ -209,11 +206,7 @@ ADDED_CONTEXTS: dict[type[Model], list[Context]] = defaultdict(list)
 
 
 def add_part(model: type[Model], *, pages: Pages | None = None, context: Context | None = None) -> None:
-    """Adds a feature's part to the pages of a model, whose admin is a `ScopedModelAdmin`.
-
-    `pages` gives pages below the model's own, given its admin; `context` what the templates around the form of a row need,
-    given the request and the row.
-    """
+    """Adds pages below those of a model, given its `ScopedModelAdmin`, and context around its form, given request and row."""
     if pages is not None:
         ADDED_PAGES[model].append(pages)
     if context is not None:

@@ -87,11 +87,7 @@ class CallerThrottle(BaseThrottle):
 
 
 def spend_more(request: Request, cost: int, refusal: str) -> None:
-    """Counts a request as so many more than the one that was counted before the view.
-
-    Raises:
-        Throttled: they are more than are left; `refusal` says so.
-    """
+    """Counts a request as so many more than it was counted as; raises Throttled with the refusal where fewer are left."""
     spent = _spend(request, cost=cost) if cost else None
     if spent and not spent.allowed:
         raise too_many(spent, refusal)
@@ -111,11 +107,7 @@ def too_many(spent: Spent | None, detail: str = "") -> Throttled:
 
 
 def count_failure(request: HttpRequest) -> None:
-    """Counts a request whose caller is not known.
-
-    Raises:
-        Throttled: there were too many from its address.
-    """
+    """Counts a request whose caller is not known; raises Throttled where there were too many from its address."""
     spent = failure_spend(client_network(request))
     if spent is not None and not spent.allowed:
         raise too_many(spent)
@@ -148,8 +140,7 @@ def check_body(request: HttpRequest) -> None:
     """Asks the database only for a body that is too large for a caller without a session or key.
 
     Raises:
-        ApiError: the body comes in chunks of unknown number (411), as which it would be read as an empty one, or is longer
-            than this caller may send here (413).
+        ApiError: 411 for chunks of unknown number, which would be read as an empty body; 413 for more than this caller may send.
         AuthenticationFailed: it is long, and comes with an API key that opens nothing.
     """
     if "Transfer-Encoding" in request.headers:
@@ -184,11 +175,7 @@ def check_body(request: HttpRequest) -> None:
 
 
 def may_send(environ: dict[str, Any]) -> bool:
-    """Whether the body that a request states may be taken in, asked before it has arrived.
-
-    Returns:
-        False also where nobody can say; the request is then answered without its body.
-    """
+    """Whether the body that a request states may be taken in, asked before it has arrived; False also where nobody can say."""
     request = WSGIRequest(environ)
     request.session = import_string(f"{settings.SESSION_ENGINE}.SessionStore")(
         request.COOKIES.get(settings.SESSION_COOKIE_NAME)

@@ -356,10 +356,7 @@ def bad_request(request: HttpRequest, exception: Exception, *args: Any, **kwargs
 
 
 def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-    """Of a fault outside of the views; it is logged by the framework.
-
-    A database that is out of reach, as for who the session is of, is 503 here as in the views.
-    """
+    """Of a fault outside of the views, which the framework logs; 503 where the database is out of reach, as in the views."""
     error = sys.exception()
     if request.path.startswith(PREFIX):
         return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())

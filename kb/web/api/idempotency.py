@@ -43,14 +43,8 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 def idempotent(before: Callable[[Any, Request], Any] | None = None) -> Callable[..., Callable[..., HttpResponseBase]]:
     """Decorates a method of a view that does the work of a request whose caller may do it: see `answer_once`.
 
-    The response is that of an earlier request where the key says that they are one.
-
-    Args:
-        before: what takes long and needs no transaction; its result is the last argument of the method.
-
-    Raises:
-        ValidationError: the key is not one.
-        Rejected: the key came with another request, or the first one is under way.
+    What takes long and needs no transaction is done by `before`, whose result is the last argument of the method. Raises
+    ValidationError for what is no key, and Rejected where it came with another request or the first one is under way.
     """
 
     def decorate(method: Callable[..., Response]) -> Callable[..., HttpResponseBase]:
@@ -152,11 +146,7 @@ def conditional(request: Request, data: Mapping[str, Any], headers: Mapping[str,
 
 
 def require_match(request: Request, data: Mapping[str, Any]) -> None:
-    """Refuses to change what is not as the caller has read it; the row must be locked.
-
-    Raises:
-        ApiError: it is another (412).
-    """
+    """Raises ApiError (412) where a row, which must be locked, is not as the caller has read it."""
     wanted = request.headers.get("If-Match")
     if wanted is None:
         return

@@ -1,7 +1,6 @@
 """What the OpenAPI description says beyond the serializers: authentication and examples.
 
-Examples are made from the schemas and from what the names of fields stand for; one that an operation states itself stays.
-A test holds each example against its schema.
+Examples are made from the schemas and from what fields are called, unless an operation states its own; a test checks them all.
 """
 
 from collections.abc import Mapping

@@ -38,10 +38,9 @@ NO_PLACE = (None, None, False)
 
 
 class Cursors(BasePagination):
-    """Pages of `{"next", "previous", "results"}`, by the `ordering` of the view; nothing is counted.
+    """Pages of `{"next", "previous", "results"}`, by the `ordering` of the view and then its `order_key`; nothing is counted.
 
-    Rows that are equal in it stand in the order of the view's `order_key`, in the same direction. A cursor is signed, and serves only
-    lists of the same rows in the same order.
+    A cursor is signed, and serves only lists of the same rows in the same order.
     """
 
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
@@ -180,11 +179,9 @@ class Flag(django_filters.TypedChoiceFilter):  # type: ignore[misc]
 
 
 class Related(Whole):
-    """The id of a row that the caller may see; another is 404.
+    """The id of a row, of those that a principal may see; another is 404.
 
-    Attributes:
-        rows: what a principal may see.
-        narrowed: the rows of the list that go with the found one; None: those that refer to it by the field's name.
+    `narrowed` gives the rows of the list that go with it; None: those that refer to it by the field's name.
     """
 
     def __init__(
@@ -226,11 +223,7 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 def require_known(request: Request, names: Iterable[str]) -> None:
-    """Refuses parameters of the URL that are unknown, given twice or blank: none of them may pass for the default.
-
-    Raises:
-        ValidationError: there are such ones.
-    """
+    """Raises ValidationError for parameters of the URL that are unknown, given twice or blank: none may pass for the default."""
     known = sorted(names)
     errors: dict[str, list[Any]] = {}
     for name, values in request.query_params.lists():
@@ -297,11 +290,7 @@ class ApiView(APIView):
         return super().finalize_response(request, response, *args, **kwargs)
 
     def checked(self, serializer_class: type[Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
-        """The request's fields.
-
-        Raises:
-            ValidationError: some are not valid.
-        """
+        """The request's fields; raises ValidationError."""
         return cast(dict[str, Any], valid(serializer_class, self.request.data, partial=partial).validated_data)
 
 
@@ -314,9 +303,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
         """The rows of the page that the parameters of the URL ask for.
 
-        Raises:
-            ValidationError: a parameter is unknown, given twice, blank, or has a value that it does not take.
-            NotVisible: one names an object that the caller may not see.
+        Raises ValidationError, and NotVisible where one names an object that the caller may not see.
         """
         require_known(self.request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
         ordering = self.request.query_params.get(ORDERING, filters.orders[0])
@@ -335,12 +322,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         return self.get_paginated_response(serializer_class(self.found(rows, filters), many=True).data)
 
     def editable(self, visible: QuerySet[M], pk: int) -> M:
-        """The object of a row that the caller may change.
-
-        Raises:
-            NotVisible: the caller may not see it.
-            NotAllowed: the caller may see it, but not change it.
-        """
+        """The row with this key; raises NotVisible, or NotAllowed where the caller may see but not change it."""
         found = one(visible, pk)
         rows = cast(ScopedQuerySet, type(found)._default_manager.all())
         if not rows.editable_by(self.principal).filter(pk=pk).exists():
@@ -349,20 +331,12 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
 
 
 def one(rows: QuerySet[M], pk: int | UUID) -> M:
-    """The row with this key.
-
-    Raises:
-        NotVisible: it is not among them.
-    """
+    """The row with this key; raises NotVisible where it is not among them."""
     return found_in(rows.filter(pk=pk), _("There is no such object."))
 
 
 def valid(serializer_class: type[S], data: Any, *, partial: bool = False) -> S:
-    """The serializer of what was sent.
-
-    Raises:
-        ValidationError: some of the fields are not valid.
-    """
+    """The serializer of what was sent; raises ValidationError."""
     serializer = serializer_class(data=data, partial=partial)
     serializer.is_valid(raise_exception=True)
     return serializer

@@ -33,13 +33,9 @@ def unanswered(code: DegradationCode, source: str, **details: str) -> ChannelUna
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting.
+    """A setting, which is a text, one of `choices`, or true or false; `hint` says what may be given.
 
-    Attributes:
-        hint: what may be given.
-        pattern: a regular expression that a value matches as a whole; blank: any text.
-        choices: none: no list of values.
-        is_flag: it is true or false.
+    `pattern` is a regular expression that a value matches as a whole; blank: any text.
     """
 
     name: str

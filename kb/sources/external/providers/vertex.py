@@ -1,4 +1,4 @@
-"""Vertex AI Search (Google Cloud's Discovery Engine) through its official client library, which is an optional extra.
+"""Vertex AI Search (Google Cloud's Discovery Engine) through its official client library, an optional extra.
 
 The library is imported at the first use: it is large, and most installations do without it.
 """
@@ -299,10 +299,9 @@ class VertexSearch:
 
 @lru_cache(maxsize=CLIENTS)
 def _client(endpoint: str, transport: str, credentials_env: str) -> Any:
-    """One for all sources of the same endpoint and credentials: it keeps its connections.
+    """One for all sources of the same endpoint and credentials, which keeps its connections.
 
-    An endpoint with "http://" before it, which only an operator can allow, is a server without TLS that asks for no
-    credentials: an emulator.
+    An endpoint with "http://" before it, which only an operator can allow, is an emulator: no TLS, and no credentials.
     """
     import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - see the module's description
     from google.cloud import discoveryengine_v1 as vertex  # noqa: PLC0415 - see the module's description

@@ -38,10 +38,9 @@ _NO_ERROR: dict[str, Any] = {"error": "", "error_code": "", "error_params": {}, 
 
 
 class Run(Job[WebSource]):
-    """One worker's hold on a source, with the counts of what became of its addresses; it writes what is known of them.
+    """One worker's hold on a source: counts what became of its addresses, and writes what is known of them.
 
-    Attributes:
-        gone_before: a page that has been gone since then loses its document.
+    A page that has been gone since `gone_before` loses its document.
     """
 
     def __init__(self, source: WebSource, lease: uuid.UUID) -> None:
@@ -79,11 +78,10 @@ class Run(Job[WebSource]):
         WebPageChange.objects.filter(page__source=self.source.pk).delete()
 
     def keep(self, candidate: Candidate, content: PageContent, fetched: Fetched) -> str | None:
-        """Keeps what was read; of a page whose text has not changed, only that it was read.
+        """Stores what was read; of a page whose text has not changed, only that it was read.
 
-        Returns:
-            What to count it as: "added", "unchanged", "duplicate" or "failed"; None: the change of a document is held, and
-            decided on when the run ends.
+        Returns what to count it as: "added", "unchanged", "duplicate" or "failed"; None where the change of a document is held,
+        and decided on when the run ends.
         """
         published = candidate.published or content.published
         found = {
@@ -128,11 +126,7 @@ class Run(Job[WebSource]):
         return state.value
 
     def gone(self, url: str, error: FetchError | None = None) -> str | None:
-        """Notes that a page is not there.
-
-        Returns:
-            "gone"; None: it has been gone for so long that its document goes when the run ends.
-        """
+        """Notes that a page is not there; returns "gone", or None where its document goes when the run ends."""
         with self.holding():
             page = self.locked(url)
             since = page.gone_at if page.state == WebPage.State.GONE and page.gone_at else timezone.now()
@@ -148,15 +142,9 @@ class Run(Job[WebSource]):
         return page
 
     def replace(self, page: WebPage, found: Mapping[str, str], data: bytes, *, gives_way: bool) -> str:
-        """Gives the document of a page, which is locked, its new text.
+        """Gives the document of a page, which is locked, its new text; returns "changed", "deleted" or "failed".
 
-        Where another of the knowledge base has the same text already, it is deleted if it gives way.
-
-        Returns:
-            What to count it as: "changed", "deleted" or "failed".
-
-        Raises:
-            AlreadyThere: another document has the text, and this one does not give way.
+        Where another document of the knowledge base has the text, it is deleted if it gives way; else AlreadyThere is raised.
         """
         document = Document.objects.select_for_update().get(pk=page.document_id)
         changes: dict[str, Any] = {"metadata": document.metadata | metadata_of(page.url, found["published"])}
@@ -251,20 +239,10 @@ def page_read(
     client: WebClient | None = None,
     **details: Any,
 ) -> dict[str, Any]:
-    """Reads a page now, so that it can be taken in as a file like any other.
+    """Reads a page now: what `document_add` takes beside the knowledge base and the user, with further `details`.
 
-    Args:
-        url: of the page.
-        title: blank: the page's.
-        metadata: beside the address and when it was read and published.
-        client: None: as the installation is configured.
-        details: further ones of `document_add`.
-
-    Returns:
-        What `document_add` takes beside the knowledge base and the user.
-
-    Raises:
-        Rejected: it cannot be read, or must not be.
+    The page gives the title where none is given, and its address and dates to the metadata. Raises Rejected where it cannot be
+    read, or must not be.
     """
     deadline = Deadline(SECONDS)
     client = client or web_client()
@@ -291,12 +269,7 @@ EXCERPT_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class PreviewPage:
-    """One address.
-
-    Attributes:
-        characters: of its text; None: it was not read for the preview.
-        error: why it would not be taken; None: it would be.
-    """
+    """One address, with the number of characters of its text if it was read for this, and why it would not be taken, if so."""
 
     url: str
     title: str = ""
@@ -308,12 +281,7 @@ class PreviewPage:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The first addresses of a source.
-
-    Attributes:
-        has_more: whether there are further ones.
-        error: why the source as a whole cannot be read; None: it can.
-    """
+    """The first addresses of a source, and why it as a whole cannot be read, if so."""
 
     pages: tuple[PreviewPage, ...] = ()
     has_more: bool = False

@@ -75,15 +75,9 @@ INTERNAL_ERROR = gettext_noop(
 
 
 def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: float = SLICE_S) -> bool:
-    """Carries a waiting run on, for a while; then other tasks have their turn.
+    """Carries a waiting run on for `slice_s` seconds, then other tasks have their turn; returns whether another task is needed.
 
-    Args:
-        source_id: of the source; one that does not wait for a worker is left alone.
-        client: None: as the installation is configured.
-        slice_s: seconds after which no further address is asked.
-
-    Returns:
-        Whether another task is needed to carry it further.
+    A source that does not wait for a worker is left alone.
     """
     run = Run.claim(source_id)
     if run is None:
@@ -122,11 +116,7 @@ class Changes:
         self._many = max(2, math.ceil(self._known * SHARE))
 
     def check(self, text: str, text_key: str) -> None:
-        """Is called for each change that is held.
-
-        Raises:
-            FetchError: a large share of the pages shows this text now; nothing of them is changed.
-        """
+        """Is called for each change that is held; raises FetchError where a large share of the pages shows this text now."""
         if text_key not in self._source.accepted_keys:
             alike = self._held().filter(text_key=text_key).exclude(page__text_key=text_key)
             text_before = Coalesce(NullIf(F("page__text_key"), Value("")), F("page__content_hash"))
@@ -145,8 +135,7 @@ class Changes:
     def settle(self) -> None:
         """Writes the changes, and deletes the documents of pages that have gone for long enough.
 
-        Raises:
-            FetchError: a large share of the documents would go, so none of them does.
+        Raises FetchError where a large share of the documents would go: none of them does then.
         """
         held = self._held().select_related("page").order_by("pk")
         # All before any is written: pages that were alike change together.
@@ -180,15 +169,10 @@ class Changes:
                 self._decide(pk, None)
 
     def _decide(self, pk: int, name: str | None, *, is_confirmed: bool | None = None) -> str | None:
-        """Writes a change, or notes that its page shows the text of another.
+        """Writes a change, or notes that its page shows the text of another, called `name`; returns how it is counted.
 
-        Args:
-            pk: of the change.
-            name: as of `_others_name`.
-            is_confirmed: whether its document may give way to another with this text; None: not known yet.
-
-        Returns:
-            What it was counted as; None: an earlier run has found the same, and it is still held.
+        `is_confirmed` says whether its document may give way to another with this text. Where that is not known yet, None is
+        returned for what an earlier run has found as well, which is still held.
         """
         self._run.report()
         with self._run.holding():
@@ -270,14 +254,10 @@ class Reader:
         self._silent = 0
 
     def read(self, slice_s: float) -> bool:
-        """Asks every address that this run has not asked yet.
+        """Asks every address that this run has not asked yet; returns whether some are left for another time.
 
-        Returns:
-            Whether some are left for another time.
-
-        Raises:
-            FetchError: the listing cannot be read, the site answers no more, or a large share of the documents would go.
-            LeaseLost: the run is no longer this worker's.
+        Raises FetchError where the listing cannot be read, the site answers no more, or a large share of the documents would
+        go, and LeaseLost where the run is no longer this worker's.
         """
         try:
             with closing(self._parser):

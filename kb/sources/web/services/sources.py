@@ -39,11 +39,7 @@ WHAT_IS_READ: Final = frozenset({"kind", "url", "include", "exclude", "max_pages
 
 
 def web_source_check(source: WebSource) -> None:
-    """Returns where a source can be saved.
-
-    Raises:
-        Rejected: its name is taken, or its address or an expression is none.
-    """
+    """Raises Rejected where the name of a source is taken, or its address or an expression is none."""
     try:
         parse_url(source.url)
     except FetchError as error:
@@ -76,12 +72,9 @@ def web_source_check(source: WebSource) -> None:
 
 
 def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fields: Any) -> WebSource:
-    """Creates a source, whose first run begins at once unless it is switched off.
+    """Creates a source, whose first run begins at once unless it is switched off; raises as `web_source_check`.
 
     The caller has checked that the user may write to the knowledge base.
-
-    Raises:
-        Rejected: the name is taken, or the address or an expression is none.
     """
     source = WebSource(knowledge_base=knowledge_base, created_by=user, **fields)
     web_source_check(source)
@@ -93,11 +86,9 @@ def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fie
 
 
 def web_source_update(source: WebSource, **changes: Any) -> None:
-    """Changes a source; where that changes what is read, a run begins at once, in place of one that is under way.
+    """Changes a source; raises as `web_source_check`.
 
-    Raises:
-        ObjectDoesNotExist: it is gone.
-        Rejected: as `web_source_create`.
+    Where that changes what is read, a run begins at once, in place of one that is under way.
     """
     with transaction.atomic():
         source.refresh_from_db(from_queryset=WebSource.objects.select_for_update(no_key=True))
@@ -123,11 +114,7 @@ def web_source_delete(source: WebSource, *, keep_documents: bool) -> None:
 
 
 def web_source_request(source: WebSource) -> bool:
-    """Asks for a run, which a worker begins once the transaction is committed.
-
-    Returns:
-        Whether one was asked for: not where one is under way.
-    """
+    """Asks for a run, which a worker begins once the transaction is committed; False where one is under way."""
     with transaction.atomic():
         row = WebSource.objects.select_for_update(no_key=True).get(pk=source.pk)
         if row.status in UNFINISHED:
@@ -157,8 +144,8 @@ def held_back(source: WebSource) -> QuerySet[WebPage]:
 def web_source_accept(source: WebSource) -> None:
     """Lets the next run, which begins at once, do what a run has held back.
 
-    Pages that are gone by now lose their documents without further delay where it finds them gone still, and pages may turn
-    into the texts that they were found to share.
+    Pages that are gone by now lose their documents where it finds them gone still, and pages may turn into the texts that they
+    were found to share.
     """
     with transaction.atomic():
         pages = WebPage.objects.filter(source=source)
@@ -169,11 +156,7 @@ def web_source_accept(source: WebSource) -> None:
 
 
 def sweep_web_sources() -> list[int]:
-    """Plans what is due, and takes up what was lost: with its task, or with the worker that had it.
-
-    Returns:
-        The ids of those that a task is to be sent for.
-    """
+    """Plans what is due, and takes up runs that lost their task or worker; returns the ids to send a task for."""
     lost = WEB_SOURCES.sweep(limit=SWEEP_LIMIT)
     planned = WebSource.objects.filter(enabled=True, next_run_at__lte=timezone.now()).exclude(status__in=UNFINISHED)
     due = list(planned.order_by("next_run_at", "pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
