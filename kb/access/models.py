@@ -9,7 +9,7 @@ from django.conf import settings
 from django.contrib.auth.models import AbstractUser, AnonymousUser
 from django.core.exceptions import EmptyResultSet, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import connection, models
+from django.db import models
 from django.db.models import Exists, F, Model, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare
@@ -18,7 +18,7 @@ from rest_framework_api_key.crypto import KeyGenerator
 from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
 
 from kb.base.db.audit_triggers import API_KEY, INVITATION, KEY_BINDING_TRIGGERS, KNOWLEDGE_BASE, MEMBERSHIP, USER
-from kb.base.db.transactions import columns_of, rows_of
+from kb.base.db.transactions import columns_of, fetch_all, rows_of
 from kb.base.db.triggers import KNOWLEDGE_BASE_TRIGGERS
 
 
@@ -125,12 +125,10 @@ class ApiKeyManager(APIKeyManager):
     def get_with_caller(self, prefix: str) -> "ApiKey | None":
         """The usable key of a prefix with its user and `opened_ids`, the knowledge bases it is bound to: one query."""
         statement = _WITH_CALLER.format(key=columns_of(ApiKey, "k"), user=columns_of(User, "u"))
-        with connection.cursor() as cursor:
-            cursor.execute(statement, [prefix])
-            row = cursor.fetchone()
-        if row is None:
+        found = fetch_all(statement, [prefix])
+        if not found:
             return None
-        (key, user), (opened_ids,) = rows_of((ApiKey, User), row)
+        (key, user), (opened_ids,) = rows_of((ApiKey, User), found[0])
         key.user, key.opened_ids = user, opened_ids
         return cast(ApiKey, key)
 

@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,16 +24,10 @@ LEASE = timedelta(minutes=10)
 RETRY_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    status: int
-    body: str
-
-
 def answer_once(
-    asked: IdempotencyKey, make: Callable[..., Answer], *, before: Callable[[], tuple[Any, ...]] = tuple
-) -> tuple[Answer, bool]:
-    """The answer to a request, made only where there is none yet; and whether it is that of an earlier request.
+    asked: IdempotencyKey, make: Callable[..., tuple[int, str]], *, before: Callable[[], tuple[Any, ...]] = tuple
+) -> IdempotencyKey | None:
+    """Makes the answer to a request, a status and a body, where there is none yet; else returns the row that holds it.
 
     `make` does the work in the database, inside a transaction: what fails leaves nothing, and may be sent again. What takes long
     and needs none, as reading a page of the web does, is done by `before`, which returns the arguments of `make`.
@@ -42,13 +35,12 @@ def answer_once(
     Raises Rejected where the key came with another request before, or the request is under way.
     """
     held = _claimed(asked)
-    if isinstance(held, Answer):
-        return held, True
+    if isinstance(held, IdempotencyKey):
+        return held
     try:
         prepared = before()
         with transaction.atomic():
-            answer = make(*prepared)
-            _store(held, answer)
+            _store(held, *make(*prepared))
     except BaseException:
         # Lets the request be sent again; where the connection is lost, over another one as soon as the database is there
         try:
@@ -56,7 +48,7 @@ def answer_once(
         except Error:
             threading.Thread(target=_give_up_later, args=(held,), name="idempotency", daemon=True).start()
         raise
-    return answer, False
+    return None
 
 
 def _give_up_later(held: QuerySet[IdempotencyKey]) -> None:
@@ -77,8 +69,8 @@ def idempotency_keys_purge() -> int:
     return IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()[0]
 
 
-def _claimed(asked: IdempotencyKey) -> QuerySet[IdempotencyKey] | Answer:
-    """The row under whose claim the work is to be done, as long as nobody takes it over; or the answer that is there."""
+def _claimed(asked: IdempotencyKey) -> QuerySet[IdempotencyKey] | IdempotencyKey:
+    """The rows, one, under whose claim the work is to be done until somebody takes it over; or the row of the answer."""
     now = timezone.now()
     fresh: dict[str, Any] = {
         "fingerprint": asked.fingerprint,
@@ -96,7 +88,7 @@ def _claimed(asked: IdempotencyKey) -> QuerySet[IdempotencyKey] | Answer:
             message = _("This Idempotency-Key came with another request before: every request needs a key of its own.")
             raise Rejected("idempotency_key_reused", message)
         if row.status is not None:
-            return Answer(row.status, row.body)
+            return row
         if row.claimed_at >= now - LEASE:
             raise _in_progress()
     # It is out of date, or its process has died; of several callers one gets it.
@@ -106,8 +98,8 @@ def _claimed(asked: IdempotencyKey) -> QuerySet[IdempotencyKey] | Answer:
     return _held(row)
 
 
-def _store(held: QuerySet[IdempotencyKey], answer: Answer) -> None:
-    if not held.update(status=answer.status, body=answer.body):
+def _store(held: QuerySet[IdempotencyKey], status: int, body: str) -> None:
+    if not held.update(status=status, body=body):
         raise _in_progress()  # it took so long that another process has started over
 
 

@@ -182,5 +182,4 @@ def held_locks(purpose: Purpose) -> frozenset[int]:
 
 def lock_until_commit(purpose: Purpose, kb_id: int = 0) -> None:
     """Waits for the lock, inside a transaction that keeps it to its end."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [(purpose << 32) | kb_id])
+    fetch_all("SELECT pg_advisory_xact_lock(%s)", [(purpose << 32) | kb_id])

@@ -19,7 +19,6 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 from django.views.generic import TemplateView
-from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, ServiceError, Superseded
@@ -44,6 +43,7 @@ from kb.ingest.services.duplicates import (
 )
 from kb.web.admin.scoped import (
     ConditionFilter,
+    LinesField,
     ModelPage,
     ScopedAutocompleteFilter,
     ScopedModelAdmin,
@@ -238,22 +238,6 @@ def _places(given: list[str], text: str) -> list[int]:
 
 
 EXCERPT_CHARACTERS = 120
-
-
-class LinesField(forms.CharField):
-    """A text of one entry a line; its value is a list."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(required=False, widget=UnfoldAdminTextareaWidget({"rows": 3}), **kwargs)
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(value) if isinstance(value, list) else value
-
-    def clean(self, value: Any) -> Any:
-        return [line for each in super().clean(value).splitlines() if (line := each.strip())]
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool(list(initial or []) != self.clean(data))
 
 
 class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]

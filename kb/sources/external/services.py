@@ -14,7 +14,7 @@ from django.utils.translation import get_language, gettext as _, override
 
 from kb.access.models import User
 from kb.base.errors import Rejected
-from kb.base.findings import Finding, State
+from kb.base.findings import Finding, broken, check, degraded, ok
 from kb.sources.external.providers.fields import Field, unanswered
 from kb.sources.external.providers.vertex import VertexSearch
 from kb.sources.models import SearchProvider
@@ -198,21 +198,24 @@ def state_text(source: SearchProvider) -> str:
     return ""
 
 
+@check("external sources")
 def external_sources() -> Finding:
     """Whether the search services that this server may ask can be asked."""
-    name, allowed = "external sources", list(settings.EXTERNAL_PROVIDERS)
+    allowed = list(settings.EXTERNAL_PROVIDERS)
     if unknown := [kind for kind in allowed if kind not in KINDS]:
         remedy = f"correct EXTERNAL_PROVIDERS: choose from {', '.join(KINDS)}"
-        return Finding(name, State.BROKEN, f"there is no kind {unknown[0]!r}", remedy)
+        return broken(f"there is no kind {unknown[0]!r}", remedy)
     if missing := [KINDS[kind] for kind in allowed if not KINDS[kind].installed()]:
         remedy = f"run `pip install 'zhiku[{missing[0].extra}]'`, or take the kind out of EXTERNAL_PROVIDERS"
-        return Finding(name, State.DEGRADED, "the client library of an allowed kind is not installed", remedy)
+        return degraded("the client library of an allowed kind is not installed", remedy)
     if VertexSearch.kind in allowed and not settings.VERTEX_PROJECTS:
-        return Finding(name, State.DEGRADED, NO_PROJECTS, NAME_PROJECTS)
+        return degraded(NO_PROJECTS, NAME_PROJECTS)
     enabled = SearchProvider.objects.filter(enabled=True)
     if refused := enabled.exclude(kind__in=allowed).count():
-        remedy = "allow their kinds in EXTERNAL_PROVIDERS, or switch them off"
-        return Finding(name, State.DEGRADED, f"{refused} switched on, of kinds that are not allowed", remedy)
+        return degraded(
+            f"{refused} switched on, of kinds that are not allowed",
+            "allow their kinds in EXTERNAL_PROVIDERS, or switch them off",
+        )
     if not allowed:
-        return Finding(name, State.OK, "none may be asked: no query leaves this server")
-    return Finding(name, State.OK, f"{enabled.count()} switched on; allowed: {', '.join(allowed)}")
+        return ok("none may be asked: no query leaves this server")
+    return ok(f"{enabled.count()} switched on; allowed: {', '.join(allowed)}")

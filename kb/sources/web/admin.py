@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.base.net.settings import web_client
 from kb.content.models import Document
@@ -42,37 +42,29 @@ from kb.sources.web.services.sources import (
     web_source_request,
     web_source_update,
 )
-from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
+from kb.web.admin.scoped import LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
 
 
-class LinesField(forms.Field):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(required=False, widget=UnfoldAdminTextareaWidget({"rows": 3, "spellcheck": "false"}), **kwargs)
-
-    def prepare_value(self, value: Any) -> Any:
-        return "\n".join(value) if isinstance(value, list) else value
-
-    def to_python(self, value: Any) -> Any:
-        lines = value if isinstance(value, list) else (value or "").splitlines()
-        return [line for line in map(str.strip, lines) if line]
-
-    def validate(self, value: Any) -> None:
-        if len(value) > MOST_PATTERNS or any(len(line) > 300 for line in value):
+class PatternsField(LinesField):
+    def clean(self, value: Any) -> Any:
+        lines = super().clean(value)
+        if len(lines) > MOST_PATTERNS or any(len(line) > 300 for line in lines):
             raise ValidationError(_("Give at most 50 lines of at most 300 characters."))
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return bool((initial or []) != self.to_python(data))
+        return lines
 
 
 class WebSourceForm(SourceForm):
-    include = LinesField(
+    include = PatternsField(
+        is_code=True,
         label=gettext_lazy("Only addresses like"),
         help_text=gettext_lazy(
             "Regular expressions, one a line, such as /docs/. None: any of the same host; of a feed, any at all."
         ),
     )
-    exclude = LinesField(
-        label=gettext_lazy("No addresses like"), help_text=gettext_lazy("Regular expressions, one a line.")
+    exclude = PatternsField(
+        is_code=True,
+        label=gettext_lazy("No addresses like"),
+        help_text=gettext_lazy("Regular expressions, one a line."),
     )
     tags = SimpleArrayField(
         forms.CharField(max_length=60),

@@ -33,7 +33,7 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilte
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 from unfold.views import ChangeList, UnfoldModelAdminViewMixin
-from unfold.widgets import UnfoldAdminSelectWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
 from kb.access.models import AuditEntry, KnowledgeBase, Principal, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
@@ -442,6 +442,23 @@ class KnowledgeBasePage(ModelPage):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         page = {"original": self.kb, "kb": self.kb, "may_edit": self.may_edit}
         return super().get_context_data(**page | kwargs)
+
+
+class LinesField(forms.CharField):
+    """A text of one entry a line; its value is a list."""
+
+    def __init__(self, *, is_code: bool = False, **kwargs: Any) -> None:
+        widget = UnfoldAdminTextareaWidget({"rows": 3, "spellcheck": "false"} if is_code else {"rows": 3})
+        super().__init__(required=False, widget=widget, **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> Any:
+        return [line for each in super().clean(value).splitlines() if (line := each.strip())]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(list(initial or []) != LinesField.clean(self, data))
 
 
 class IntoKnowledgeBaseForm(forms.Form):

@@ -24,7 +24,7 @@ from kb.base.files import sha256_of
 from kb.web.api.callers import user_of
 from kb.web.api.errors import ApiError
 from kb.web.models import IdempotencyKey
-from kb.web.services import Answer, answer_once
+from kb.web.services import answer_once
 
 HEADER, REPLAYED = "Idempotency-Key", "Idempotent-Replayed"
 MOST_CHARACTERS = 255
@@ -61,15 +61,15 @@ def idempotent(before: Callable[[Any, Request], Any] | None = None) -> Callable[
                 raise ValidationError({HEADER: [message % {"most": MOST_CHARACTERS}]})
             made: list[Response] = []
 
-            def answer(*prepared: Any) -> Answer:
+            def answer(*prepared: Any) -> tuple[int, str]:
                 made.append(method(view, request, *args, *prepared))
-                return Answer(made[0].status_code, JSONRenderer().render(made[0].data).decode())
+                return made[0].status_code, JSONRenderer().render(made[0].data).decode()
 
-            answered, is_replayed = answer_once(_asked(request, key), answer, before=prepare)
-            if not is_replayed:
+            earlier = answer_once(_asked(request, key), answer, before=prepare)
+            if earlier is None:
                 return made[0]
             return HttpResponse(
-                answered.body, status=answered.status, content_type="application/json", headers={REPLAYED: "true"}
+                earlier.body, status=earlier.status, content_type="application/json", headers={REPLAYED: "true"}
             )
 
         return call
