@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.db.transactions import ConnectionReturningExecutor
-from kb.base.net.settings import web_client
 from kb.content.models import Chunk
 from kb.graph.readers import KnowledgeGraph
 from kb.index.bm25 import BM25Store
@@ -32,6 +31,7 @@ from kb.profiles.services import environment_config
 from kb.providers import embedding_models
 from kb.providers.embedding_models import TOKENIZERS_HELD, _load_tokenizer, tokenizer
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
+from kb.sources.connectors.listing import web_client
 from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
 from kb.sources.external.services import provider_of
 from kb.sources.models import SearchProvider

@@ -9,8 +9,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.base.net.settings import web_client
-from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.connectors.listing import MOST_PATTERNS, web_client
 from kb.sources.external.services import KINDS, external_source_test, external_source_update, state_text
 from kb.sources.models import SearchProvider, WebPage, WebSource
 from kb.sources.web.services.pages import Preview, PreviewPage, web_source_preview

@@ -188,24 +188,6 @@ class Fetched:
     last_modified: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What is wanted of an address; `etag` and `last_modified` are of the copy at hand, which need not be sent again.
-
-    Attributes:
-        types: the media types that are of use; None: any.
-        max_bytes: of the content, unpacked; None: the client's.
-        deadline: for all of it, where somebody waits: no pauses between requests then. None: the client's, for each hop.
-    """
-
-    types: frozenset[str] | None = None
-    max_bytes: int | None = None
-    etag: str = ""
-    last_modified: str = ""
-    before_hop: Hop = lambda _: 0.0
-    deadline: Deadline | None = None
-
-
 @lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # which reads SSL_CERT_FILE, for an intranet with an authority of its own
@@ -222,18 +204,33 @@ class WebClient:
     seconds: float = 30.0
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
-    def fetch(self, url: str, ask: Ask = Ask()) -> Fetched:
-        """Reads an address, following where it leads; every hop is checked as the first. Raises FetchError."""
+    def fetch(
+        self,
+        url: str,
+        *,
+        types: frozenset[str] | None = None,
+        max_bytes: int | None = None,
+        etag: str = "",
+        last_modified: str = "",
+        before_hop: Hop = lambda _: 0.0,
+        deadline: Deadline | None = None,
+    ) -> Fetched:
+        """Reads an address, following where it leads; every hop is checked as the first. Raises FetchError.
+
+        `types` are the media types that are of use; None: any. `max_bytes` are of the content, unpacked; None: the client's.
+        `etag` and `last_modified` are of the copy at hand, which need not be sent again. A deadline is for all of it, where
+        somebody waits: no pauses between requests then; None: `seconds` for each hop.
+        """
         at = parse_url(url)
         for _ in range(MAX_REDIRECTS + 1):
-            gap = ask.before_hop(at)
-            deadline = ask.deadline
-            if deadline is None:
+            gap = before_hop(at)
+            ends = deadline
+            if ends is None:
                 self.politeness.wait(f"{at.host}:{port_of(at)}", gap)
-                deadline = Deadline(self.seconds)
-            with _mapped_errors(at.host, deadline), self._response(at, ask, deadline) as response:
+                ends = Deadline(self.seconds)
+            with _mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
                 if response.status not in REDIRECTS:
-                    return self._fetched(at, response, ask)
+                    return _fetched(at, response, types, max_bytes or self.max_bytes, etag, last_modified)
                 location = _header(response, "location")
             try:
                 joined = str(at.join(location))
@@ -243,14 +240,16 @@ class WebClient:
         raise FetchError("too_many_redirects", count=MAX_REDIRECTS)
 
     @contextmanager
-    def _response(self, url: httpx.URL, ask: Ask, deadline: Deadline) -> Iterator[httpcore.Response]:
+    def _response(
+        self, url: httpx.URL, deadline: Deadline, etag: str, last_modified: str
+    ) -> Iterator[httpcore.Response]:
         headers = {
             "User-Agent": self.user_agent,
             "Accept": "*/*",
             "Accept-Encoding": "gzip",
             "Connection": "close",
-            "If-None-Match": ask.etag,
-            "If-Modified-Since": ask.last_modified,
+            "If-None-Match": etag,
+            "If-Modified-Since": last_modified,
         }
         target = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
         fields = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items() if value]
@@ -262,25 +261,31 @@ class WebClient:
         ):
             yield response
 
-    def _fetched(self, url: httpx.URL, response: httpcore.Response, ask: Ask) -> Fetched:
-        etag, last_modified = (
-            value if len(value := _header(response, name)) <= most else "" for name, most in _VALIDATORS.items()
-        )
-        if response.status == 304 and (ask.etag or ask.last_modified):
-            # A server need not say again what it was asked with.
-            etag, last_modified = etag or ask.etag, last_modified or ask.last_modified
-            return Fetched(str(url), not_modified=True, etag=etag, last_modified=last_modified)
-        _check_status(url.host, response)
-        # Media type and charset; a server that names none most often means a page
-        message = Message()
-        message["Content-Type"] = _header(response, "content-type") or "text/html"
-        media_type, charset = message.get_content_type(), (message.get_content_charset() or "")
-        if ask.types is not None and media_type not in ask.types:
-            raise FetchError("bad_type", type=media_type[:100])
-        content = _content(url.host, response, ask.max_bytes or self.max_bytes)
-        return Fetched(
-            str(url), content, media_type=media_type, charset=charset, etag=etag, last_modified=last_modified
-        )
+
+def _fetched(
+    url: httpx.URL,
+    response: httpcore.Response,
+    types: frozenset[str] | None,
+    max_bytes: int,
+    known_etag: str,
+    known_last_modified: str,
+) -> Fetched:
+    etag, last_modified = (
+        value if len(value := _header(response, name)) <= most else "" for name, most in _VALIDATORS.items()
+    )
+    if response.status == 304 and (known_etag or known_last_modified):
+        # A server need not say again what it was asked with.
+        etag, last_modified = etag or known_etag, last_modified or known_last_modified
+        return Fetched(str(url), not_modified=True, etag=etag, last_modified=last_modified)
+    _check_status(url.host, response)
+    # Media type and charset; a server that names none most often means a page
+    message = Message()
+    message["Content-Type"] = _header(response, "content-type") or "text/html"
+    media_type, charset = message.get_content_type(), (message.get_content_charset() or "")
+    if types is not None and media_type not in types:
+        raise FetchError("bad_type", type=media_type[:100])
+    content = _content(url.host, response, max_bytes)
+    return Fetched(str(url), content, media_type=media_type, charset=charset, etag=etag, last_modified=last_modified)
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import httpx
 import regex
+from django.conf import settings
 from lxml import etree
 from protego import Protego
 
-from kb.base.net.addresses import FetchError, port_of
-from kb.base.net.client import MIB, Ask, Deadline, Fetched, WebClient, gunzip
+from kb.base.net.addresses import AllowList, FetchError, Guard, port_of
+from kb.base.net.client import MIB, Deadline, Fetched, Politeness, WebClient, gunzip
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
 from kb.sources.connectors.markup import Candidate, normal, site_of, stored
@@ -26,6 +27,23 @@ MOST_PATTERNS: Final = 50
 # What the expressions of a source may take: a moment in all, and a little for every address.
 PATTERN_SECONDS: Final = 0.5
 SECONDS_AN_ADDRESS: Final = 0.001
+
+
+@lru_cache(maxsize=4)
+def _politeness(seconds: float) -> Politeness:
+    """One for the process, so that two sources of a host share it."""
+    return Politeness(seconds)
+
+
+def web_client() -> WebClient:
+    """A client by WEB_ALLOWED_HOSTS, WEB_USER_AGENT, WEB_DELAY_SECONDS, WEB_MAX_MB and WEB_SECONDS."""
+    return WebClient(
+        guard=Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS)),
+        politeness=_politeness(settings.WEB_DELAY_SECONDS),
+        user_agent=settings.WEB_USER_AGENT,
+        max_bytes=settings.WEB_MAX_BYTES,
+        seconds=settings.WEB_SECONDS,
+    )
 
 
 @lru_cache(maxsize=200)
@@ -109,7 +127,7 @@ class Robots:
     def _read(self, origin: str) -> Protego | None:
         """None where the server fails to say: everything is to be left alone then."""
         try:
-            fetched = self._client.fetch(f"{origin}/robots.txt", Ask(max_bytes=MIB, deadline=self._deadline))
+            fetched = self._client.fetch(f"{origin}/robots.txt", max_bytes=MIB, deadline=self._deadline)
         except FetchError as error:
             if error.code in _ABSENT:
                 return Protego.parse("")
@@ -236,7 +254,7 @@ class SitemapListing(Listing):
 
     def _read(self, url: str) -> Sitemap:
         self.alive()
-        fetched = self.client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self.deadline))
+        fetched = self.client.fetch(url, max_bytes=MAX_BYTES, deadline=self.deadline)
         content = gunzip(fetched.content, MAX_BYTES)
         is_plain = fetched.media_type == "text/plain" and not content.lstrip().startswith(b"<")
         return plain_sitemap(content) if is_plain else xml_sitemap(content, fetched.url)
@@ -287,7 +305,7 @@ class FeedListing(Listing):
 
     def __iter__(self) -> Iterator[Candidate]:
         self.is_complete = False
-        entries = read_feed(self.client.fetch(self.url, Ask(deadline=self.deadline)), deadline=self.deadline)
+        entries = read_feed(self.client.fetch(self.url, deadline=self.deadline), deadline=self.deadline)
         kept = [entry for entry in entries if self.scope.accepts(entry.url)]
         if not kept:
             raise FetchError("empty_listing")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import MESSAGES as FETCH_MESSAGES, FetchError
-from kb.base.net.client import Ask, Deadline, WebClient
+from kb.base.net.client import Deadline, WebClient
 from kb.ingest.chunkers.strategies import ChunkSettings, split_text
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.parser.sandbox import Limits
@@ -65,7 +65,7 @@ def live_entries(
 
 def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[Candidate, ...]:
     scope = scope_of(source)
-    found = read_feed(client.fetch(source.url, Ask(deadline=deadline)), deadline=deadline, texts=LOOKED_AT)
+    found = read_feed(client.fetch(source.url, deadline=deadline), deadline=deadline, texts=LOOKED_AT)
     accepted = (entry for entry in found[:LOOKED_AT] if scope.accepts(entry.url))
     entries = (
         Candidate(
@@ -77,8 +77,8 @@ def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[Can
 
 
 def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[Candidate, ...]:
-    ask = Ask(types=READABLE, deadline=deadline, before_hop=Robots(client, deadline).check)
-    fetched = client.fetch(source.url, ask)
+    before_hop = Robots(client, deadline).check
+    fetched = client.fetch(source.url, types=READABLE, deadline=deadline, before_hop=before_hop)
     content = content_of_page(fetched, limits or Limits(seconds=deadline.remaining(source.url)))
     title = (content.title or source.name)[:TITLE_CHARACTERS]
     return (Candidate(fetched.url, title, text=content.text[:PAGE_CHARACTERS], published=content.published),)

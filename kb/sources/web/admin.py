@@ -23,10 +23,9 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kb.base.net.settings import web_client
 from kb.content.models import Document
 from kb.sources.admin import SourceAdmin, SourceForm
-from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.connectors.listing import MOST_PATTERNS, web_client
 from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.pages import web_source_preview
 from kb.sources.web.services.sources import (

@@ -19,15 +19,14 @@ from django.utils import timezone
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.net.addresses import FetchError, parse_url
-from kb.base.net.client import Ask, Deadline, Fetched, WebClient
-from kb.base.net.settings import web_client
+from kb.base.net.client import Deadline, Fetched, WebClient
 from kb.base.text import storable
 from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.services.documents import document_add, document_replace_file, documents_delete
 from kb.jobs.leases import Job, LeaseLost
-from kb.sources.connectors.listing import Robots, listing_of
+from kb.sources.connectors.listing import Robots, listing_of, web_client
 from kb.sources.connectors.markup import READABLE, Candidate, PageContent, content_of_entry, content_of_page
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.sources import WEB_SOURCES, error_of, next_run
@@ -332,7 +331,10 @@ def _look(
 
 
 def _content(candidate: Candidate, client: WebClient, robots: Robots, deadline: Deadline) -> PageContent:
-    ask = Ask(types=READABLE, before_hop=robots.check, deadline=deadline)
-    fetched = client.fetch(candidate.url, ask) if candidate.content is None else None
+    fetched = (
+        client.fetch(candidate.url, types=READABLE, before_hop=robots.check, deadline=deadline)
+        if candidate.content is None
+        else None
+    )
     limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=deadline.remaining(candidate.url))
     return content_of_entry(candidate, limits) if fetched is None else content_of_page(fetched, limits)

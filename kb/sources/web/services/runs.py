@@ -22,15 +22,14 @@ from django.utils.translation import gettext_noop
 
 from kb.base.errors import AlreadyThere
 from kb.base.net.addresses import FetchError
-from kb.base.net.client import Ask, Fetched, WebClient
-from kb.base.net.settings import web_client
+from kb.base.net.client import Fetched, WebClient
 from kb.base.text import storable
 from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, WarmParser
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import LeaseLost
-from kb.sources.connectors.listing import ONE_SITE, Robots, listing_of
+from kb.sources.connectors.listing import ONE_SITE, Robots, listing_of, web_client
 from kb.sources.connectors.markup import (
     READABLE,
     Candidate,
@@ -330,8 +329,9 @@ class Reader:
             content = content_of_entry(candidate, self._limits, self._parser_of(self._source.url))
             return self._keep(candidate, content, Fetched(candidate.url))
         etag, last_modified = (held.etag, held.last_modified) if held is not None else ("", "")
-        ask = Ask(types=READABLE, before_hop=self._before_hop, etag=etag, last_modified=last_modified)
-        fetched = self._client.fetch(candidate.url, ask)
+        fetched = self._client.fetch(
+            candidate.url, types=READABLE, before_hop=self._before_hop, etag=etag, last_modified=last_modified
+        )
         if page is not None and fetched.not_modified:
             self._links = self._stored_links(page)
             return self._run.unchanged(candidate, fetched)

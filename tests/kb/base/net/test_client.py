@@ -4,15 +4,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kb.base.net.addresses import AllowList, FetchError, Guard
-from kb.base.net.client import MAX_REDIRECTS, MIB, Ask, Deadline, Inflater, Politeness, gunzip
+from kb.base.net.client import MAX_REDIRECTS, MIB, Deadline, Inflater, Politeness, gunzip
 from tests.web_server import Page, client_for
 
-ANYTHING = Ask()
 
-
-def refusal_of(client, url, ask=ANYTHING):
+def refusal_of(client, url, **wanted):
     with pytest.raises(FetchError) as refusal:
-        client.fetch(url, ask)
+        client.fetch(url, **wanted)
     return refusal.value
 
 
@@ -30,7 +28,7 @@ def test_a_page_is_read_with_what_its_header_says(web):
 def test_a_copy_that_is_at_hand_is_not_sent_again(web):
     web.pages["/a"] = Page("text", etag='"1"')
 
-    page = client_for(web).fetch(web.url("/a"), Ask(etag='"1"', last_modified="yesterday"))
+    page = client_for(web).fetch(web.url("/a"), etag='"1"', last_modified="yesterday")
 
     assert (page.not_modified, page.content) == (True, b"")
     assert web.asked[0].headers["If-Modified-Since"] == "yesterday"
@@ -118,7 +116,7 @@ def test_whoever_asks_may_refuse_a_hop(web):
             raise FetchError("robots")
         return 0.0
 
-    assert refusal_of(client_for(web), web.url("/a"), Ask(before_hop=before_hop)).code == "robots"
+    assert refusal_of(client_for(web), web.url("/a"), before_hop=before_hop).code == "robots"
     assert web.paths == ["/a"]
 
 
@@ -130,7 +128,7 @@ def test_a_body_that_never_ends_runs_out_of_time(web):
 def test_a_deadline_holds_for_all_hops_together(web):
     web.pages["/a"] = Page(location="/b")
     web.pages["/b"] = Page("text" * 100, hang_after=10)
-    assert refusal_of(client_for(web), web.url("/a"), Ask(deadline=Deadline(0.3))).code == "timeout"
+    assert refusal_of(client_for(web), web.url("/a"), deadline=Deadline(0.3)).code == "timeout"
 
 
 def test_a_body_that_breaks_off_is_no_page(web):
@@ -171,9 +169,7 @@ def test_another_packing_is_refused(web, encoding):
 
 def test_another_type_is_refused(web):
     web.pages["/a"] = Page("text", type="video/mp4")
-    assert refusal_of(client_for(web), web.url("/a"), Ask(types=frozenset({"text/html"}))).params == {
-        "type": "video/mp4"
-    }
+    assert refusal_of(client_for(web), web.url("/a"), types=frozenset({"text/html"})).params == {"type": "video/mp4"}
 
 
 @pytest.mark.parametrize(
@@ -259,5 +255,5 @@ class TestInflate:
 
 def test_a_server_that_says_only_that_nothing_has_changed_is_asked_alike_next_time(web):
     web.pages["/a"] = Page(status=304)
-    page = client_for(web).fetch(web.url("/a"), Ask(etag='"1"', last_modified="yesterday"))
+    page = client_for(web).fetch(web.url("/a"), etag='"1"', last_modified="yesterday")
     assert (page.not_modified, page.etag, page.last_modified) == (True, '"1"', "yesterday")
