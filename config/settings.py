@@ -139,7 +139,6 @@ CACHES = {
         "TIMEOUT": env.int("BM25_CACHE_TTL_SECONDS", default=86_400),
         "OPTIONS": {
             "CLIENT_CLASS": "kb.base.cache.RawBytesClient",
-            "SERIALIZER": "kb.base.cache.BytesOnlySerializer",
             # Searches wait for it; a keyword index of many megabytes needs more than a response.
             "SOCKET_CONNECT_TIMEOUT": 0.25,
             "SOCKET_TIMEOUT": 1,

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from django.conf import settings
 from django_redis import get_redis_connection
 from django_redis.client import DefaultClient
-from django_redis.serializers.base import BaseSerializer
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -187,21 +186,13 @@ def forget() -> None:
         _query_embedders.clear()
 
 
-class BytesOnlySerializer(BaseSerializer):  # type: ignore[misc]
-    def dumps(self, value: Any) -> bytes:
-        if not isinstance(value, bytes):
-            raise TypeError(f"this cache holds bytes only, not {type(value).__name__}: encode the value first")
-        return value
-
-    def loads(self, value: bytes) -> bytes:
-        return value
-
-
 class RawBytesClient(DefaultClient):  # type: ignore[misc]
     """The stock client turns b"123" into the integer 123 and lets integers pass by the serializer."""
 
     def encode(self, value: Any, *, allow_int: bool = True) -> bytes:  # noqa: ARG002 - the library's signature
-        return BytesOnlySerializer({}).dumps(value)
+        if not isinstance(value, bytes):
+            raise TypeError(f"this cache holds bytes only, not {type(value).__name__}: encode the value first")
+        return value
 
     def decode(self, value: bytes) -> bytes:
         return value

@@ -28,11 +28,7 @@ def _mapped_errors() -> Iterator[None]:
 
 
 class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
-    @_mapped_errors()
-    def _get_file(self) -> Any:
-        return super()._get_file()
-
-    file = property(_get_file, S3File._set_file)
+    file = property(_mapped_errors()(S3File._get_file), S3File._set_file)
 
 
 class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
@@ -59,23 +55,11 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         root, extension = os.path.splitext(name)  # noqa: PTH122 - a name, no path
         return f"{root}_{get_random_string(12)}{extension}"
 
-    @_mapped_errors()
-    def _save(self, name: str, content: Any) -> str:
-        return str(super()._save(name, content))
-
+    _save = _mapped_errors()(S3Storage._save)
     replace = _save  # under exactly this name, over what is there
-
-    @_mapped_errors()
-    def delete(self, name: str) -> None:
-        super().delete(name)
-
-    @_mapped_errors()
-    def exists(self, name: str) -> bool:
-        return bool(super().exists(name))
-
-    @_mapped_errors()
-    def size(self, name: str) -> int:
-        return int(super().size(name))
+    delete = _mapped_errors()(S3Storage.delete)
+    exists = _mapped_errors()(S3Storage.exists)
+    size = _mapped_errors()(S3Storage.size)
 
     @_mapped_errors()
     def delete_folder(self, name: str) -> None:
