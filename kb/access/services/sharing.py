@@ -85,8 +85,9 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
     with _locked(kb, by, as_owner=True):
         user = _user_of(username)
         if user.pk == kb.owner_id or Membership.objects.filter(knowledge_base=kb, user=user).exists():
-            message = _("%(username)s is a member already: change the role instead.")
-            raise Rejected("already_member", message % {"username": user.username})
+            raise Rejected(
+                "already_member", _("%(username)s is a member already: change the role instead."), username=username
+            )
         invitations = Invitation.objects.filter(knowledge_base=kb, user=user, declined_at=None)
         if by.user.is_superuser:
             invitations.delete()
@@ -94,7 +95,7 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
             return Member(user, role, is_primary=False)
         if invitations.open().exists():
             message = _("%(username)s is invited already: withdraw the invitation to make another.")
-            raise Rejected("already_invited", message % {"username": user.username})
+            raise Rejected("already_invited", message % {"username": username})
         _invite(kb, cast(User, by.user), user, role)
     return Member(user, role, is_primary=False, is_pending=True)
 
@@ -144,8 +145,7 @@ def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Me
     user = _user_of(username)
     with _locked(kb, by, as_owner=True):
         if user.pk == kb.owner_id:
-            message = _("The knowledge base belongs to %(username)s already.")
-            raise Rejected("already_owner", message % {"username": user.username})
+            raise Rejected("already_owner", _("The knowledge base belongs to %(username)s already."), username=username)
         Invitation.objects.filter(Q(user=user) | Q(transfers=True), knowledge_base=kb, declined_at=None).delete()
         if not by.user.is_superuser and user.pk != by.user.pk:
             _invite(kb, cast(User, by.user), user, Role.OWNER, transfers=True)
@@ -259,8 +259,9 @@ def check_owner(kb: KnowledgeBase, owned: ScopedQuerySet) -> None:
 def _user_of(username: str) -> User:
     user = None if "\0" in username else User.objects.filter(username=username, is_active=True).first()
     if user is None:
-        message = _("There is no active user of this name: ask the person for the exact user name.")
-        raise Rejected("unknown_user", message)
+        raise Rejected(
+            "unknown_user", _("There is no active user of this name: ask the person for the exact user name.")
+        )
     return user
 
 
@@ -272,5 +273,6 @@ def _check_owner_is_left(kb: KnowledgeBase, without: Member) -> None:
         each.role == Role.OWNER and each.user.is_active and not each.is_pending and each.user.pk != without.user.pk
         for each in members_of(kb)
     ):
-        message = _("No owner with an active account would be left: make another member an owner first.")
-        raise Rejected("last_owner", message)
+        raise Rejected(
+            "last_owner", _("No owner with an active account would be left: make another member an owner first.")
+        )

@@ -26,13 +26,9 @@ def fields() -> Fields:
 
 
 def bind(values: Mapping[str, Any]) -> Token[Fields]:
-    """Adds to what is bound, until `unbind`; None takes a name out."""
+    """Adds to what is bound, until the token resets it; None takes a name out."""
     merged = {**_fields.get(), **values}
     return _fields.set({name: value for name, value in merged.items() if value is not None})
-
-
-def unbind(token: Token[Fields]) -> None:
-    _fields.reset(token)
 
 
 def add(**values: Any) -> None:
@@ -47,7 +43,7 @@ def bound(**values: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        unbind(token)
+        _fields.reset(token)
 
 
 def request_id_of(headers: Mapping[str, str]) -> str:

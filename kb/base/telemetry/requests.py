@@ -125,4 +125,4 @@ def end(task_id: str, task: "Task[..., Any]", state: str | None = None, **_: Any
     tasks_logger.log(
         level, "%s %s", task.name, state, extra={"zhiku": {"state": state, "ms": round(seconds * 1_000, 1)}}
     )
-    logs.unbind(token)
+    token.var.reset(token)
