@@ -288,7 +288,10 @@ class Preview:
 
 
 def web_source_preview(source: WebSource, client: WebClient, *, seconds: float = PREVIEW_SECONDS) -> Preview:
-    """Reads the first addresses of a source, saved or not, and writes nothing; after `seconds` it shows what there is."""
+    """Reads the first addresses of a source, saved or not, and writes nothing; after `seconds` it shows what there is.
+
+    Those after the first few are only looked up in robots.txt.
+    """
     deadline = Deadline(seconds)
     robots = Robots(client, deadline)
     listing = listing_of(source, client, deadline=deadline)
@@ -297,37 +300,26 @@ def web_source_preview(source: WebSource, client: WebClient, *, seconds: float =
         for candidate in listing:
             if len(pages) == LISTED:
                 return Preview(tuple(pages), has_more=True)
-            page, links = _look(candidate, client, robots, deadline, is_read=len(pages) < READ)
+            page = PreviewPage(candidate.url, candidate.title, published=candidate.published)
+            links: tuple[str, ...] = ()
+            try:
+                if len(pages) < READ:
+                    content = _content(candidate, client, robots, deadline)
+                    links, text = content.links, content.text
+                    published = candidate.published or content.published
+                    title = candidate.title or content.title
+                    page = PreviewPage(candidate.url, title, text[:EXCERPT_CHARACTERS], len(text), published)
+                elif candidate.content is None:
+                    robots.check(parse_url(candidate.url))
+            except (FetchError, ParseError) as error:
+                if error.code == "slow_pattern":
+                    raise
+                page = replace(page, error=error)
             listing.met(candidate, links)
             pages.append(page)
     except FetchError as error:
         return Preview(tuple(pages), error=error)
     return Preview(tuple(pages))
-
-
-def _look(
-    candidate: Candidate, client: WebClient, robots: Robots, deadline: Deadline, *, is_read: bool
-) -> tuple[PreviewPage, tuple[str, ...]]:
-    """An address, read or only looked up in robots.txt, and where it leads."""
-    page = PreviewPage(candidate.url, candidate.title, published=candidate.published)
-    try:
-        if is_read:
-            content = _content(candidate, client, robots, deadline)
-            shown = PreviewPage(
-                candidate.url,
-                candidate.title or content.title,
-                content.text[:EXCERPT_CHARACTERS],
-                len(content.text),
-                candidate.published or content.published,
-            )
-            return shown, content.links
-        if candidate.content is None:
-            robots.check(parse_url(candidate.url))
-    except (FetchError, ParseError) as error:
-        if error.code == "slow_pattern":
-            raise
-        page = replace(page, error=error)
-    return page, ()
 
 
 def _content(candidate: Candidate, client: WebClient, robots: Robots, deadline: Deadline) -> PageContent:

@@ -258,10 +258,10 @@ class TestACrawl:
         whole = client_for(web)
 
         class Interrupted(WebClient):
-            def fetch(self, url, ask):
+            def fetch(self, url, **wanted):
                 if url.endswith("/b"):
                     raise OperationalError("the database is restarted")
-                return whole.fetch(url, ask)
+                return whole.fetch(url, **wanted)
 
         run_web_source(source.pk, client=Interrupted(whole.guard, whole.politeness, whole.user_agent))
         source.refresh_from_db()
