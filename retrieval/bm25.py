@@ -160,7 +160,6 @@ class OkapiIndex:
 
     @property
     def base(self) -> Self:
-        """The index that `with_changes` started from, or itself."""
         return self if self._base is None else self._base
 
     @property

@@ -54,16 +54,13 @@ class CacheKey:
         return cls(installation, int(kb_id), int(version), tokenizer_id, fingerprint)
 
     def at(self, version: int) -> "CacheKey":
-        """The same knowledge base, tokenizer and configuration at another version."""
         return dataclasses.replace(self, version=version)
 
     @property
     def lineage(self) -> "CacheKey":
-        """What all versions have in common."""
         return self.at(0)
 
     def serves(self, wanted: "CacheKey") -> bool:
-        """Whether this is `wanted`, or a newer version of it."""
         return self.lineage == wanted.lineage and self.version >= wanted.version
 
 
@@ -360,7 +357,6 @@ class ByteCache:
         self._counts = {tier: Counts(tier, observe) for tier in (MEMORY, SHARED)}
 
     def held(self, key: bytes) -> Entry | None:
-        """What this process holds."""
         return self._counted(MEMORY, self._in_memory(key))
 
     def get(self, key: bytes) -> Entry | None:

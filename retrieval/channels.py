@@ -120,8 +120,6 @@ class QuestionChannel(VectorChannel):
 
 @dataclass(frozen=True, slots=True)
 class LoadedIndex:
-    """An index, and what the trace shows of where it came from."""
-
     index: OkapiIndex
     detail: Mapping[str, Any]
 

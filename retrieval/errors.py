@@ -52,7 +52,6 @@ class Message(str):
         return translate(self.template).format(**arguments)
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON can hold of it, for `from_dict`."""
         arguments = {
             name: value.as_dict() if isinstance(value, Message) else value for name, value in self.arguments.items()
         }

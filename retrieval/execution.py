@@ -30,6 +30,36 @@ class InlineExecutor(Executor):
         return future
 
 
+class NoRoom(Exception):
+    """All threads of an executor are taken."""
+
+
+class ThreadEach(Executor):
+    """A thread for each job, for which the process does not wait when it ends; so many at once.
+
+    A job takes some of the `room` that is left, or raises NoRoom.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self.name = name
+        self.room = threading.BoundedSemaphore(most)
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        if not self.room.acquire(blocking=False):
+            raise NoRoom
+        job: Future[R] = Future()
+
+        def run() -> None:
+            try:
+                job.set_result(function(*args, **kwargs))
+            finally:
+                self.room.release()
+
+        # Its log lines and spans are the caller's.
+        threading.Thread(target=contextvars.copy_context().run, args=(run,), name=self.name, daemon=True).start()
+        return job
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The time that a search may take, in seconds of `time.monotonic`."""

@@ -17,8 +17,20 @@ from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
-from retrieval.trace import Trace
-from retrieval.types import Analysis, Candidate, CutBy, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
+from retrieval.types import (
+    Analysis,
+    Candidate,
+    CutBy,
+    Fact,
+    Hit,
+    Lexicon,
+    Passage,
+    Ranking,
+    RerankJob,
+    Result,
+    Trace,
+    Turn,
+)
 
 logger = logging.getLogger(__name__)
 

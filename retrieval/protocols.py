@@ -138,8 +138,6 @@ class KeywordStore(Protocol):
 
 
 class TextStore(Protocol):
-    """Full text and character n-grams of chunks."""
-
     def search_terms(
         self, kb_id: int, tokenizer_id: str, terms: Sequence[str], k: int, *, only: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -194,8 +192,6 @@ class FactStore(Protocol):
 
 
 class Reranker(Protocol):
-    """One link of the chain of rerankers."""
-
     @property
     def name(self) -> str:
         """As in `RetrievalConfig.rerankers`."""
@@ -246,8 +242,6 @@ class StoredText:
 
 @dataclass(frozen=True, slots=True)
 class FoundText:
-    """A text that a search has found."""
-
     text: StoredText
     score: float  # of the last stage
     score_scale: str

@@ -1,16 +1,13 @@
 """Vectors of queries: cached, made once however many ask together, and never by a model that hangs or lies."""
 
-import contextvars
 import hashlib
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +24,7 @@ from retrieval.errors import (
     _,
     message_of,
 )
-from retrieval.execution import Land, ModelGuard, SingleFlight, too_late
+from retrieval.execution import Land, ModelGuard, NoRoom, SingleFlight, ThreadEach, too_late
 from retrieval.protocols import Embedder
 
 logger = logging.getLogger(__name__)
@@ -46,38 +43,6 @@ _FORMAT = b"1"
 _STORED: Final = np.dtype("<f4")
 
 Vector = NDArray[np.float32]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class _NoRoom(Exception):
-    """All threads are taken."""
-
-
-class _ThreadEach(Executor):
-    """A thread for each job, for which the process does not wait when it ends; so many at once.
-
-    A job takes some of the `room` that is left, without waiting for it.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.room = threading.BoundedSemaphore(most)
-
-    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        if not self.room.acquire(blocking=False):
-            raise _NoRoom
-        job: Future[R] = Future()
-
-        def run() -> None:
-            try:
-                job.set_result(function(*args, **kwargs))
-            finally:
-                self.room.release()
-
-        # Its log lines and spans are the caller's.
-        threading.Thread(target=contextvars.copy_context().run, args=(run,), name="query vector", daemon=True).start()
-        return job
 
 
 class QueryEmbedder:
@@ -99,7 +64,7 @@ class QueryEmbedder:
         self._cache = cache
         self._patience_s = patience_s
         self._dimension: int | None = None
-        self._threads = _ThreadEach(MOST_FLIGHTS)
+        self._threads = ThreadEach(MOST_FLIGHTS, "query vector")
         self._flights: SingleFlight[Vector] = SingleFlight(self._threads)
 
     @property
@@ -177,7 +142,7 @@ class QueryEmbedder:
             judged = max(deadline, time.monotonic() + patience_s)
             try:
                 flight = self._flights.join(key, partial(self._fly, text, key or text, guard, judged))
-            except _NoRoom:
+            except NoRoom:
                 if not self._threads.room.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     raise ModelTimeout(too_late(self.model_id)) from None
                 self._threads.room.release()

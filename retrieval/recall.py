@@ -21,8 +21,7 @@ from retrieval.errors import (
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.protocols import Channel, Fallback, Scope
-from retrieval.trace import Dropped, Span, Trace
-from retrieval.types import Analysis, Ranking
+from retrieval.types import Analysis, Dropped, Ranking, Span, Trace
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +33,6 @@ RANKS_A_CANDIDATE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One channel's search for one query."""
-
     scope: Scope
     channel: Channel
     query: int

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.trace import Dropped
+from retrieval.types import Dropped
 from tests.fakes import FakeChannel, FakePassages, TableLexicon
 from tests.retrieval.pipelines import pipeline, run, scope
 

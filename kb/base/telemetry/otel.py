@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any, Final
 
-from retrieval.trace import Span
+from retrieval.types import Span
 
 logger = logging.getLogger(__name__)
 

@@ -33,8 +33,7 @@ from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
 from retrieval.protocols import Fallback, Scope, Tokenizer
 from retrieval.selection import source_caps
-from retrieval.trace import Span
-from retrieval.types import Analysis, CutBy, Result
+from retrieval.types import Analysis, CutBy, Result, Span
 
 ORDER = ("analysis", "channels", "passages", "dedupe", "fusion", "rerank", "gate", "selection", "facts", "other")
 

@@ -28,8 +28,7 @@ from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.selection import result_count, source_caps, stands_for_parent
-from retrieval.trace import Dropped, Span
-from retrieval.types import Analysis, Candidate, CutBy, Lexicon, Passage, Provenance, Result
+from retrieval.types import Analysis, Candidate, CutBy, Dropped, Lexicon, Passage, Provenance, Result, Span
 
 LABELS = {
     CutBy.FUSION: gettext_lazy("Fusion"),

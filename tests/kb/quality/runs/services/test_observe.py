@@ -4,8 +4,7 @@ import pytest
 
 from kb.quality.runs.services.run import Judged, observe
 from retrieval.config import RetrievalConfig
-from retrieval.trace import Span
-from retrieval.types import Analysis, Candidate, Hit, Passage, Result
+from retrieval.types import Analysis, Candidate, Hit, Passage, Result, Span
 
 CUT = 0.5
 

@@ -8,7 +8,7 @@ from kb.models import Chunk, ChunkEmbedding
 from kb.search.admin.explain import rows as explain_drops
 from kb.search.admin.explain.rows import drops
 from kb.search.services.search import SearchRequest, search
-from retrieval.trace import Dropped
+from retrieval.types import Dropped
 from tests.factories import make_document, make_kb, principal
 from tests.kb.quality.debug.admin.debug_page import Page, words
 

@@ -1,7 +1,7 @@
 from dataclasses import asdict
 
 from retrieval.errors import Degradation, DegradationCode
-from retrieval.trace import Dropped, Span, Trace
+from retrieval.types import Dropped, Span, Trace
 
 
 def test_a_span_carries_what_its_stage_noted():
