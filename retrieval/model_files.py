@@ -53,23 +53,23 @@ def libraries_available() -> bool:
     return find_spec("sentence_transformers") is not None and find_spec("torch") is not None
 
 
-def local_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
+def local_path(model_id: str) -> Path | None:
     """The folder with the model's complete files on this machine, or None; never touches the network.
 
-    A model id is a path, the name of an installed package that ships a `model` folder, or a Hugging Face id. `cache_dir` is
-    the Hugging Face cache; None for its usual place (HF_HOME, HF_HUB_CACHE).
+    A model id is a path, the name of an installed package that ships a `model` folder, or a Hugging Face id, whose files are
+    in its cache (HF_HOME, HF_HUB_CACHE).
     """
     folder = _as_folder(model_id)
-    return folder if folder is not None and _is_complete(folder) else installed_path(model_id, cache_dir=cache_dir)
+    return folder if folder is not None and _is_complete(folder) else installed_path(model_id)
 
 
-def installed_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
+def installed_path(model_id: str) -> Path | None:
     """As `local_path`, of a model that is installed under its id: a folder of the file system is none."""
-    found = (find(model_id) for find in (_in_package, partial(_in_cache, cache_dir=cache_dir)))
+    found = (find(model_id) for find in (_in_package, _in_cache))
     return next((path for path in found if path is not None and _is_complete(path)), None)
 
 
-def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_dir: Path | None = None) -> Probe:
+def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0) -> Probe:
     """Looks for the model (as `local_path`) here, then on the hub; returns within `timeout_s` seconds in all.
 
     `endpoint` is a mirror; None for HF_ENDPOINT, or huggingface.co.
@@ -78,7 +78,7 @@ def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_
     hub = _endpoint(endpoint)
 
     # A daemon: a resolver or a server that hangs must hold up neither the caller nor the end of the process.
-    look = partial(_probe, model_id, hub, timeout_s, cache_dir)
+    look = partial(_probe, model_id, hub, timeout_s)
     threading.Thread(target=lambda: answers.put(look()), name="model-probe", daemon=True).start()
     try:
         return answers.get(timeout=timeout_s)
@@ -88,15 +88,13 @@ def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_
         )
 
 
-def download(
-    model_id: str, *, endpoint: str | None, progress: Progress | None = None, cache_dir: Path | None = None
-) -> Path:
+def download(model_id: str, *, endpoint: str | None, progress: Progress | None = None) -> Path:
     """Fetches the files that sentence-transformers reads into the Hugging Face cache; a model that is here stays as is.
 
     Raises DependencyMissing without huggingface_hub, and ModelUnavailable where the model is unknown to the hub or the
     network fails; what has arrived stays for the next try.
     """
-    found = local_path(model_id, cache_dir=cache_dir)
+    found = local_path(model_id)
     if found is not None:
         return found
     if find_spec("huggingface_hub") is None:
@@ -114,7 +112,7 @@ def download(
     )
     try:
         files = _hub_files(model_id, hub, timeout_s=30.0)
-        _fetch(model_id, files, hub, progress or (lambda _done, _total: None), cache_dir)
+        _fetch(model_id, files, hub, progress or (lambda _done, _total: None))
     except network_errors as error:
         raise ModelUnavailable(
             _(
@@ -126,7 +124,7 @@ def download(
                 reason=_one_line(error),
             )
         ) from error
-    found = local_path(model_id, cache_dir=cache_dir)
+    found = local_path(model_id)
     if found is None:
         raise ModelUnavailable(
             _("model '{model_id}' holds no weights that sentence-transformers reads: choose another", model_id=model_id)
@@ -154,14 +152,14 @@ def _in_package(name: str) -> Path | None:
     return next((Path(root) / "model" for root in roots if (Path(root) / "model").is_dir()), None)
 
 
-def _in_cache(name: str, *, cache_dir: Path | None) -> Path | None:
+def _in_cache(name: str) -> Path | None:
     if not _HUB_ID.fullmatch(name) or find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - optional, and slow to import
 
     # Not snapshot_download: it calls a snapshot without the files that `download` leaves out incomplete.
     try:
-        paths = [try_to_load_from_cache(name, each, cache_dir=cache_dir) for each in _CONFIGURATIONS]
+        paths = [try_to_load_from_cache(name, each) for each in _CONFIGURATIONS]
     except ValueError:  # the client's own rules for an id
         return None
     return next((Path(path).parent for path in paths if isinstance(path, str)), None)
@@ -212,8 +210,8 @@ def _needed(names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if is_needed(name)]
 
 
-def _probe(model_id: str, hub: str, timeout_s: float, cache_dir: Path | None) -> Probe:
-    path = local_path(model_id, cache_dir=cache_dir)
+def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
+    path = local_path(model_id)
     if path is not None:
         here = _files_in(path)
         return Probe("local", sum(here[name] for name in _needed(here)), f"found in {path}")
@@ -269,18 +267,14 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
     return {name: sizes[name] for name in _needed(sizes)}
 
 
-def _fetch(
-    model_id: str, files: Mapping[str, int | None], hub: str, progress: Progress, cache_dir: Path | None
-) -> None:
+def _fetch(model_id: str, files: Mapping[str, int | None], hub: str, progress: Progress) -> None:
     from huggingface_hub import hf_hub_download  # noqa: PLC0415 - optional, and slow to import
 
     total = sum(size or 0 for size in files.values())
     done = 0
     # Weights last, so that a snapshot with weights is a whole one.
     for name in sorted(files, key=_is_weights):
-        hf_hub_download(
-            model_id, name, endpoint=hub, cache_dir=cache_dir, tqdm_class=_byte_counter(progress, done, total)
-        )
+        hf_hub_download(model_id, name, endpoint=hub, tqdm_class=_byte_counter(progress, done, total))
         done += files[name] or 0
         progress(done, total)
 
@@ -320,9 +314,7 @@ _LOAD_ERRORS = (
 )
 
 
-def open_local(
-    model_id: str, open_folder: Callable[[str], Any], *, kind: str, otherwise: str, cache_dir: Path | None = None
-) -> Any:
+def open_local(model_id: str, open_folder: Callable[[str], Any], *, kind: str, otherwise: str) -> Any:
     """What `open_folder` makes of the folder with a model's files; transformers draws no progress bar meanwhile.
 
     In messages `kind` is what the model is, as "reranker", and `otherwise` the way to go without it. Raises ModelUnavailable
@@ -338,7 +330,7 @@ def open_local(
                 otherwise=otherwise,
             )
         )
-    path = local_path(model_id, cache_dir=cache_dir)
+    path = local_path(model_id)
     if path is None:
         raise ModelUnavailable(
             _(

@@ -19,7 +19,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.dictionary import parse_dictionary, parse_stop_words
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.embedders.registry import EmbedderOptions, get_embedder, normalize_model_id
+from retrieval.embedders.registry import get_embedder, normalize_model_id
 from retrieval.errors import ChannelUnavailable, DependencyMissing, RerankerUnavailable
 from retrieval.generation import OpenAIGenerator
 from retrieval.model_files import installed_path, libraries_available, local_path
@@ -38,9 +38,7 @@ LOAD_SECONDS = 120.0
 
 def embedder(model_id: str) -> Embedder:
     """The embedder of a model; the model itself is loaded at its first use, once a process."""
-    return get_embedder(
-        model_id, EmbedderOptions(base_url=settings.EMBEDDING_BASE_URL, api_key=settings.EMBEDDING_API_KEY)
-    )
+    return get_embedder(model_id, settings.EMBEDDING_BASE_URL, settings.EMBEDDING_API_KEY)
 
 
 def query_vectors(model_id: str) -> QueryEmbedder:

@@ -40,6 +40,10 @@ class _Patience:
     longest_wait_s: float
 
 
+_FOR_DOCUMENTS = _Patience(attempts=5, timeout_s=30.0, longest_wait_s=60.0)
+_FOR_QUERIES = _Patience(attempts=2, timeout_s=5.0, longest_wait_s=2.0)
+
+
 class _Transient(Exception):
     """A failure that a later attempt may not meet."""
 
@@ -52,8 +56,7 @@ class OpenAIEmbedder:
     """Embeds over HTTP; bounded retries with backoff on 408, 429, 5xx and lost connections.
 
     The model id is "openai:" and the server's name for the model; `base_url` is the part before `/embeddings`, as in
-    "https://api.openai.com/v1"; the key, if any, is sent as a bearer token. `timeout_s` and `query_timeout_s` are of one
-    request for documents and for a query.
+    "https://api.openai.com/v1"; the key, if any, is sent as a bearer token.
     """
 
     is_loaded = True
@@ -68,8 +71,6 @@ class OpenAIEmbedder:
         base_url: str,
         api_key: str = "",
         batch_size: int = 32,
-        timeout_s: float = 30.0,
-        query_timeout_s: float = 5.0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.model_id = model_id
@@ -78,8 +79,6 @@ class OpenAIEmbedder:
         self._base_url = base_url.rstrip("/")
         self._api_key = api_key
         self._batch_size = batch_size
-        self._for_documents = _Patience(attempts=5, timeout_s=timeout_s, longest_wait_s=60.0)
-        self._for_queries = _Patience(attempts=2, timeout_s=query_timeout_s, longest_wait_s=2.0)
         self._sleep = sleep
         self._dimension: int | None = None
 
@@ -87,7 +86,7 @@ class OpenAIEmbedder:
     def dimension(self) -> int:
         """Asks the server once."""
         if self._dimension is None:
-            return int(self._embed(["dimension"], self._for_queries).shape[1])
+            return int(self._embed(["dimension"], _FOR_QUERIES).shape[1])
         return self._dimension
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -100,11 +99,11 @@ class OpenAIEmbedder:
         prompted = [self._prompts.document + text for text in texts]
         starts = range(0, len(prompted), self._batch_size)
         return np.concatenate(
-            [self._embed(prompted[start : start + self._batch_size], self._for_documents) for start in starts]
+            [self._embed(prompted[start : start + self._batch_size], _FOR_DOCUMENTS) for start in starts]
         )
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        return np.asarray(self._embed([self._prompts.query + text], self._for_queries)[0], dtype=np.float32)
+        return np.asarray(self._embed([self._prompts.query + text], _FOR_QUERIES)[0], dtype=np.float32)
 
     def _embed(self, texts: list[str], patience: _Patience) -> NDArray[np.float32]:
         retrying = Retrying(

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,13 +77,10 @@ class SentenceTransformerEmbedder:
     truncation, is set once while loading; `count_tokens` has a tokenizer of its own.
     """
 
-    def __init__(
-        self, model_id: str, *, batch_size: int = 32, device: str | None = None, cache_dir: Path | None = None
-    ) -> None:
+    def __init__(self, model_id: str, *, batch_size: int = 32, device: str | None = None) -> None:
         self.model_id = model_id
         self._batch_size = batch_size
         self._device = device
-        self._cache_dir = cache_dir
         self._lock = threading.Lock()
         self._loaded: _Loaded | None = None
 
@@ -162,7 +158,6 @@ class SentenceTransformerEmbedder:
             open_folder,
             kind=_("model"),
             otherwise=_("choose the hashing embedder"),
-            cache_dir=self._cache_dir,
         )
         # The first encoding sets the tokenizer's padding and truncation, which must not happen in two threads at once.
         sample = model.encode_query(["warm-up"], show_progress_bar=False)

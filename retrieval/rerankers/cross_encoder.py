@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -57,16 +56,14 @@ class CrossEncoderReranker:
         self,
         model_id: str = DEFAULT_MODEL_ID,
         device: str | None = None,
-        cache_dir: Path | None = None,
+        *,
         batch_size: int = 8,
         retry_after_s: float = RETRY_AFTER_S,
-        *,
         patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model_id = model_id
         self._device = device
-        self._cache_dir = cache_dir
         self._batch_size = batch_size
         self._retry_after_s = retry_after_s
         self._clock = clock
@@ -180,7 +177,6 @@ class CrossEncoderReranker:
             open_folder,
             kind=_("reranker"),
             otherwise=_("set RERANKER_MODEL= to go without"),
-            cache_dir=self._cache_dir,
         )
         # The library puts an untrained head on an embedding model and says so in its log only.
         architectures = model.config.architectures or ()
@@ -203,17 +199,10 @@ _cross_encoders = lru_cache(maxsize=2)(CrossEncoderReranker)
 _lock = threading.Lock()
 
 
-def get_cross_encoder(
-    model_id: str = DEFAULT_MODEL_ID,
-    *,
-    device: str | None = None,
-    cache_dir: Path | None = None,
-    batch_size: int = 8,
-    retry_after_s: float = RETRY_AFTER_S,
-) -> CrossEncoderReranker:
-    """The process's reranker for this model and these options; the model itself loads on first use."""
+def get_cross_encoder(model_id: str) -> CrossEncoderReranker:
+    """The process's reranker for this model; the model itself loads on first use."""
     with _lock:
-        return _cross_encoders(model_id, device, cache_dir, batch_size, retry_after_s)
+        return _cross_encoders(model_id)
 
 
 FORMS = ("jina", "cohere", "tei")

@@ -113,11 +113,12 @@ def hub():
 
 
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch):
+def _environment(monkeypatch, tmp_path):
     for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     # The hub client read HF_HUB_OFFLINE when it was imported.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
 
 
 def write_model(folder, files=FILES):
@@ -201,7 +202,7 @@ def test_looking_for_a_package_runs_none_of_its_code(tmp_path, monkeypatch):
 def test_a_name_that_is_no_model_has_no_path(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert local_path(name, cache_dir=tmp_path / "cache") is None
+    assert local_path(name) is None
 
 
 def test_a_module_without_a_spec_is_no_model(monkeypatch):
@@ -218,22 +219,20 @@ def test_probe_finds_a_local_model_with_the_size_of_the_files_that_are_read(tmp_
 
 
 def test_probe_finds_a_remote_model_with_the_size_of_its_download(tmp_path, hub):
-    assert probe("org/model", endpoint=hub.url + "/", cache_dir=tmp_path) == Probe(
-        "remote", SIZE, f"can be downloaded from {hub.url}"
-    )
+    assert probe("org/model", endpoint=hub.url + "/") == Probe("remote", SIZE, f"can be downloaded from {hub.url}")
     assert hub.requests == ["GET /api/models/org/model?blobs=true"]
 
 
 def test_probe_honours_a_mirror_in_the_environment(tmp_path, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", hub.url)
 
-    assert probe("org/model", endpoint=None, cache_dir=tmp_path).found == "remote"
+    assert probe("org/model", endpoint=None).found == "remote"
 
 
 def test_a_token_in_the_environment_is_sent(tmp_path, hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_x")
 
-    probe("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    probe("org/model", endpoint=hub.url)
 
     assert hub.authorizations == ["Bearer hf_x"]
 
@@ -241,20 +240,20 @@ def test_a_token_in_the_environment_is_sent(tmp_path, hub, monkeypatch):
 def test_a_size_that_the_hub_does_not_tell_is_unknown(tmp_path, hub):
     hub.listing = {"siblings": [{"rfilename": "config.json"}, {"rfilename": "model.safetensors", "size": 9}]}
 
-    assert probe("org/model", endpoint=hub.url, cache_dir=tmp_path).size_bytes is None
+    assert probe("org/model", endpoint=hub.url).size_bytes is None
 
 
 def test_pickled_weights_are_read_where_there_are_no_others(tmp_path, hub):
     hub.files = {"config.json": b"{}", "pytorch_model.bin": b"p" * 70, "onnx/model.onnx": b"o"}
 
-    assert probe("org/model", endpoint=hub.url, cache_dir=tmp_path).size_bytes == 72
+    assert probe("org/model", endpoint=hub.url).size_bytes == 72
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_probe_stays_offline_when_told_to(tmp_path, hub, monkeypatch, name):
     monkeypatch.setenv(name, "1")
 
-    found = probe("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    found = probe("org/model", endpoint=hub.url)
 
     assert (found.found, found.size_bytes) == ("none", None)
     assert "HF_HUB_OFFLINE is set" in found.reason
@@ -262,7 +261,7 @@ def test_probe_stays_offline_when_told_to(tmp_path, hub, monkeypatch, name):
 
 
 def test_probe_says_that_the_hub_does_not_know_the_model(tmp_path, hub):
-    found = probe("org/absent", endpoint=hub.url, cache_dir=tmp_path)
+    found = probe("org/absent", endpoint=hub.url)
 
     assert found.found == "none"
     assert "has no model 'org/absent', or not without a token (HTTP 404)" in found.reason
@@ -271,7 +270,7 @@ def test_probe_says_that_the_hub_does_not_know_the_model(tmp_path, hub):
 def test_probe_says_that_there_are_no_weights(tmp_path, hub):
     hub.files = {"config.json": b"{}", "model.gguf": b"g"}
 
-    found = probe("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    found = probe("org/model", endpoint=hub.url)
 
     assert found.found == "none"
     assert "without weights that sentence-transformers reads" in found.reason
@@ -281,18 +280,18 @@ def test_probe_says_that_there_are_no_weights(tmp_path, hub):
 def test_probe_says_that_the_endpoint_is_no_hub(tmp_path, hub, listing):
     hub.listing = listing
 
-    assert "check HF_ENDPOINT" in probe("org/model", endpoint=hub.url, cache_dir=tmp_path).reason
+    assert "check HF_ENDPOINT" in probe("org/model", endpoint=hub.url).reason
 
 
 def test_probe_reports_a_failing_hub(tmp_path, hub):
     hub.listing_status = 502
 
-    assert "502" in probe("org/model", endpoint=hub.url, cache_dir=tmp_path).reason
+    assert "502" in probe("org/model", endpoint=hub.url).reason
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "no url", "http://[broken"])
 def test_probe_reports_a_hub_that_cannot_be_reached(tmp_path, endpoint):
-    found = probe("org/model", endpoint=endpoint, cache_dir=tmp_path)
+    found = probe("org/model", endpoint=endpoint)
 
     assert found.found == "none"
     assert f"not available from {endpoint}: " in found.reason
@@ -302,7 +301,7 @@ def test_probe_returns_although_the_hub_never_answers(tmp_path, hub):
     hub.silence.clear()
 
     # The server holds the request until the test is over: that this returns is the assertion.
-    found = probe("org/model", endpoint=hub.url, timeout_s=0.2, cache_dir=tmp_path)
+    found = probe("org/model", endpoint=hub.url, timeout_s=0.2)
 
     assert found.found == "none"
     assert found.size_bytes is None
@@ -312,24 +311,22 @@ def test_probe_returns_although_the_hub_never_answers(tmp_path, hub):
 def test_probe_refuses_what_is_no_id(tmp_path, hub, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    assert "no Hugging Face id" in probe(name, endpoint=hub.url, cache_dir=tmp_path).reason
+    assert "no Hugging Face id" in probe(name, endpoint=hub.url).reason
     assert hub.requests == []
 
 
 def test_download_fetches_the_needed_files_only_and_local_path_then_finds_them(tmp_path, hub):
-    path = download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    path = download("org/model", endpoint=hub.url)
 
     assert {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()} == FILES
-    assert local_path("org/model", cache_dir=tmp_path) == path
-    assert probe("org/model", endpoint=hub.url, cache_dir=tmp_path).size_bytes == SIZE
+    assert local_path("org/model") == path
+    assert probe("org/model", endpoint=hub.url).size_bytes == SIZE
 
 
 def test_download_reports_its_progress_in_bytes(tmp_path, hub):
     steps = []
 
-    download(
-        "org/model", endpoint=hub.url, cache_dir=tmp_path, progress=lambda done, total: steps.append((done, total))
-    )
+    download("org/model", endpoint=hub.url, progress=lambda done, total: steps.append((done, total)))
 
     assert steps[-1] == (SIZE, SIZE)
     assert steps == sorted(steps)
@@ -339,36 +336,36 @@ def test_download_reports_its_progress_in_bytes(tmp_path, hub):
 def test_download_reads_nothing_when_the_model_is_here(tmp_path, hub):
     folder = write_model(tmp_path / "m")
 
-    assert download(str(folder), endpoint=hub.url, cache_dir=tmp_path) == folder
+    assert download(str(folder), endpoint=hub.url) == folder
     assert hub.requests == []
 
 
 def test_an_interrupted_download_is_no_model_and_can_be_completed(tmp_path, hub):
     hub.broken = {"model.safetensors"}
     with pytest.raises(ModelUnavailable, match=r"could not be downloaded from .*then run the command again"):
-        download("org/model", endpoint=hub.url, cache_dir=tmp_path)
-    assert local_path("org/model", cache_dir=tmp_path) is None
+        download("org/model", endpoint=hub.url)
+    assert local_path("org/model") is None
 
     hub.broken = set()
 
-    assert (download("org/model", endpoint=hub.url, cache_dir=tmp_path) / "model.safetensors").is_file()
+    assert (download("org/model", endpoint=hub.url) / "model.safetensors").is_file()
 
 
 def test_download_of_an_unknown_model_says_what_to_check(tmp_path, hub):
     with pytest.raises(ModelUnavailable, match=r"'org/absent' could not be downloaded .*\(HTTP 404\).*: check the id"):
-        download("org/absent", endpoint=hub.url, cache_dir=tmp_path)
+        download("org/absent", endpoint=hub.url)
 
 
 def test_download_from_a_dead_hub_says_what_to_check(tmp_path):
     with pytest.raises(ModelUnavailable, match="set HF_ENDPOINT to a mirror"):
-        download("org/model", endpoint="http://127.0.0.1:1", cache_dir=tmp_path)
+        download("org/model", endpoint="http://127.0.0.1:1")
 
 
 def test_download_offline_is_refused(tmp_path, hub, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "yes")
 
     with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set: unset it"):
-        download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+        download("org/model", endpoint=hub.url)
     assert hub.requests == []
 
 
@@ -376,11 +373,11 @@ def test_download_of_a_model_without_weights_is_an_error(tmp_path, hub):
     hub.files = {"config.json": b"{}", "model.gguf": b"g"}
 
     with pytest.raises(ModelUnavailable, match="holds no weights that sentence-transformers reads"):
-        download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+        download("org/model", endpoint=hub.url)
 
 
 def test_a_deleted_cache_is_noticed(tmp_path, hub):
-    path = download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    path = download("org/model", endpoint=hub.url)
     shutil.rmtree(path)
 
-    assert local_path("org/model", cache_dir=tmp_path) is None
+    assert local_path("org/model") is None

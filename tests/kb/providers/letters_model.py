@@ -40,5 +40,5 @@ class LettersEmbedder:
 def letters_models(monkeypatch, *model_ids):
     """Serves these ids beside those of the registry; returns the embedders by id."""
     made = {name: LettersEmbedder(name) for name in model_ids}
-    monkeypatch.setattr(providers, "get_embedder", lambda name, options: made.get(name) or get_embedder(name, options))
+    monkeypatch.setattr(providers, "get_embedder", lambda name, *served: made.get(name) or get_embedder(name, *served))
     return made

@@ -5,7 +5,7 @@ import pytest
 
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.embedders.openai_http import OpenAIEmbedder
-from retrieval.embedders.registry import MAX_EMBEDDERS, EmbedderOptions, get_embedder, normalize_model_id
+from retrieval.embedders.registry import MAX_EMBEDDERS, get_embedder, normalize_model_id
 from retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
 
 
@@ -35,38 +35,35 @@ def test_an_empty_id_is_refused(empty):
     [("hashing", HashingEmbedder), ("openai:m", OpenAIEmbedder), ("org/name", SentenceTransformerEmbedder)],
 )
 def test_the_id_chooses_the_kind(model_id, kind):
-    embedder = get_embedder(model_id, EmbedderOptions(base_url="http://127.0.0.1:1"))
+    embedder = get_embedder(model_id, "http://127.0.0.1:1")
 
     assert isinstance(embedder, kind)
     assert embedder.model_id == model_id
 
 
 def test_the_same_model_and_options_share_an_instance():
-    assert get_embedder("org/name", EmbedderOptions()) is get_embedder(" org/name/", EmbedderOptions())
+    assert get_embedder("org/name") is get_embedder(" org/name/")
 
 
-def test_other_options_make_another_instance():
-    assert get_embedder("openai:m", EmbedderOptions(api_key="a")) is not get_embedder(
-        "openai:m", EmbedderOptions(api_key="b")
-    )
-    assert get_embedder("org/name", EmbedderOptions(device="cpu")) is not get_embedder("org/name", EmbedderOptions())
+def test_another_server_or_key_makes_another_instance():
+    assert get_embedder("openai:m", api_key="a") is not get_embedder("openai:m", api_key="b")
+    assert get_embedder("openai:m", "http://127.0.0.1:1") is not get_embedder("openai:m", "http://127.0.0.1:2")
 
 
 def test_options_that_a_local_model_does_not_read_share_its_instance():
-    assert get_embedder("org/name", EmbedderOptions(api_key="a")) is get_embedder("org/name", EmbedderOptions())
+    assert get_embedder("org/name", api_key="a") is get_embedder("org/name")
 
 
 def test_the_least_recently_used_embedder_is_dropped():
-    options = EmbedderOptions()
-    first = get_embedder("org/first", options)
-    second = get_embedder("org/second", options)
+    first = get_embedder("org/first")
+    second = get_embedder("org/second")
     for number in range(MAX_EMBEDDERS - 2):
-        get_embedder(f"org/{number}", options)
-    get_embedder("org/first", options)
-    get_embedder("org/last", options)
+        get_embedder(f"org/{number}")
+    get_embedder("org/first")
+    get_embedder("org/last")
 
-    assert get_embedder("org/first", options) is first
-    assert get_embedder("org/second", options) is not second
+    assert get_embedder("org/first") is first
+    assert get_embedder("org/second") is not second
 
 
 def test_threads_get_one_instance():
@@ -75,7 +72,7 @@ def test_threads_get_one_instance():
 
     def ask():
         barrier.wait()
-        found.append(get_embedder("org/threads", EmbedderOptions()))
+        found.append(get_embedder("org/threads"))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -85,7 +82,3 @@ def test_threads_get_one_instance():
 
     assert len(found) == 8
     assert len(set(map(id, found))) == 1
-
-
-def test_the_key_does_not_show_in_the_options():
-    assert "secret" not in repr(EmbedderOptions(api_key="secret"))

@@ -125,7 +125,7 @@ def test_the_first_job_loads_the_model(tiny):
 
 
 def test_a_process_has_one_reranker_a_model(tiny):
-    assert get_cross_encoder(str(tiny), device="cpu") is get_cross_encoder(str(tiny), device="cpu")
+    assert get_cross_encoder(str(tiny)) is get_cross_encoder(str(tiny))
 
 
 def test_a_model_that_is_not_here_names_the_remedy(tmp_path):
