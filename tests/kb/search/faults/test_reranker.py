@@ -177,8 +177,11 @@ def test_a_rerank_server_that_hangs(kb, without, http):
     assert_next_link_answers(result, without)
 
 
-def test_a_rerank_server_that_fails_again_and_again_is_left_alone_until_it_is_well(kb, without, http, clock):
-    providers._http_reranker()._guard.breaker = CircuitBreaker(clock=clock)
+def test_a_rerank_server_that_fails_again_and_again_is_left_alone_until_it_is_well(kb, without, http, settings, clock):
+    address, key, model, form = (
+        getattr(settings, f"RERANK_{name}") for name in ("BASE_URL", "API_KEY", "MODEL", "FORM")
+    )
+    providers._rerank_server(address, key, model, form=form)._guard.breaker = CircuitBreaker(clock=clock)
     http.once("rerank", *[Reply(status=500)] * FAILURES_TO_OPEN)
     for _ in range(FAILURES_TO_OPEN):
         assert notes(ask(kb)) == [("rerank", "reranker_unavailable")]
