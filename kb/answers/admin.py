@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 from urllib.parse import urlencode
 from uuid import UUID
@@ -100,7 +101,7 @@ class AskView(AdminPage):
             chosen=chosen,
             conversation=conversation,
             turns=list(_turns(caller, conversation)) if conversation else [],
-            conversations=_listed(caller),
+            conversations=conversation_overview(caller)[:CONVERSATIONS_LISTED],
             form=AskForm(bases, conversation=conversation),
             has_model=generator() is not None,
         )
@@ -116,16 +117,16 @@ class AskStreamView(View):
     def post(self, request: HttpRequest) -> HttpResponseBase:
         caller = principal(request)
         form = AskForm(_bases(caller), request.POST)
-        if not form.is_valid():
-            return _refusal(" ".join(str(message) for errors in form.errors.values() for message in errors), 400)
-        asked = form.request()
+        detail, status = " ".join(str(message) for errors in form.errors.values() for message in errors), 400
         try:
-            events = stream_answer(caller, asked)
+            if form.is_valid():
+                asked = form.request()
+                return event_stream(stream_answer(caller, asked), _shown(caller, asked))
         except (NotVisible, Rejected) as error:
-            return _refusal(str(error), 404 if isinstance(error, NotVisible) else 400)
+            detail, status = str(error), 404 if isinstance(error, NotVisible) else 400
         except NoChannelAvailable as error:
-            return _refusal(_("No channel could answer: %(reasons)s") % {"reasons": error}, 503)
-        return event_stream(events, _shown(caller, asked))
+            detail, status = _("No channel could answer: %(reasons)s") % {"reasons": error}, 503
+        return JsonResponse({"detail": detail}, status=status)
 
 
 @admin_page("ask/<uuid:pk>/delete/", name="ask_delete")
@@ -157,25 +158,13 @@ def _bases(caller: Principal) -> list[Any]:
 
 
 def _conversation(caller: Principal, conversation_id: str) -> Conversation | None:
-    """The conversation that a URL names, if it names one.
-
-    Raises:
-        Http404: it does not exist for this user.
-    """
+    """The conversation that a URL names, if it names one; Http404 where it does not exist for this user."""
     if not conversation_id:
         return None
     try:
         return conversation_get(caller, UUID(conversation_id))
     except (NotVisible, ValueError) as error:
         raise Http404(str(error)) from error
-
-
-def _listed(caller: Principal) -> list[Any]:
-    return list(conversation_overview(caller)[:CONVERSATIONS_LISTED])
-
-
-def _refusal(detail: str, status: int) -> JsonResponse:
-    return JsonResponse({"detail": detail}, status=status)
 
 
 def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapping[str, Any]]:
@@ -187,7 +176,7 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
 
     def done(data: Mapping[str, Any]) -> Mapping[str, Any]:
         conversation_id = data["conversation_id"]
-        listed = _listed(caller)
+        listed = conversation_overview(caller)[:CONVERSATIONS_LISTED]
         kb_ids = next((row.knowledge_base_ids for row in listed if str(row.pk) == conversation_id), None)
         answer = _answer(data["answer"], data, kb_ids or asked.knowledge_base_ids, asked.query)
         return {
@@ -210,16 +199,18 @@ def _turns(caller: Principal, conversation: Conversation) -> Iterator[tuple[str,
     stored = list(conversation.messages.all())
     searches = SearchLog.objects.visible_to(caller).filter(pk__in=[each.trace_id for each in stored if each.trace_id])
     feedback = dict(searches.values_list("pk", "feedback"))
-    question = ""
-    for message in stored:
-        if message.role == Message.Role.USER:
-            question = message.text
-            continue
-        data = {name: getattr(message, name) for name in ("sources", "hit", "confidence", "degraded")}
-        # A search that is no longer in the log can be called helpful or not no more.
-        data["trace_id"] = message.trace_id if message.trace_id in feedback else None
-        answer = _answer(message.text, data, conversation.knowledge_base_ids, question)
-        yield question, {**answer, "feedback": feedback.get(message.trace_id)}
+    for question, message in pairwise(stored):
+        if message.role == Message.Role.ASSISTANT:
+            # A search that is no longer in the log can be called helpful or not no more.
+            data = {
+                "sources": message.sources,
+                "hit": message.hit,
+                "confidence": message.confidence,
+                "degraded": message.degraded,
+                "trace_id": message.trace_id if message.trace_id in feedback else None,
+            }
+            answer = _answer(message.text, data, conversation.knowledge_base_ids, question.text)
+            yield question.text, {**answer, "feedback": feedback.get(message.trace_id)}
 
 
 def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> dict[str, Any]:

@@ -78,13 +78,9 @@ class AskRequestSerializer(SearchRequestSerializer):
         return {"knowledge_base_ids": [], **super().validate(attrs)}
 
     def to_request(self, **given: Any) -> AskRequest:
-        found = super().to_request(**given)
+        found, data = super().to_request(**given), self.validated_data
         scope = {field.name: getattr(found, field.name) for field in dataclasses.fields(SearchRequest)}
-        return AskRequest(
-            **scope,
-            conversation_id=self.validated_data.get("conversation_id"),
-            remember=self.validated_data.get("remember", False),
-        )
+        return AskRequest(**scope, conversation_id=data.get("conversation_id"), remember=data.get("remember", False))
 
 
 class MessageSerializer(serializers.ModelSerializer[Message]):
@@ -141,6 +137,10 @@ event: done
 data: {"answer": "工作满一年的员工每年享有五天带薪年假。[1]", "hit": true, "...": "..."}
 
 """
+ANSWERS = {
+    (200, "application/json"): shape(Answer),
+    (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR, STREAM),
+}
 EXAMPLES = [
     OpenApiExample(
         "A streamed answer",
@@ -169,17 +169,7 @@ EXAMPLES = [
         description="An answer that a language model writes from what a search finds, and only from that, with citations. "
         "Where nothing relevant is found, no language model is asked. A key with the scope read suffices.",
         request=AskRequestSerializer,
-        responses=answers(
-            {
-                (200, "application/json"): shape(Answer),
-                (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR, STREAM),
-            },
-            400,
-            404,
-            413,
-            415,
-            503,
-        ),
+        responses=answers(ANSWERS, 400, 404, 413, 415),
         examples=EXAMPLES,
     )
 )

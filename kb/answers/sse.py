@@ -16,8 +16,8 @@ from kb.base import draining
 
 logger = logging.getLogger(__name__)
 
+# Of the time that a process has to end: by then a stream has said that it breaks off.
 LAST_SECONDS = 2.0
-"""Of the time that a process has to end: by then a stream has said that it breaks off."""
 
 
 class ServerEnds(Exception):
@@ -38,14 +38,10 @@ def event_stream(
     shown: Callable[[AnswerEvent], Mapping[str, Any]] | None = None,
     fault: Callable[[Exception], Mapping[str, Any]] = fault_of,
 ) -> StreamingHttpResponse:
-    """The response that sends the events as they come; when it is closed, so are they.
+    """The response that sends the events of `stream_answer` as they come; when it is closed, so are they.
 
-    What fails after the first event can no longer become a status: it is the event `error`.
-
-    Args:
-        events: from `stream_answer`.
-        shown: what is sent of an event; None: its data.
-        fault: what is sent of a failure.
+    What fails after the first event can no longer become a status: it is the event `error`, of which `fault` is sent; of
+    the others `shown`, or their data.
     """
 
     def encoded() -> Iterator[str]:

@@ -1,5 +1,6 @@
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, cast
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_view
@@ -175,8 +176,8 @@ class GraphViewSet(ApiViewSet):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     def visible(self) -> QuerySet[Any]:
-        rows: QuerySet[Any] = self.queryset.model.objects.visible_to(self.principal).prefetch_related(*self.related)
-        return rows
+        rows = self.queryset.model.objects.visible_to(self.principal)
+        return cast("QuerySet[Any]", rows.prefetch_related(*self.related))
 
     def described(self, pk: int) -> Any:
         return self.row_class(one(self.visible(), pk)).data
@@ -313,7 +314,6 @@ class GraphImportViewSet(ApiViewSet):
     def import_file(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         fields = self.checked(GraphImportSerializer)
-        table, text = Table(fields["table"]), read_bytes(fields["file"].read(MAX_BYTES + 1))
-        is_dry, skip_errors = fields["dry_run"], fields["skip_errors"]
-        plan = graph_import_plan(kb, table, text) if is_dry else graph_import(kb, table, text, skip_errors=skip_errors)
+        work = graph_import_plan if fields["dry_run"] else partial(graph_import, skip_errors=fields["skip_errors"])
+        plan = work(kb, Table(fields["table"]), read_bytes(fields["file"].read(MAX_BYTES + 1)))
         return Response(ImportPlanSerializer(plan).data)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from django.http import HttpResponse
 from django.utils.translation import gettext, gettext_lazy as _
-from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view, inline_serializer
 from rest_framework import serializers
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -95,9 +95,7 @@ class FiltersSerializer(StrictSerializer):
         **SOME,
     )
     concepts = serializers.ListField(
-        child=ConceptField(),
-        help_text="Ids or names; the document has any of them, or one that is narrower.",
-        **SOME,
+        child=ConceptField(), help_text="Ids or names; the document has any of them, or one that is narrower.", **SOME
     )
     source_types = serializers.ListField(
         child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]), **SOME
@@ -218,15 +216,13 @@ class SearchBatchSerializer(StrictSerializer):
     )
 
 
-class SearchBatchItemSerializer(serializers.Serializer[Any]):
-    status = serializers.IntegerField(help_text="What search/ would have answered: 200, 400, 404 or 503.")
-    body = serializers.DictField(
+BATCH_ITEM: dict[str, Any] = {
+    "status": serializers.IntegerField(help_text="What search/ would have answered: 200, 400, 404 or 503."),
+    "body": serializers.DictField(
         help_text="Its body: of 200 the response of a search, else an error; of 503 with `retry_after`, in seconds."
-    )
-
-
-class SearchBatchResponseSerializer(serializers.Serializer[Any]):
-    results = SearchBatchItemSerializer(many=True, help_text="In the order of the searches.")
+    ),
+}
+BATCH_ITEMS = inline_serializer("SearchBatchItem", BATCH_ITEM, many=True, help_text="In the order of the searches.")
 
 
 class TraceSerializer(serializers.ModelSerializer[SearchLog]):
@@ -289,7 +285,7 @@ class SearchView(ApiView):
         "a rate limit it counts as many requests as it has searches; one that does not fit is refused whole. A key with "
         "the scope read suffices.",
         request=SearchBatchSerializer,
-        responses=answers({200: SearchBatchResponseSerializer}, 400, 413, 415),
+        responses=answers({200: inline_serializer("SearchBatchResponse", {"results": BATCH_ITEMS})}, 400, 413, 415),
         examples=BATCH_EXAMPLES,
     )
 )
@@ -394,8 +390,10 @@ class InvalidateSerializer(StrictSerializer):
     bm25 = StrictBooleanField(default=False, help_text="The keyword indexes too: the next search builds them again.")
 
 
-class InvalidatedSerializer(serializers.Serializer[Any]):
-    invalidated = serializers.ListField(child=serializers.IntegerField(), help_text="Ids of the knowledge bases.")
+INVALIDATED = inline_serializer(
+    "Invalidated",
+    {"invalidated": serializers.ListField(child=serializers.IntegerField(), help_text="Ids of the knowledge bases.")},
+)
 
 
 @extend_schema_view(
@@ -404,11 +402,11 @@ class InvalidatedSerializer(serializers.Serializer[Any]):
         summary="Serve no earlier response of knowledge bases again",
         description="A changed document does this by itself. Needs a key with the scope write.",
         request=InvalidateSerializer,
-        responses=answers({200: InvalidatedSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({200: INVALIDATED}, 400, 403, 404, 413, 415),
     )
 )
 class CacheInvalidateView(ApiView):
     def post(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(InvalidateSerializer)
-        kb_ids = fields.get("knowledge_base_ids")
-        return Response({"invalidated": caches_invalidate(self.principal, kb_ids, bm25=fields["bm25"])})
+        invalidated = caches_invalidate(self.principal, fields.get("knowledge_base_ids"), bm25=fields["bm25"])
+        return Response({"invalidated": invalidated})

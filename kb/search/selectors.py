@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 from django.db import connection, models
 
@@ -16,8 +16,8 @@ from kb.profiles.models import RetrievalProfile
 from kb.sources.models import SearchProvider, WebSource
 from retrieval.types import Passage
 
+# Of each kind that one query asks, by name.
 MOST_SOURCES = 10
-"""Of each kind that one query asks, by name."""
 
 _READ = {"k": KnowledgeBase, "v": KnowledgeBaseVersion, "p": RetrievalProfile}
 _SEARCHABLE = """
@@ -49,12 +49,7 @@ def searchable(principal: Principal, kb_ids: Sequence[int]) -> dict[int, Knowled
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a knowledge base holds besides the text and the vectors of its chunks.
-
-    Attributes:
-        live: the pages and feeds that queries read.
-        external: the search services that queries ask.
-    """
+    """What a knowledge base holds besides the text and the vectors of its chunks, and what queries ask elsewhere."""
 
     keyword_vectors: bool
     questions: bool
@@ -169,8 +164,7 @@ class PassageReader:
         visible, visible_values = self._visible
         with connection.cursor() as cursor:
             cursor.execute(statement.format(visible=visible), [*values, *visible_values])
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
+            return cast("list[tuple[Any, ...]]", cursor.fetchall())
 
 
 def _passage(row: Sequence[Any]) -> Passage:

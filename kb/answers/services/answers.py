@@ -42,8 +42,8 @@ from retrieval.selection import ScoreScale
 from retrieval.types import Fact, Turn
 
 HISTORY_MESSAGES = 10
+# Of each message.
 HISTORY_CHARACTERS = 1_000
-"""Of each message."""
 TITLE_CHARACTERS = 80
 
 
@@ -54,11 +54,7 @@ def conversation_overview(principal: Principal) -> QuerySet[Any]:
 
 
 def conversation_get(principal: Principal, conversation_id: UUID) -> Conversation:
-    """A conversation of the principal's own.
-
-    Raises:
-        NotVisible: it does not exist, is another user's, or holds a knowledge base that is out of the principal's sight.
-    """
+    """A conversation of the principal's own; NotVisible also where it has a knowledge base out of the principal's sight."""
     rows = Conversation.objects.visible_to(principal).filter(pk=conversation_id)
     return found_in(rows, _("There is no such conversation."))
 
@@ -68,13 +64,11 @@ def conversation_history(conversation: Conversation) -> list[Turn]:
 
     Where a model has not answered, it does not read the sentence or the passages that stood in for an answer as its own words.
     """
-    newest = conversation.messages.order_by("-pk")[:HISTORY_MESSAGES]
-    return [Turn(each.role, shorten(_as_said(each), HISTORY_CHARACTERS)) for each in reversed(newest)]
-
-
-def _as_said(message: Message) -> str:
-    is_answered = message.hit is not False and not any(each["stage"] == "answer" for each in message.degraded)
-    return message.text if is_answered else NO_ANSWER
+    turns = []
+    for each in reversed(conversation.messages.order_by("-pk")[:HISTORY_MESSAGES]):
+        is_answered = each.hit is not False and not any(note["stage"] == "answer" for note in each.degraded)
+        turns.append(Turn(each.role, shorten(each.text if is_answered else NO_ANSWER, HISTORY_CHARACTERS)))
+    return turns
 
 
 def turn_add(
@@ -85,17 +79,9 @@ def turn_add(
     question: str,
     answer: Mapping[str, Any],
 ) -> UUID | None:
-    """Keeps a question and its answer.
+    """Stores a question and its answer (fields of Message) in a conversation, or a new one over knowledge bases.
 
-    Args:
-        principal: who asked.
-        conversation: which they continue; None: they begin one.
-        knowledge_base_ids: of a new conversation.
-        question: as asked.
-        answer: fields of Message.
-
-    Returns:
-        The conversation's id; None where it was deleted meanwhile, and nothing was kept.
+    Returns its id; None where it was deleted meanwhile, and nothing was stored.
     """
     question = storable(question)
     with transaction.atomic():
@@ -117,10 +103,7 @@ def turn_add(
 class AskRequest(SearchRequest):
     """What to ask: a search, whose latency budget does not count the writing of the answer.
 
-    Attributes:
-        knowledge_base_ids: may be left out where a conversation is continued, which has its own.
-        conversation_id: the conversation that the question continues.
-        remember: begin a conversation with the question, where it continues none.
+    Where it continues a conversation, that has its own knowledge bases; else `remember` begins one with the question.
     """
 
     knowledge_base_ids: Sequence[int] = ()
@@ -219,11 +202,9 @@ class Question:
     def nothing_found(self, model: str | None = None) -> Answer:
         """Nothing was found, or what was found does not answer the question: the sentence that its knowledge bases share."""
         bases = self.outcome.knowledge_bases
-        sentences = {" ".join(kb.no_answer.split()) for kb in bases}
-        own = sentences.pop() if len(sentences) == 1 else ""
-        return self._answer(
-            own or FALLBACK.get(bases[0].language, FALLBACK["en"]), sources=(), hit=False, confidence=0.0, model=model
-        )
+        own, *others = {" ".join(kb.no_answer.split()) for kb in bases}
+        sentence = FALLBACK.get(bases[0].language, FALLBACK["en"]) if others or not own else own
+        return self._answer(sentence, sources=(), hit=False, confidence=0.0, model=model)
 
     def written(self, checked: CheckedAnswer, model: str) -> Answer:
         if declines(checked.text):
@@ -261,9 +242,8 @@ class Question:
         return dataclasses.replace(answer, conversation_id=conversation_id)
 
     def _with_sources(self, text: str, cited: Sequence[int]) -> str:
-        outcome, citations = self.outcome, self.context.citations
-        most, language = outcome.wiring.config.max_source_count, outcome.result.analysis.language
-        return f"{text.rstrip()}\n\n{sources_line(citations, cited, most, language)}"
+        most, language = self.outcome.wiring.config.max_source_count, self.outcome.result.analysis.language
+        return f"{text.rstrip()}\n\n{sources_line(self.context.citations, cited, most, language)}"
 
     def _answer(self, text: str, **fields: Any) -> Answer:
         result = self.outcome.result
@@ -290,8 +270,11 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
     started = time.perf_counter()
     conversation = None if request.conversation_id is None else conversation_get(principal, request.conversation_id)
     if conversation is not None:
-        scope, history = _scope(conversation, request), conversation_history(conversation)
-        request = dataclasses.replace(request, knowledge_base_ids=scope, history=history)
+        kb_ids, history = conversation.knowledge_base_ids, conversation_history(conversation)
+        if request.knowledge_base_ids and set(request.knowledge_base_ids) != set(kb_ids):
+            message = _("This conversation has other knowledge bases: leave them out, or begin a new conversation.")
+            raise Rejected("other_knowledge_bases", message)
+        request = dataclasses.replace(request, knowledge_base_ids=kb_ids, history=history)
     outcome = search(principal, request)
     # The results under the budget; an estimate of the tokens is the same whichever models are loaded
     config = outcome.wiring.config
@@ -303,27 +286,8 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         count_tokens=estimate_tokens,
         language=outcome.result.analysis.language,
     )
-    return Question(
-        principal=principal,
-        request=request,
-        outcome=outcome,
-        context=context,
-        sources=_sources(outcome, context),
-        conversation=conversation,
-        started=started,
-    )
-
-
-def _scope(conversation: Conversation, request: AskRequest) -> Sequence[int]:
-    if request.knowledge_base_ids and set(request.knowledge_base_ids) != set(conversation.knowledge_base_ids):
-        message = _("This conversation has other knowledge bases: leave them out, or begin a new conversation.")
-        raise Rejected("other_knowledge_bases", message)
-    return list(conversation.knowledge_base_ids)
-
-
-def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
     hits = {hit.passage.chunk_id: hit for hit in outcome.result.hits}
-    return tuple(
+    sources = tuple(
         Source(
             number=citation.number,
             label=citation.label,
@@ -340,16 +304,13 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
         for citation in context.citations
         if citation.chunk_id is not None and (hit := hits.get(citation.chunk_id))
     )
+    return Question(principal, request, outcome, context, sources, conversation, started)
 
 
 def answer(principal: Principal, request: AskRequest) -> Answer:
     """The answer to a question. A language model that fails makes it a degraded one, not an error.
 
-    Raises:
-        NotVisible: a knowledge base, the profile or the conversation does not exist for this principal.
-        Rejected: the conversation has other knowledge bases.
-        InvalidConfiguration: an override is unknown or out of range.
-        NoChannelAvailable: no channel could answer.
+    Raises as `search`, NotVisible also for the conversation, and Rejected where that has other knowledge bases.
     """
     question = prepare(principal, request)
     if not question.sources:
@@ -422,19 +383,13 @@ def _delta(text: str) -> AnswerEvent:
 
 
 def _model() -> OpenAIGenerator:
-    """The language model.
-
-    Raises:
-        GenerationFailed: none is set up.
-    """
-    model = providers.generator()
-    if model is None:
-        template = gettext_noop(
-            "No language model is set up, so the passages found are listed instead of an answer: set LLM_BASE_URL, "
-            "LLM_MODEL and LLM_API_KEY, and start the server again."
-        )
-        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, ErrorMessage(template))
-    return model
+    if model := providers.generator():
+        return model
+    template = gettext_noop(
+        "No language model is set up, so the passages found are listed instead of an answer: set LLM_BASE_URL, "
+        "LLM_MODEL and LLM_API_KEY, and start the server again."
+    )
+    raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, ErrorMessage(template))
 
 
 def _give_connection_back() -> None:

@@ -14,7 +14,7 @@ from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_GET
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import (
     UnfoldAdminFileFieldWidget,
@@ -157,21 +157,14 @@ def export_view(request: HttpRequest) -> StreamingHttpResponse:
 MOST_RELATIONS = 20
 
 
-def entity_context(request: HttpRequest, entity: Entity) -> dict[str, Any]:
-    neighbours = neighbours_of(entity)
-    found = FactSource.objects.exclude(chunk=None).select_related("document", "chunk").order_by("pk")
-    facts = facts_of(entity).select_related("source_chunk__document").prefetch_related(Prefetch("sources", found))
-    return {
-        "pictures": [_picture(entity, neighbours[:MOST_DRAWN], shape) for shape in (WIDE, NARROW)],
-        "neighbour_count": len(neighbours),
-        "not_drawn": max(0, len(neighbours) - MOST_DRAWN),
-        "facts_page": Paginator(facts, 25).get_page(request.GET.get("facts")),
-    }
-
-
 def _picture(entity: Entity, drawn: Sequence[Neighbour], shape: Shape) -> dict[str, Any]:
     """The picture of an entity, whose nodes lead to pages of entities; of a text that is none, to the facts that name it."""
-    texts = [(each.name, _relations_text(each)) for each in drawn]
+    texts = []
+    for each in drawn:
+        # Outward where the entity is the subject.
+        arrows = [f"{'→' if outward else '←'} {predicate}" for predicate, outward in each.relations]
+        arrows[MOST_RELATIONS:] = ["…"] if len(arrows) > MOST_RELATIONS else []
+        texts.append((each.name, ", ".join(arrows)))
     picture = draw(entity.name, texts, shape)
     for node, neighbour, (name, relations) in zip(picture["nodes"], drawn, texts, strict=True):
         query = urlencode({"q": name, "knowledge_base__id__exact": entity.knowledge_base_id})
@@ -180,12 +173,6 @@ def _picture(entity: Entity, drawn: Sequence[Neighbour], shape: Shape) -> dict[s
             url = reverse("admin:kb_entity_change", args=[neighbour.entity_id])
         node |= {"is_entity": bool(neighbour.entity_id), "description": f"{name}: {relations}", "url": url}
     return picture
-
-
-def _relations_text(neighbour: Neighbour) -> str:
-    """The first relations with arrows: outward where the entity is the subject."""
-    first = [f"{'→' if outward else '←'} {predicate}" for predicate, outward in neighbour.relations[:MOST_RELATIONS]]
-    return ", ".join([*first, "…"] if len(neighbour.relations) > MOST_RELATIONS else first)
 
 
 class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -263,47 +250,44 @@ class EntityAdmin(GraphAdmin):
         return rows
 
     def get_urls(self) -> list[URLPattern]:
-        both = require_http_methods(["GET", "HEAD", "POST"])
         return [
             self.page("import/", GraphImportView.as_view(model_admin=self), "import"),
             self.page("export/", require_GET(export_view), "export"),
-            self.page("<int:object_id>/merge/", both(self.merge_view), "merge"),
-            self.page("<int:object_id>/split/", both(self.split_view), "split"),
+            self.row_page("merge", self.merge_view, "GET", "HEAD", "POST"),
+            self.row_page("split", self.split_view, "GET", "HEAD", "POST"),
             *super().get_urls(),
         ]
 
-    def merge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def merge_view(self, request: HttpRequest, entity: Entity) -> HttpResponse:
         """Search for the other entity, then what merging the two would do, then the merge."""
-        entity = self.get_object_or_404(request, str(object_id), to_change=True)
         others = Entity.objects.filter(knowledge_base=entity.knowledge_base_id).exclude(pk=entity.pk)
         given = request.POST if request.method == "POST" else request.GET
         chosen = others.filter(pk=row_id(given.get("with", ""))).first()
         if request.method == "POST" and chosen is not None:
             entity_merge(entity, chosen)
             message = _("“%(merged)s” is one with “%(kept)s” now.") % {"merged": chosen.name, "kept": entity.name}
-            self.message_user(request, message, messages.SUCCESS)
-            return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[entity.pk]))
+            return self._changed(request, entity, message)
         query = request.GET.get("q", "").strip()
         named = EntityName.objects.filter(entity__in=others, key__contains=normalized_key(query)).values("entity")
         offered = others.filter(pk__in=named).prefetch_related("names").order_by("name")[:20]
         context = {"query": query, "offered": offered, "merged": chosen, "facts": chosen and plan_merge(entity, chosen)}
         return self._page(request, entity, "merge", _("Merge another entity into “%(name)s”"), context)
 
-    def split_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def split_view(self, request: HttpRequest, entity: Entity) -> HttpResponse:
         """Which name becomes an entity of its own, and which facts go with it."""
-        entity = self.get_object_or_404(request, str(object_id), to_change=True)
-        error = ""
+        context: dict[str, Any] = {"aliases": entity.aliases, "facts": facts_of(entity)[:200]}
         if request.method == "POST":
             try:
                 part = entity_split(entity, request.POST.get("alias", ""), row_ids(request.POST.getlist("fact")))
             except Rejected as rejected:
-                error = str(rejected)
+                context["error"] = str(rejected)
             else:
-                message = _("“%(name)s” is an entity of its own now.") % {"name": part.name}
-                self.message_user(request, message, messages.SUCCESS)
-                return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[part.pk]))
-        context = {"aliases": entity.aliases, "facts": facts_of(entity)[:200], "error": error}
+                return self._changed(request, part, _("“%(name)s” is an entity of its own now.") % {"name": part.name})
         return self._page(request, entity, "split", _("Split a name off “%(name)s”"), context)
+
+    def _changed(self, request: HttpRequest, entity: Entity, message: str) -> HttpResponse:
+        self.message_user(request, message, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[entity.pk]))
 
     def _page(
         self, request: HttpRequest, entity: Entity, name: str, title: str, context: dict[str, Any]
@@ -316,15 +300,19 @@ class EntityAdmin(GraphAdmin):
         }
         return render(request, f"graph/{name}.html", self.admin_site.each_context(request) | common | context)
 
-    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        entity = kwargs.get("obj")
-        if entity is not None:
-            context |= entity_context(request, entity) | {
-                "entity": entity,
-                "may_change": self.has_change_permission(request, entity),
-                "show_save_and_add_another": False,
-            }
-        return super().render_change_form(request, context, **kwargs)
+    def form_context(self, request: HttpRequest, row: Entity) -> dict[str, Any]:
+        neighbours = neighbours_of(row)
+        found = FactSource.objects.exclude(chunk=None).select_related("document", "chunk").order_by("pk")
+        facts = facts_of(row).select_related("source_chunk__document").prefetch_related(Prefetch("sources", found))
+        return super().form_context(request, row) | {
+            "pictures": [_picture(row, neighbours[:MOST_DRAWN], shape) for shape in (WIDE, NARROW)],
+            "neighbour_count": len(neighbours),
+            "not_drawn": max(0, len(neighbours) - MOST_DRAWN),
+            "facts_page": Paginator(facts, 25).get_page(request.GET.get("facts")),
+            "entity": row,
+            "may_change": self.has_change_permission(request, row),
+            "show_save_and_add_another": False,
+        }
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Entity, form: Any, change: Any) -> None:  # noqa: ARG002
@@ -341,9 +329,8 @@ class EntityAdmin(GraphAdmin):
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")
     def shown_name(self, entity: Entity) -> str:
-        others = " · ".join(entity.aliases)
-        text = '<span class="kb-name">{}</span><small class="kb-block">{}</small>'
-        return format_html(text, entity.name, Truncator(others).chars(120))
+        others = Truncator(" · ".join(entity.aliases)).chars(120)
+        return format_html('<span class="kb-name">{}</span><small class="kb-block">{}</small>', entity.name, others)
 
     @column(gettext_lazy("facts"))
     def facts(self, entity: Any) -> int:

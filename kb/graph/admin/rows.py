@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, cast
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.widgets import AutocompleteSelect, RelatedFieldWidgetWrapper
 from django.db import models, transaction
 from django.db.models import QuerySet
@@ -14,7 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.timezone import localtime
-from django.utils.translation import gettext as _, gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
@@ -133,8 +133,7 @@ class TermInline(TabularInline):  # type: ignore[misc]
     verbose_name_plural = gettext_lazy("Synonyms and abbreviations: other words for it in texts and questions")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ConceptTerm]:
-        rows: QuerySet[ConceptTerm] = super().get_queryset(request).exclude(kind=ConceptTerm.Kind.NAME)
-        return rows
+        return cast("QuerySet[ConceptTerm]", super().get_queryset(request).exclude(kind=ConceptTerm.Kind.NAME))
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         kwargs["choices"] = [choice for choice in ConceptTerm.Kind.choices if choice[0] != ConceptTerm.Kind.NAME]
@@ -179,8 +178,7 @@ class ConceptAdmin(GraphAdmin):
     ) -> "forms.ModelChoiceField[Any] | None":
         if db_field.name == "parent":
             kwargs["widget"] = ParentWidget(db_field, self.admin_site)
-        field: forms.ModelChoiceField[Any] | None = super().formfield_for_foreignkey(db_field, request, **kwargs)
-        return field
+        return cast("forms.ModelChoiceField[Any] | None", super().formfield_for_foreignkey(db_field, request, **kwargs))
 
     @column(gettext_lazy("synonyms and abbreviations"))
     def other_names(self, concept: Concept) -> str:
@@ -215,8 +213,7 @@ class GraphFactAdmin(GraphAdmin):
         return super().get_queryset(request).select_related("knowledge_base", "source_chunk__document")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        fields = ("knowledge_base", "subject", "predicate", "object")
-        return (*fields, "origin", "source") if obj else fields
+        return (*FactForm.Meta.fields, "origin", "source") if obj else FactForm.Meta.fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return (*super().get_readonly_fields(request, obj), "origin", "source")
@@ -260,12 +257,12 @@ class GraphExtractionAdmin(ReadOnlyAdmin):
         asked = list(editable.select_related("document"))
         for each in asked:
             graph_request(each.document)
-        message = ngettext(
+        message = ngettext_lazy(
             "%(count)d document is read again; passages that have not changed are taken as they were read.",
             "%(count)d documents are read again; passages that have not changed are taken as they were read.",
-            len(asked),
+            "count",
         )
-        self.message_user(request, message % {"count": len(asked)}, messages.SUCCESS if asked else messages.INFO)
+        self.report(request, message, len(asked))
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("document"), ordering="document__title")
@@ -306,10 +303,10 @@ def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
     troubled = GraphExtraction.objects.filter(document__knowledge_base=kb).exclude(error="").count()
     if not troubled:
         return ""
-    message = ngettext(
+    message = ngettext_lazy(
         "%(count)d document could not be read for the graph.",
         "%(count)d documents could not be read for the graph.",
-        troubled,
+        "count",
     )
     url = f"{reverse('admin:kb_graphextraction_changelist')}?document__knowledge_base__id__exact={kb.pk}"
     return format_html('<a href="{}" class="kb-link kb-bad">{}</a>', url, message % {"count": troubled})
@@ -327,26 +324,26 @@ def _notes(extraction: GraphExtraction) -> list[str]:
     counts = [
         (
             extraction.unusable_count,
-            ngettext(
+            ngettext_lazy(
                 "The model gave no usable answer for %(count)d passage.",
                 "The model gave no usable answer for %(count)d passages.",
-                extraction.unusable_count,
+                "count",
             ),
         ),
         (
             extraction.skipped_count,
-            ngettext(
+            ngettext_lazy(
                 "%(count)d passage was not read: the document is longer than GRAPH_LLM_MAX_CHUNKS.",
                 "%(count)d passages were not read: the document is longer than GRAPH_LLM_MAX_CHUNKS.",
-                extraction.skipped_count,
+                "count",
             ),
         ),
         (
             extraction.refused_count,
-            ngettext(
+            ngettext_lazy(
                 "%(count)d finding was refused: it does not stand in the passage.",
                 "%(count)d findings were refused: they do not stand in the passage.",
-                extraction.refused_count,
+                "count",
             ),
         ),
     ]

@@ -61,7 +61,6 @@ def source_label(kind: str) -> str:
 
 
 def with_figure(name: str, figure: object) -> str:
-    """A name and its figure, as in "BM25 0.4"."""
     return _("%(name)s %(figure)s") % {"name": name, "figure": figure}
 
 
@@ -74,26 +73,24 @@ def notices(
 ) -> list[dict[str, Any]]:
     """Degradations, grouped by code, in the order in which they were met.
 
-    `details` has a sentence for each place it struck, with the remedy, in pieces of message and of code; `reasons` say what
-    it means here.
+    `details` has a sentence for each place it struck, with the remedy, in pieces, of which those between backticks are
+    marked as code; `reasons` say what it means here.
     """
     details: dict[str, list[str]] = {}
     for degradation in degraded:
-        details.setdefault(str(degradation.code), []).append(shown(degradation.detail))
+        details.setdefault(str(degradation.code), []).append(capfirst(shown(degradation.detail)))
     return [
         {
             "code": code,
             "heading": degradation_heading(code),
-            "details": [_with_code(detail) for detail in found],
+            "details": [
+                tuple((piece, bool(index % 2)) for index, piece in enumerate(detail.split("`")) if piece)
+                for detail in found
+            ],
             "reasons": _reasons(code, scopes, bases),
         }
         for code, found in details.items()
     ]
-
-
-def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
-    """A sentence, with what stands between backticks marked."""
-    return tuple((message, bool(index % 2)) for index, message in enumerate(capfirst(detail).split("`")) if message)
 
 
 def degradation_heading(code: str) -> str:

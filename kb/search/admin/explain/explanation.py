@@ -6,7 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.urls import reverse
-from django.utils.translation import gettext as _, ngettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.index.admin import tokenizer_url
@@ -161,10 +161,12 @@ class _Description:
             yield _("no reranker could answer")
         for name in self._config.rerankers:
             if name in passed_over:
-                yield _("%(name)s passed over: %(reason)s") % {
-                    "name": reranker_label(name),
-                    "reason": _reason(passed_over[name]),
-                }
+                # A degradation's code, or a sentence of the link's own
+                reason = passed_over[name]
+                known = RERANKER_FAULTS.get(reason) or (
+                    degradation_heading(reason) if reason in set(DegradationCode) else reason
+                )
+                yield _("%(name)s passed over: %(reason)s") % {"name": reranker_label(name), "reason": known}
             elif name not in present:
                 yield _("%(name)s: not configured") % {"name": reranker_label(name)}
 
@@ -207,17 +209,12 @@ def reranker_label(name: str) -> str:
     }.get(name, name)
 
 
-def _reason(reason: str) -> str:
-    """Why a link of the chain was passed over: a degradation's code, or a sentence of the link's own."""
-    if reason not in set(DegradationCode):
-        return reason
-    brief: Mapping[str, str] = {
-        DegradationCode.RERANKER_FAILED: _("it failed"),
-        DegradationCode.RERANKER_TIMEOUT: _("it was too slow"),
-        DegradationCode.RERANKER_UNAVAILABLE: _("it is unavailable"),
-        DegradationCode.MODEL_CIRCUIT_OPEN: _("it failed repeatedly and is left alone for a while"),
-    }
-    return brief.get(reason) or degradation_heading(reason)
+RERANKER_FAULTS = {
+    DegradationCode.RERANKER_FAILED: gettext_lazy("it failed"),
+    DegradationCode.RERANKER_TIMEOUT: gettext_lazy("it was too slow"),
+    DegradationCode.RERANKER_UNAVAILABLE: gettext_lazy("it is unavailable"),
+    DegradationCode.MODEL_CIRCUIT_OPEN: gettext_lazy("it failed repeatedly and is left alone for a while"),
+}
 
 
 # -- What the query was taken for ---------------------------------------------------------------------------------------
@@ -300,7 +297,7 @@ def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -
                 "fusion": fusion_text(scope.config),
                 "channels": [_channel_run(stage, scope, spans, outcome.result.analysis) for stage in stages],
                 "tier": tier,
-                "tier_text": tier_text(tier),
+                "tier_text": TIERS.get(tier, tier),
                 "index_notes": list(index_notes(keyword)),
                 "tokenizer_url": tokenizer_url(kb) if "target_tokenizer" in keyword else "",
             }
@@ -358,40 +355,34 @@ def vector_source_text(source: str) -> str:
 
 def index_notes(keyword: Mapping[str, Any]) -> Iterator[str]:
     """How large the keyword index was, and what it took to have it, from the detail of the channel's span."""
-    counted = {
-        "indexed_chunks": ngettext_lazy("%(count)d chunk indexed", "%(count)d chunks indexed", "count"),
-        "allowed_chunks": ngettext_lazy(
-            "the filters leave %(count)d chunk", "the filters leave %(count)d chunks", "count"
-        ),
-        "changed_chunks": ngettext_lazy(
+    if (indexed := keyword.get("indexed_chunks")) is not None:
+        yield ngettext_lazy("%(count)d chunk indexed", "%(count)d chunks indexed", "count") % {"count": indexed}
+    if (allowed := keyword.get("allowed_chunks")) is not None:
+        message = ngettext_lazy("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", "count")
+        yield message % {"count": allowed}
+    if changed := keyword.get("changed_chunks"):
+        yield ngettext_lazy(
             "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", "count"
-        ),
-    }
-    for name, message in counted.items():
-        count = keyword.get(name)
-        if count or (count == 0 and name != "changed_chunks"):
-            yield message % {"count": count}
+        ) % {"count": changed}
     if keyword.get("waited_ms", 0) >= LEAST_WAIT_SHOWN_MS:
         yield _("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])}
 
 
-def tier_text(tier: str) -> str:
-    return {
-        "process": _("from the memory of this process"),
-        "redis": _("from Redis"),
-        "database": _("from the database"),
-        "build": _("built now from the stored postings"),
-    }.get(tier, tier or _("no index was used"))
+TIERS = {
+    "": gettext_lazy("no index was used"),
+    "process": gettext_lazy("from the memory of this process"),
+    "redis": gettext_lazy("from Redis"),
+    "database": gettext_lazy("from the database"),
+    "build": gettext_lazy("built now from the stored postings"),
+}
 
 
-def response_cache_text(tier: str | None) -> str:
-    """Whether an app that asks the same is answered by a search; the debug page itself always searches."""
-    if not settings.CACHE_ENABLED:
-        return _("Switched off (CACHE_ENABLED): whoever asks the same has a search of their own.")
-    return {
-        "memory": _("An app that asks the same now is answered from this process’s memory, without a search."),
-        "shared": _("An app that asks the same now is answered from Redis, without a search."),
-    }.get(tier or "", _("No response is kept: an app that asks the same now has a search of its own."))
+# Whether an app that asks the same is answered by a search; the debug page itself always searches.
+RESPONSE_TIERS = {
+    None: gettext_lazy("No response is kept: an app that asks the same now has a search of its own."),
+    "memory": gettext_lazy("An app that asks the same now is answered from this process’s memory, without a search."),
+    "shared": gettext_lazy("An app that asks the same now is answered from Redis, without a search."),
+}
 
 
 # -- The page -------------------------------------------------------------------------------------------------------------
@@ -416,7 +407,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         "profile_state": profile_state(wiring.profile),
         "profile_url": profile_url(wiring.profile),
         "scale": result.score_scale,
-        "scale_text": scale_text(result.score_scale),
+        "scale_text": SCALES.get(result.score_scale, result.score_scale),
         "threshold": f"{result.threshold:g}",
         "total_ms": milliseconds(result.timings_ms["total"]),
         "stages": stages(outcome, drops(outcome, candidates, principal)),
@@ -425,7 +416,9 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         "bases": searched_bases(outcome, bases),
         "has_several_bases": len(wiring.pipeline.scopes) > 1,
         "response_tier": tier or "",
-        "response_text": response_cache_text(tier),
+        "response_text": RESPONSE_TIERS[tier]
+        if settings.CACHE_ENABLED
+        else _("Switched off (CACHE_ENABLED): whoever asks the same has a search of their own."),
         "notices": notices(result.degraded, wiring.pipeline.scopes, bases),
         "trace_id": str(outcome.trace_id),
         "trace_url": f"/api/v1/traces/{outcome.trace_id}/",
@@ -433,16 +426,17 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
     }
 
 
-def scale_text(scale: str) -> str:
-    return {
-        "cross_encoder": _("cross-encoder: how well a passage answers the query, as the model judges it, 0 to 1"),
-        "overlap": _(
-            "overlap: how much of the query's words a chunk holds, and how often, joined with the agreement of the channels, "
-            "0 to 1"
-        ),
-        "cosine": _("cosine: similarity of the vectors, at most 1"),
-        "rrf": _("RRF: a sum over ranks without a scale of its own, which no threshold can cut"),
-    }.get(scale, scale)
+SCALES = {
+    "cross_encoder": gettext_lazy(
+        "cross-encoder: how well a passage answers the query, as the model judges it, 0 to 1"
+    ),
+    "overlap": gettext_lazy(
+        "overlap: how much of the query's words a chunk holds, and how often, joined with the agreement of the channels, "
+        "0 to 1"
+    ),
+    "cosine": gettext_lazy("cosine: similarity of the vectors, at most 1"),
+    "rrf": gettext_lazy("RRF: a sum over ranks without a scale of its own, which no threshold can cut"),
+}
 
 
 def _why_empty(result: Result, *, is_filtered: bool) -> str:

@@ -49,10 +49,7 @@ def gated_stage(result: Result) -> str:
 def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
     """Why a candidate is no result, with the figures; blank where it is one.
 
-    Args:
-        outcome: of the search.
-        candidate: of its candidates.
-        place: among those that are left after the gate and the caps of the kinds of sources, or were cut by neither.
+    Its place is among those that neither the gate nor the caps of the kinds of sources have cut.
     """
     config, result = outcome.wiring.config, outcome.result
     match candidate.cut_by:
@@ -90,12 +87,7 @@ _LATER = ("fused", "rerank")
 
 
 def moves(candidate: Candidate, final_rank: int | None) -> dict[str, dict[str, Any]]:
-    """How far each stage moved a candidate, from the stage before it, up being positive; `FINAL` is a result's last move.
-
-    Args:
-        candidate: with its ranks.
-        final_rank: its place among the results; None: it is none of them.
-    """
+    """How far each stage moved a candidate, from the stage before it, up being positive; `FINAL` is a result's last move."""
     channels = sorted((rank, stage) for stage, rank in candidate.ranks.items() if stage not in _LATER)
     way = [(stage, rank) for rank, stage in channels[:1]]
     way += [(stage, candidate.ranks[stage]) for stage in _LATER if stage in candidate.ranks]
@@ -396,10 +388,7 @@ SHOWN_AT = {"parent": "selection", "per_source": "selection", "top_k": "selectio
 def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: Principal) -> dict[str, dict[str, Any]]:
     """What was dropped, by stage of the page, in at most one query: its count, and the first chunks, best first.
 
-    Args:
-        outcome: of an explained search.
-        rows: its candidates.
-        principal: who may see the titles of the chunks that are no candidates.
+    Chunks that are no candidates show a title only where the principal may see them.
     """
     found: dict[str, list[Dropped | Mapping[str, Any]]] = {}
     for dropped in outcome.result.dropped:

@@ -14,7 +14,7 @@ from kb.models import (
     KnowledgeBase,
 )
 from kb.providers import embedding_models as providers
-from kb.search.admin.explain.explanation import index_notes, tier_text, vector_source_text
+from kb.search.admin.explain.explanation import TIERS, index_notes, vector_source_text
 from kb.search.services.search import SearchRequest, respond
 from tests.factories import make_document, make_kb, principal
 from tests.kb.quality.debug.admin.debug_page import Page, words
@@ -69,7 +69,7 @@ def test_without_a_tokenizer_change_there_is_no_word_of_one(open_debug, handbook
 
 def test_every_tier_has_words():
     with override("en"):
-        named = {tier_text(tier) for tier in ("process", "redis", "database", "build", "")}
+        named = {str(TIERS[tier]) for tier in ("process", "redis", "database", "build", "")}
 
     assert len(named) == 5
 
