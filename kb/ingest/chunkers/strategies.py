@@ -50,35 +50,33 @@ class ChunkSettings:
     size: int = 500
     overlap: int = 50
     unit: Unit = "characters"
-    count_tokens: Callable[[str], int] | None = None
-    token_ends: Callable[[str], Sequence[int]] | None = None
+    count_tokens: Callable[[str], int] = approximate_tokens
+    token_ends: Callable[[str], Sequence[int]] = approximate_token_ends
     strategy: Strategy = "recursive"
     parent_size: int = 2_000
 
     def __post_init__(self) -> None:
-        if self.size < MIN_SIZE:
-            raise ValueError(f"Chunk size {self.size} is too small: set it to {MIN_SIZE} or more.")
-        if not 0 <= self.overlap < self.size:
-            raise ValueError(
-                f"Chunk overlap {self.overlap} does not fit chunk size {self.size}: set it between 0 and {self.size - 1}."
-            )
-        if self.unit not in get_args(Unit):
-            raise ValueError(f"Unknown chunk unit {self.unit!r}: use one of {', '.join(get_args(Unit))}.")
-        if self.strategy not in get_args(Strategy):
-            known = ", ".join(get_args(Strategy))
-            raise ValueError(f"Unknown chunking strategy {self.strategy!r}: use one of {known}.")
-        if self.strategy == "parent_child" and self.parent_size <= self.size:
-            raise ValueError(
-                f"Parent size {self.parent_size} does not fit chunk size {self.size}: set it to more than {self.size}."
-            )
-
-    @property
-    def token_counter(self) -> Callable[[str], int]:
-        return self.count_tokens or approximate_tokens
+        refusals = {
+            f"Chunk size {self.size} is too small: set it to {MIN_SIZE} or more.": self.size < MIN_SIZE,
+            f"Chunk overlap {self.overlap} does not fit chunk size {self.size}: set it between 0 and {self.size - 1}.": (
+                not 0 <= self.overlap < self.size
+            ),
+            f"Unknown chunk unit {self.unit!r}: use one of {', '.join(get_args(Unit))}.": self.unit
+            not in get_args(Unit),
+            f"Unknown chunking strategy {self.strategy!r}: use one of {', '.join(get_args(Strategy))}.": (
+                self.strategy not in get_args(Strategy)
+            ),
+            f"Parent size {self.parent_size} does not fit chunk size {self.size}: set it to more than {self.size}.": (
+                self.strategy == "parent_child" and self.parent_size <= self.size
+            ),
+        }
+        for message, is_refused in refusals.items():
+            if is_refused:
+                raise ValueError(message)
 
     @property
     def length(self) -> Callable[[str], int]:
-        return len if self.unit == "characters" else self.token_counter
+        return len if self.unit == "characters" else self.count_tokens
 
     def fingerprint(self, model_id: str) -> str:
         """Tells apart settings that cut differently."""
@@ -253,12 +251,11 @@ _FIRST_CJK = "\u2e80"
 
 def split_tokens(text: str, settings: ChunkSettings) -> Iterator[str]:
     """Pieces of a text of at most settings.size tokens, in which words stay whole."""
-    token_ends = settings.token_ends or approximate_token_ends
     begin = 0
     while begin < len(text):
         piece = text[begin : begin + _READ_AT_ONCE]
         is_last = begin + len(piece) == len(text)
-        ends = list(token_ends(piece))
+        ends = list(settings.token_ends(piece))
         first = 0
         while first < len(ends):
             last = min(first + settings.size, len(ends))
@@ -288,7 +285,7 @@ def _last_token(text: str, ends: list[int], first: int, last: int, settings: Chu
         while whole > first + settings.size // 2 and _divides_word(text, ends[whole - 1]):
             whole -= 1
         last = last if _divides_word(text, ends[whole - 1]) else whole
-    while last > first + 1 and settings.token_counter(text[start : ends[last - 1]].strip()) > settings.size:
+    while last > first + 1 and settings.count_tokens(text[start : ends[last - 1]].strip()) > settings.size:
         last -= 1
     return last
 
@@ -368,6 +365,6 @@ CHUNKERS: Final[Mapping[Strategy, Callable[[ParsedDocument, ChunkSettings], Iter
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     pieces = CHUNKERS[settings.strategy](document, settings)
     return [
-        ChunkDraft(text, position, page, path, settings.token_counter(text), parent, questions)
+        ChunkDraft(text, position, page, path, settings.count_tokens(text), parent, questions)
         for position, (text, page, path, parent, questions) in enumerate(pieces)
     ]
