@@ -6,7 +6,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
 from kb.ingest.parser.sandbox import Limits, run_job
@@ -41,13 +41,6 @@ class ArchiveLimits:
     memory_bytes: int = 512 * _MIB
 
 
-class Unpacked(NamedTuple):
-    """The files of an archive: each with the folders in its name, and where it was unpacked to, or why it was not."""
-
-    members: list[tuple[str, Path]]
-    skipped: list[tuple[str, ParseError]]
-
-
 DEFAULT_LIMITS: Final = ArchiveLimits()
 
 
@@ -56,11 +49,14 @@ def is_archive_name(name: str) -> bool:
     return name.lower().endswith(ARCHIVE_EXTENSIONS)
 
 
-def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Unpacked:
+def unpack(
+    archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS
+) -> tuple[list[tuple[str, Path]], list[tuple[str, ParseError]]]:
     """Unpacks a ZIP archive in a child process into an empty folder, which the caller deletes, also after an error.
 
     The files get numbers for names, so that no name of the archive reaches the file system. Files that no reader is
-    named for, too large ones and archives inside the archive are skipped and reported. Raises ParseError where the
+    named for, too large ones and archives inside the archive are skipped. Returns where each file was unpacked to, or why it
+    was not, by its name with the folders in the archive. Raises ParseError where the
     archive is damaged, protected, empty or too large, or a path in it leads outside; OSError where archive or folder is
     not there.
     """
@@ -80,7 +76,7 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
     if not all(path.is_file() and not path.is_symlink() for _, path in members):
         raise ParseError(ErrorCode.PARSER_CRASHED)
-    return Unpacked(members, skipped)
+    return members, skipped
 
 
 def unpack_job(file: BinaryIO, folder: str, allowed: dict[str, Any]) -> dict[str, Any]:

@@ -161,10 +161,8 @@ def _confine_calls(*, may_write: bool) -> None:
 def _rules(*, may_write: bool) -> Iterable[tuple[str, tuple[Condition, ...]]]:
     """The system calls that pass: by name, each with what must hold of its arguments."""
     yield from ((name, ()) for name in _CALLS)
-    for command in _FCNTL_COMMANDS:
-        yield "fcntl", (_is(1, command),)
-    for command in _IOCTL_COMMANDS:
-        yield "ioctl", (_is(1, command),)
+    for name, commands in (("fcntl", _FCNTL_COMMANDS), ("ioctl", _IOCTL_COMMANDS)):
+        yield from ((name, (_is(1, command),)) for command in commands)
     yield "prctl", (_is(0, _PR_SET_NAME),)
     yield "prlimit64", (_is(0, 0), (2, _EQUAL, 0, 0))  # its own limits, to read them
     yield "tgkill", (_is(0, os.getpid()),)  # as abort() does

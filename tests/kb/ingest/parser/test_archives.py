@@ -57,11 +57,11 @@ def link(name, target):
 
 def test_files_come_out_with_their_names_and_folders(opened):
     result = opened(packed(("手册/退款.md", "七天"), ("a.txt", "text"), ("手册/", "")))
-    assert [(name, path.read_text()) for name, path in result.members] == [
+    assert [(name, path.read_text()) for name, path in result[0]] == [
         ("手册/退款.md", "七天"),
         ("a.txt", "text"),
     ]
-    assert result.skipped == []
+    assert result[1] == []
 
 
 def test_no_name_of_the_archive_reaches_the_file_system(opened, folder):
@@ -71,43 +71,43 @@ def test_no_name_of_the_archive_reaches_the_file_system(opened, folder):
 
 def test_names_in_the_encoding_of_chinese_windows_are_read(opened):
     data = make_zip(**{"xxxx.txt": "x"}).replace(b"xxxx", "手册".encode("gb18030"))
-    assert opened(data).members[0][0] == "手册.txt"
+    assert opened(data)[0][0][0] == "手册.txt"
 
 
 def test_backslashes_part_folders(opened):
-    assert opened(make_zip(**{"a|b.txt": "x"}).replace(b"a|b", b"a\\b")).members[0][0] == "a/b.txt"
+    assert opened(make_zip(**{"a|b.txt": "x"}).replace(b"a|b", b"a\\b"))[0][0][0] == "a/b.txt"
 
 
 def test_what_file_managers_add_is_no_file(opened):
     result = opened(packed(("a.txt", "x"), ("__MACOSX/._a.txt", "x"), ("folder/.DS_Store", "x"), ("Thumbs.db", "x")))
-    assert [name for name, _path in result.members] == ["a.txt"]
-    assert result.skipped == []
+    assert [name for name, _path in result[0]] == ["a.txt"]
+    assert result[1] == []
 
 
 def test_files_without_a_reader_and_archives_inside_are_skipped_and_told(opened):
     result = opened(packed(("a.txt", "x"), ("b.png", "x"), ("README", "x"), ("c.zip", make_zip(**{"d.txt": "x"}))))
-    assert [name for name, _path in result.members] == ["a.txt"]
-    assert [(name, reason.code) for name, reason in result.skipped] == [
+    assert [name for name, _path in result[0]] == ["a.txt"]
+    assert [(name, reason.code) for name, reason in result[1]] == [
         ("b.png", ErrorCode.UNSUPPORTED_TYPE),
         ("README", ErrorCode.UNSUPPORTED_TYPE),
         ("c.zip", ErrorCode.NESTED_ARCHIVE),
     ]
-    assert "“README”" in result.skipped[1][1].message
+    assert "“README”" in result[1][1][1].message
 
 
 def test_programs_and_documents_of_old_office_are_skipped_with_what_to_do(opened):
     result = opened(packed(("a.txt", "x"), ("b.exe", "plain words"), ("旧版.doc", "x")))
-    assert [name for name, _path in result.members] == ["a.txt"]
-    assert [(name, reason.code) for name, reason in result.skipped] == [
+    assert [name for name, _path in result[0]] == ["a.txt"]
+    assert [(name, reason.code) for name, reason in result[1]] == [
         ("b.exe", ErrorCode.UNSUPPORTED_TYPE),
         ("旧版.doc", ErrorCode.LEGACY_OFFICE),
     ]
-    assert "save it as .docx" in result.skipped[1][1].message
+    assert "save it as .docx" in result[1][1][1].message
 
 
 def test_a_file_larger_than_a_document_may_be_is_skipped(opened):
     result = opened(packed(("a.txt", "x"), ("big.txt", "y" * 20)), file_bytes=10)
-    assert [reason.code for _name, reason in result.skipped] == [ErrorCode.TOO_LARGE]
+    assert [reason.code for _name, reason in result[1]] == [ErrorCode.TOO_LARGE]
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd.txt", "../up.txt", "a/../../up.txt", "C:/x.txt", "..\\up.txt"])
