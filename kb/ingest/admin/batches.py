@@ -136,12 +136,13 @@ class IngestBatchAdmin(UploadedAdmin):
         documents = Document.objects.filter(batch=batch).order_by(URGENCY, "-pk")
         stages = dict(Document.Stage.choices)
         progress = batch_progress(batch)
-        counts = progress.counts
         return {
             "batch": batch,
             "progress": progress,
             "is_moving": is_moving(batch, progress),
-            "statuses": [(each.label, each.value, counts[each]) for each in Document.Status if each in counts],
+            "statuses": [
+                (each.label, each.value, progress.counts[each]) for each in Document.Status if each in progress.counts
+            ],
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
             "time_left": time_text(progress.seconds_left),
             "rows": [_row(each) for each in documents[:SHOWN_DOCUMENTS]],
@@ -149,16 +150,13 @@ class IngestBatchAdmin(UploadedAdmin):
                 {"name": each["name"], "why": note_message(each), "document": each.get("document")}
                 for each in batch.notes[:SHOWN_NOTES]
             ],
-            "failed": counts.get(Document.Status.FAILED, 0),
-            "cancelled": counts.get(Document.Status.CANCELLED, 0),
             "may_change": self.has_change_permission(request, batch),
         }
 
     # -- Lists --------------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("progress"))
     def state(self, batch: Any) -> SafeString:
-        failed = batch.progress.counts.get(Document.Status.FAILED, 0)
-        context = {"batch": batch, "progress": batch.progress, "failed": failed, "says_paused": True}
+        context = {"batch": batch, "progress": batch.progress, "says_paused": True}
         return render_to_string("ingest/batches/state.html", context)
 
 
