@@ -320,12 +320,12 @@ def expand_archive(job: DocumentJob) -> None:
     with _folder(archive) as folder:
         with local_file(archive.file) as path:
             limits = ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
-            unpacked = unpack(path, Path(folder), limits=limits)
+            members, skipped = unpack(path, Path(folder), limits=limits)
         notes: list[dict[str, Any]] = [
-            {"name": name, "code": reason.code, "params": dict(reason.params)} for name, reason in unpacked.skipped
+            {"name": name, "code": reason.code, "params": dict(reason.params)} for name, reason in skipped
         ]
-        for start in range(0, len(unpacked.members), PIECE):
-            members = unpacked.members[start : start + PIECE]
+        for start in range(0, len(members), PIECE):
+            piece = members[start : start + PIECE]
             _added, known = batch_add_many(
                 batch,
                 [
@@ -335,7 +335,7 @@ def expand_archive(job: DocumentJob) -> None:
                         metadata={**archive.metadata, "archive": archive.source, "path": name},
                         tags=archive.tags,
                     )
-                    for name, file in members
+                    for name, file in piece
                 ],
                 user=archive.created_by,
                 source_type=archive.source_type,
@@ -348,7 +348,7 @@ def expand_archive(job: DocumentJob) -> None:
                 for name, document_id in known.items()
                 if document_id in rows and not _is_of(rows[document_id], archive, name)
             ]
-            job.report(Document.Stage.PARSE, 100 * (start + len(members)) // len(unpacked.members))
+            job.report(Document.Stage.PARSE, 100 * (start + len(piece)) // len(members))
     with transaction.atomic():
         row = IngestBatch.objects.select_for_update(no_key=True).get(pk=batch.pk)
         row.notes = [*row.notes, *notes][:MOST_NOTES]

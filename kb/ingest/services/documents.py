@@ -3,7 +3,6 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from pathlib import PurePath
@@ -66,12 +65,6 @@ class DocumentJob(Job[Document]):
         super().__init__(DOCUMENTS, document, lease)
         self.document = document
         self._stage, self._since = str(Stage.PARSE), time.monotonic()
-
-    @classmethod
-    def claim(cls, document_id: int) -> "DocumentJob | None":
-        """Takes a document that waits, or whose worker was lost; None: there is nothing to do for it."""
-        job = DOCUMENTS.claim(Q(pk=document_id), **CLAIMED)
-        return cls(job.row, job.lease) if job else None
 
     def report(self, stage: Document.Stage, progress: int) -> None:
         """Shows how far the document is, in per cent of the whole, and renews the lease.
@@ -341,18 +334,6 @@ BATCH = 256
 TITLE_CHARACTERS = 500
 
 
-@dataclass(frozen=True, slots=True)
-class WholeDocument:
-    """A document of one chunk, known by `sha256`; what is too long of its title and source is cut off."""
-
-    text: str
-    title: str
-    source: str
-    sha256: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    created_by: User | None = None
-
-
 def batches(items: Iterable[T]) -> Iterator[list[T]]:
     """As many at once as are embedded and written together."""
     iterator = iter(items)
@@ -361,40 +342,26 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def write_whole_documents(
-    kb: KnowledgeBase, documents: Sequence[WholeDocument], *, replaced: QuerySet[Document]
+    kb: KnowledgeBase, documents: Sequence[tuple[Document, str]], *, replaced: QuerySet[Document]
 ) -> None:
-    """Writes documents in place of others, in one transaction.
+    """Writes documents of one chunk, each with its text, in place of others, in one transaction.
 
-    Raises ModelUnavailable where the knowledge base's model cannot be loaded, and Superseded where it has another by
-    now.
+    They are known by their `sha256`; what is too long of title and source is cut off. Raises ModelUnavailable where the
+    knowledge base's model cannot be loaded, and Superseded where it has another by now.
     """
     if not documents:
         return
     model = embedder(kb.embedding_model)
-    rows = [
-        Document(
-            knowledge_base=kb,
-            title=document.title[:TITLE_CHARACTERS],
-            source=document.source[:SOURCE_CHARACTERS],
-            mime="text/plain",
-            size=len(document.text.encode()),
-            sha256=document.sha256,
-            metadata=dict(document.metadata),
-            status=Status.READY,
-            progress=100,
-            created_by=document.created_by,
-        )
-        for document in documents
-    ]
-    sources = [
-        Source(searchable_text(row.title, (), document.text), document.text)
-        for row, document in zip(rows, documents, strict=True)
-    ]
+    for row, text in documents:
+        row.knowledge_base, row.mime, row.size = kb, "text/plain", len(text.encode())
+        row.title, row.source = row.title[:TITLE_CHARACTERS], row.source[:SOURCE_CHARACTERS]
+        row.status, row.progress = Status.READY, 100
+    sources = [Source(searchable_text(row.title, (), text), text) for row, text in documents]
     prepared = prepare_chunks(kb, sources)
     counts = [model.count_tokens(source.searchable) for source in sources]
     with writing_chunks(kb):
         replaced.delete()
-        copy_rows(Document, rows)
+        copy_rows(Document, [row for row, _ in documents])
         chunks = [
             Chunk(
                 knowledge_base=kb,
@@ -404,7 +371,7 @@ def write_whole_documents(
                 content_hash=hash_content(source.text),
                 token_count=count,
             )
-            for row, source, count in zip(rows, sources, counts, strict=True)
+            for (row, _), source, count in zip(documents, sources, counts, strict=True)
         ]
         write_chunks(chunks, prepared, model_id=model.model_id)
         after_commit(BM25Store().expire, kb.pk)

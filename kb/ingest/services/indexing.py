@@ -83,12 +83,9 @@ class DocumentBatch:
         self.kb: KnowledgeBase = documents[0].knowledge_base
         self.lease = lease
         self.jobs = [DocumentJob(document, lease) for document in documents]
+        self.is_single = len(documents) == 1
         self._rows = Document.objects.filter(lease=lease, status=Status.PROCESSING)
         self._renewed = time.monotonic()
-
-    @property
-    def is_single(self) -> bool:
-        return len(self.jobs) == 1
 
     def report(self, stage: Document.Stage, progress: int) -> None:
         """Shows how far the documents are and renews their lease; of many only now and then: it writes each row.
@@ -116,14 +113,9 @@ class DocumentBatch:
             with suppress(LeaseLost):
                 job.fail(code, message)
 
-    def release(self) -> None:
+    def release(self, **fields: object) -> None:
         """Puts the documents back, to be indexed alone; the attempt counts, so that none is retried for ever."""
-        self._update(**DOCUMENTS.freed(Status.PENDING))
-
-    def give_back(self) -> None:
-        """Puts the documents back as if they had never been taken."""
-        self._update(**DOCUMENTS.freed(Status.PENDING), attempts=F("attempts") - 1)
-        PROCESSED.labels("returned").inc(len(self.jobs))
+        self._update(**DOCUMENTS.freed(Status.PENDING), **fields)
 
     def _update(self, **fields: object) -> None:
         """Locks the rows in the order in which cancelling does."""
@@ -137,11 +129,11 @@ def index_document(document_id: int) -> bool:
 
     Returns whether it was put back because this worker ends, for another one to take at once.
     """
-    job = None if must_return() else DocumentJob.claim(document_id)
+    job = None if must_return() else DOCUMENTS.claim(Q(pk=document_id), **CLAIMED)
     if job is None:
         return must_return()
     with logs.bound(document_id=document_id):
-        return isinstance(_run(DocumentBatch([job.document], job.lease), _index_one), WorkerEnds)
+        return isinstance(_run(DocumentBatch([job.row], job.lease), _index_one), WorkerEnds)
 
 
 def index_documents(document_ids: Sequence[int]) -> list[int]:
@@ -163,8 +155,8 @@ def _run(batch: DocumentBatch, index: Callable[[DocumentBatch], None]) -> Except
         logger.info("documents %s were taken over or deleted while they were indexed", ids)
     except (WorkerEnds, FilesUnavailable) as error:
         logger.warning("documents %s go back to the queue: %s", ids, error)
-        with suppress(LeaseLost):
-            batch.give_back()
+        batch.release(attempts=F("attempts") - 1)  # as if they had never been taken
+        PROCESSED.labels("returned").inc(len(ids))
         return error
     except RetrievalError as error:
         batch.fail("model_unavailable", message_of(error))

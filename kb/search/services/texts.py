@@ -24,7 +24,7 @@ from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
 from kb.index.conditions import Operator
 from kb.index.filters import Filters
-from kb.ingest.services.documents import WholeDocument, batches, documents_delete, write_whole_documents
+from kb.ingest.services.documents import batches, documents_delete, write_whole_documents
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
 from kb.providers.embedding_models import embedder
@@ -192,18 +192,20 @@ def _storable(text: StoredText) -> StoredText:
 def _write(kb: KnowledgeBase, texts: Sequence[StoredText], user: User | None) -> None:
     stored = _texts(Chunk.objects.filter(knowledge_base=kb, document__sha256__in=[_key(text.id) for text in texts]))
     documents = [
-        WholeDocument(
+        (
+            Document(
+                title=_named(text, "title"),
+                source=_named(text, "source", text.id),
+                sha256=_key(text.id),
+                metadata={**text.metadata, ID_FIELD: text.id},
+                created_by=user,
+            ),
             text.content,
-            title=_named(text, "title"),
-            source=_named(text, "source", text.id),
-            sha256=_key(text.id),
-            metadata={**text.metadata, ID_FIELD: text.id},
-            created_by=user,
         )
         for text in texts
         if stored.get(text.id) != text
     ]
-    earlier = Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents])
+    earlier = Document.objects.filter(knowledge_base=kb, sha256__in=[document.sha256 for document, _ in documents])
     write_whole_documents(kb, documents, replaced=earlier)
 
 

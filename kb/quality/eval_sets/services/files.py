@@ -21,7 +21,7 @@ from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import NotVisible, Rejected
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
-from kb.ingest.services.documents import WholeDocument, batches, write_whole_documents
+from kb.ingest.services.documents import batches, write_whole_documents
 from kb.quality.eval_sets.services.sets import documents_by_label, require_editable_base, set_name, source_label
 from kb.quality.models import EvalQuery, EvalSet, Judgment
 from retrieval.eval.judged_sets import (
@@ -228,7 +228,11 @@ def import_passages(
         fresh = [passage for passage in batch if known.get(passage.id) != _digest(passage)]
         changed = [passage.id for passage in fresh if passage.id in known]
         replaced = Document.objects.filter(knowledge_base=knowledge_base, source__in=changed)
-        write_whole_documents(knowledge_base, [_document(passage) for passage in fresh], replaced=replaced)
+        documents = [
+            (Document(title=each.title, source=each.id, sha256=_digest(each)), each.text or each.title)
+            for each in fresh
+        ]
+        write_whole_documents(knowledge_base, documents, replaced=replaced)
         added, unchanged = added + len(fresh), unchanged + len(batch) - len(fresh)
         on_progress(len(batch))
     return added, unchanged
@@ -245,10 +249,6 @@ def import_eval_set(knowledge_base: KnowledgeBase, directory: Path, name: str) -
 
 def _digest(passage: BeirPassage) -> str:
     return hashlib.sha256("\0".join((passage.id, passage.title, passage.text)).encode()).hexdigest()
-
-
-def _document(passage: BeirPassage) -> WholeDocument:
-    return WholeDocument(passage.text or passage.title, title=passage.title, source=passage.id, sha256=_digest(passage))
 
 
 def format_problem_text(error: SetFormatError, root: str = "") -> str:

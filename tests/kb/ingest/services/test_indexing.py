@@ -6,14 +6,23 @@ import pytest
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.files.base import ContentFile
+from django.db.models import Q
 from django.utils import timezone
 
 from kb.base.errors import AlreadyThere, Rejected
 from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.chunks import chunk_update
-from kb.ingest.services.documents import DocumentJob, document_add, document_add_text, document_requeue, document_update
+from kb.ingest.services.documents import (
+    CLAIMED,
+    DOCUMENTS,
+    DocumentJob,
+    document_add,
+    document_add_text,
+    document_requeue,
+    document_update,
+)
 from kb.ingest.services.indexing import MAX_ATTEMPTS, index_document
-from kb.jobs.leases import LeaseLost
+from kb.jobs.leases import LeaseLost, Queue
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.tasks import sweep_lost_documents
 from retrieval.postings import Postings, hash_terms
@@ -38,6 +47,11 @@ def index(document):
     index_document(document.pk)
     document.refresh_from_db()
     return document
+
+
+def claimed(document_id):
+    job = DOCUMENTS.claim(Q(pk=document_id), **CLAIMED)
+    return job and DocumentJob(job.row, job.lease)
 
 
 def test_a_text_becomes_chunks_with_postings_and_vectors(kb):
@@ -141,21 +155,21 @@ def test_a_model_that_is_not_here_fails_the_document_with_its_remedy(kb):
 
 def test_one_worker_at_a_time_holds_a_document(kb):
     document = add(kb)
-    assert DocumentJob.claim(document.pk) is not None
-    assert DocumentJob.claim(document.pk) is None
+    assert claimed(document.pk) is not None
+    assert claimed(document.pk) is None
 
 
 def test_a_lost_workers_document_can_be_taken_and_the_lost_worker_then_writes_nothing(kb):
     document = add(kb)
-    lost = DocumentJob.claim(document.pk)
+    lost = claimed(document.pk)
     Document.objects.filter(pk=document.pk).update(lease_until=timezone.now() - timedelta(seconds=1))
-    assert DocumentJob.claim(document.pk) is not None
+    assert claimed(document.pk) is not None
     with pytest.raises(LeaseLost):
         lost.report(Document.Stage.EMBED, 50)
 
 
 def test_progress_renews_the_lease(kb):
-    job = DocumentJob.claim(add(kb).pk)
+    job = claimed(add(kb).pk)
     Document.objects.update(lease_until=timezone.now())
     job.report(Document.Stage.EMBED, 50)
     document = Document.objects.get()
@@ -171,9 +185,9 @@ def test_a_document_that_kills_its_worker_again_and_again_is_given_up(kb):
 
 def test_a_document_whose_base_changed_its_model_meanwhile_goes_back_to_the_queue(kb, monkeypatch):
     document = add(kb)
-    job = DocumentJob.claim(document.pk)
+    job = claimed(document.pk)
     KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="other")
-    monkeypatch.setattr(DocumentJob, "claim", classmethod(lambda cls, document_id: job))
+    monkeypatch.setattr(Queue, "claim", lambda *_arguments, **_fields: job)
     index_document(document.pk)
     document.refresh_from_db()
     assert (document.status, document.lease, document.attempts) == ("pending", None, 1)
@@ -182,7 +196,7 @@ def test_a_document_whose_base_changed_its_model_meanwhile_goes_back_to_the_queu
 
 def test_a_deleted_document_is_left_alone(kb, caplog):
     document = add(kb)
-    job = DocumentJob.claim(document.pk)
+    job = claimed(document.pk)
     Document.objects.filter(pk=document.pk)._raw_delete("default")
     with caplog.at_level(logging.INFO), pytest.raises(LeaseLost):
         job.report(Document.Stage.CHUNK, 15)

@@ -16,7 +16,6 @@ from kb.ingest.services import batches as batch_files, chunks, documents, indexi
 from kb.ingest.services.batches import batch_add, batch_cancel, batch_create
 from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.ingest.services.documents import (
-    WholeDocument,
     document_add,
     document_delete,
     document_update,
@@ -125,7 +124,7 @@ def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
     kb = make_kb()
     document = add(kb)
     gate = Gate(monkeypatch, documents, "write_chunks", after=True)
-    passage = WholeDocument("x y", title="t", source="1", sha256="1")
+    passage = (Document(title="t", source="1", sha256="1"), "x y")
     importer = Running(lambda: write_whole_documents(kb, [passage], replaced=Document.objects.none()))
     gate.wait()
     worker = Running(index_document, document.pk)
