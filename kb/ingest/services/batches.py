@@ -29,7 +29,8 @@ from kb.index.bm25 import BM25Store
 from kb.index.services.writing import copy_rows
 from kb.ingest.parser.archives import ArchiveLimits, unpack
 from kb.ingest.parser.parsed import MESSAGES
-from kb.ingest.services.documents import DOCUMENTS, DocumentJob, document_add, source_of_name, waiting
+from kb.ingest.services.documents import DOCUMENTS, document_add, source_of_name, waiting
+from kb.jobs.leases import Job
 
 Status = Document.Status
 FINISHED: Final = (Status.READY, Status.FAILED)
@@ -114,26 +115,22 @@ def batch_cancel(batch: IngestBatch) -> int:
 
     What is searchable by now stays, and so do the files.
     """
-    cancelled = 0
-    # Once more for what an archive was bringing in while this waited for it.
-    while found := _cancel_unfinished(batch):
+    rows = Document.objects.filter(batch=batch, status__in=Document.UNFINISHED)
+    cancelled, found = 0, 1
+    while found:  # once more for what an archive was bringing in while this waited for it
+        with transaction.atomic():
+            # In the order in which a worker locks those that it writes together
+            ids = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+            freed = DOCUMENTS.freed(Status.CANCELLED)
+            found = Document.objects.filter(pk__in=ids).update(**freed, stage="", progress=0)
         cancelled += found
     return cancelled
-
-
-def _cancel_unfinished(batch: IngestBatch) -> int:
-    rows = Document.objects.filter(batch=batch, status__in=Document.UNFINISHED)
-    with transaction.atomic():
-        # In the order in which a worker locks those that it writes together.
-        ids = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
-        return Document.objects.filter(pk__in=ids).update(**DOCUMENTS.freed(Status.CANCELLED), stage="", progress=0)
 
 
 def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
     """Has the failed documents processed once more, or the cancelled ones after all; returns how many there are."""
     rows = Document.objects.filter(batch=batch, status=status)
-    without_file = rows.filter(file="").update(keep_chunks=True, **waiting())
-    count = without_file + rows.update(**waiting())
+    count = rows.filter(file="").update(keep_chunks=True, **waiting()) + rows.update(**waiting())
     if count:
         _enqueue_on_commit(batch)
     return count
@@ -304,13 +301,13 @@ def note_message(note: dict[str, Any]) -> str:
 MOST_NOTES = 500  # How many of the files that became no document an upload names; it counts all
 
 
-def expand_archive(job: DocumentJob) -> None:
+def expand_archive(job: Job[Document], report: Callable[[int], None]) -> None:
     """Makes every file of an archive a document of the archive's upload; the archive's own document goes.
 
     Documents that are there from an earlier attempt are found by their bytes and stay. Raises ParseError as `unpack`,
     and LeaseLost where the archive is no longer this worker's.
     """
-    archive = job.document
+    archive = job.row
     if archive.batch is None:  # it came alone
         archive.batch = batch_create(
             knowledge_base=archive.knowledge_base, name=archive.source, user=archive.created_by
@@ -348,7 +345,7 @@ def expand_archive(job: DocumentJob) -> None:
                 for name, document_id in known.items()
                 if document_id in rows and not _is_of(rows[document_id], archive, name)
             ]
-            job.report(Document.Stage.PARSE, 100 * (start + len(piece)) // len(members))
+            report(100 * (start + len(piece)) // len(members))
     with transaction.atomic():
         row = IngestBatch.objects.select_for_update(no_key=True).get(pk=batch.pk)
         row.notes = [*row.notes, *notes][:MOST_NOTES]

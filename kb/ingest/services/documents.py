@@ -1,6 +1,3 @@
-import logging
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -23,7 +20,6 @@ from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
 from kb.base.findings import REMARKS
 from kb.base.messages import shown
-from kb.base.metrics import DOCUMENT_SECONDS, PROCESSED
 from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
@@ -32,12 +28,10 @@ from kb.ingest.chunkers.matching import hash_content
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parse import is_legacy_head, is_readable_head
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
-from kb.jobs.leases import Job, Queue, return_if_ending
+from kb.jobs.leases import Queue
 from kb.providers.embedding_models import embedder
 from retrieval.errors import Message
 from retrieval.rerankers.chain import searchable_text
-
-logger = logging.getLogger(__name__)
 
 Status, Stage = Document.Status, Document.Stage
 
@@ -56,35 +50,6 @@ CLAIMED: Mapping[str, Any] = {"stage": Stage.PARSE, "progress": 0, "error": "", 
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
 SOURCE_CHARACTERS = 1_000
-
-
-class DocumentJob(Job[Document]):
-    """One worker's hold on one document; every report of progress renews it."""
-
-    def __init__(self, document: Document, lease: uuid.UUID) -> None:
-        super().__init__(DOCUMENTS, document, lease)
-        self.document = document
-        self._stage, self._since = str(Stage.PARSE), time.monotonic()
-
-    def report(self, stage: Document.Stage, progress: int) -> None:
-        """Shows how far the document is, in per cent of the whole, and renews the lease.
-
-        Raises LeaseLost where the document is no longer this worker's, and WorkerEnds where it has to be given back.
-        """
-        return_if_ending()
-        self.enter(stage)
-        self.renew(stage=stage, progress=progress)
-
-    def enter(self, stage: str) -> None:
-        """Measures the stage that ends when another one begins; blank: the document is ready."""
-        if stage != self._stage:
-            DOCUMENT_SECONDS.labels(self._stage).observe(time.monotonic() - self._since)
-            self._stage, self._since = str(stage), time.monotonic()
-
-    def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
-        self.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
-        PROCESSED.labels("failed").inc()
-        logger.warning("document %s has failed (%s): %s", self.document.pk, code, message)
 
 
 def document_add(  # noqa: PLR0913 - each is a detail of the document
@@ -112,7 +77,6 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
     """
     source = source_of_name(name)
     check_file(source, file)
-    digest = sha256_of(file)
     document = Document(
         knowledge_base=knowledge_base,
         title=title,
@@ -121,7 +85,7 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
         metadata=dict(metadata or {}),
         tags=tags or [],
         size=file.size,
-        sha256=digest,
+        sha256=sha256_of(file),
         created_by=user,
         batch=batch,
     )

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Final, cast
 
@@ -26,7 +26,7 @@ from kb.base.db.transactions import after_commit
 from kb.base.errors import Superseded
 from kb.base.files import FilesUnavailable, local_file
 from kb.base.findings import Remark, RemarkCode
-from kb.base.metrics import PROCESSED
+from kb.base.metrics import DOCUMENT_SECONDS, PROCESSED
 from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
 from kb.index.keywords import Source, unread
@@ -45,9 +45,9 @@ from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
 from kb.ingest.services.batches import expand_archive
-from kb.ingest.services.documents import CLAIMED, DOCUMENTS, DocumentJob, cuttable
+from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
-from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
+from kb.jobs.leases import Job, LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
 from retrieval.errors import Message, RetrievalError, message_of
 
@@ -82,23 +82,30 @@ class DocumentBatch:
     def __init__(self, documents: Sequence[Document], lease: uuid.UUID) -> None:
         self.kb: KnowledgeBase = documents[0].knowledge_base
         self.lease = lease
-        self.jobs = [DocumentJob(document, lease) for document in documents]
+        self.jobs = [Job(DOCUMENTS, document, lease) for document in documents]
         self.is_single = len(documents) == 1
         self._rows = Document.objects.filter(lease=lease, status=Status.PROCESSING)
-        self._renewed = time.monotonic()
+        self._renewed = self._since = time.monotonic()
+        self._stage = str(Stage.PARSE)
 
     def report(self, stage: Document.Stage, progress: int) -> None:
-        """Shows how far the documents are and renews their lease; of many only now and then: it writes each row.
+        """Shows how far the documents are, in per cent, and renews their lease; of many, of which it writes each, at times.
 
         Raises WorkerEnds where they have to be given back, and LeaseLost where the only one is no longer this worker's.
         """
-        if self.is_single:
-            self.jobs[0].report(stage, progress)
-            return
         return_if_ending()
-        if time.monotonic() - self._renewed >= RENEW_SECONDS:
+        if self.is_single:
+            self.enter(stage)
+            self.jobs[0].renew(stage=stage, progress=progress)
+        elif time.monotonic() - self._renewed >= RENEW_SECONDS:
             self._renewed = time.monotonic()
             self._update(**DOCUMENTS.renewed(), stage=stage, progress=progress)
+
+    def enter(self, stage: str) -> None:
+        """Measures the stage of the only document that ends when another one begins; blank: it is ready."""
+        if self.is_single and stage != self._stage:
+            DOCUMENT_SECONDS.labels(self._stage).observe(time.monotonic() - self._since)
+            self._stage, self._since = str(stage), time.monotonic()
 
     def locked(self, plans: Sequence[Recut]) -> list[Recut]:
         """Those of documents that stay this worker's until the transaction ends; LeaseLost: the only one is not its."""
@@ -111,7 +118,7 @@ class DocumentBatch:
     def fail(self, code: str, message: str) -> None:
         for job in self.jobs:
             with suppress(LeaseLost):
-                job.fail(code, message)
+                _fail(job, code, message)
 
     def release(self, **fields: object) -> None:
         """Puts the documents back, to be indexed alone; the attempt counts, so that none is retried for ever."""
@@ -122,6 +129,12 @@ class DocumentBatch:
         with transaction.atomic():
             own = list(self._rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
             self._rows.filter(pk__in=own).update(**fields)
+
+
+def _fail(job: Job[Document], code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
+    job.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
+    PROCESSED.labels("failed").inc()
+    logger.warning("document %s has failed (%s): %s", job.row.pk, code, message)
 
 
 def index_document(document_id: int) -> bool:
@@ -147,7 +160,7 @@ def index_documents(document_ids: Sequence[int]) -> list[int]:
 
 def _run(batch: DocumentBatch, index: Callable[[DocumentBatch], None]) -> Exception | None:
     """Indexes a batch; what goes wrong is written to its documents and returned."""
-    ids = [job.document.pk for job in batch.jobs]
+    ids = [job.row.pk for job in batch.jobs]
     try:
         with DOCUMENTS.renewing(batch.lease):
             index(batch)
@@ -192,34 +205,34 @@ def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
                 break
             if not documents or document.knowledge_base_id == documents[0].knowledge_base_id:
                 documents.append(document)
-        taken = Document.objects.filter(pk__in=[each.pk for each in documents])
-        taken.update(**DOCUMENTS.taken(lease), **CLAIMED)
+        ids = [each.pk for each in documents]
+        Document.objects.filter(pk__in=ids).update(**DOCUMENTS.taken(lease), **CLAIMED)
     return DocumentBatch(documents, lease) if documents else None
 
 
 def _index_one(batch: DocumentBatch) -> None:
     job = batch.jobs[0]
-    if job.document.attempts > MAX_ATTEMPTS:
-        job.fail("worker_lost", WORKER_LOST)
-    elif job.document.keep_chunks:
+    if job.row.attempts > MAX_ATTEMPTS:
+        _fail(job, "worker_lost", WORKER_LOST)
+    elif job.row.keep_chunks:
         _index_chunks(batch, job)
     else:
         _index_file(batch, job)
 
 
-def _index_file(batch: DocumentBatch, job: DocumentJob) -> None:
+def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
-    document = job.document
+    document = job.row
     try:
         drafts = _drafts(batch, document)
     except ParseError as error:
         if error.code in (ErrorCode.ARCHIVE, ErrorCode.TOO_LARGE) and is_archive_name(document.source):
             try:
-                expand_archive(job)
+                expand_archive(job, partial(batch.report, Stage.PARSE))
             except ParseError as of_archive:
-                job.fail(of_archive.code, str(of_archive), of_archive.params)
+                _fail(job, of_archive.code, str(of_archive), of_archive.params)
         else:
-            job.fail(error.code, str(error), error.params)
+            _fail(job, error.code, str(error), error.params)
         return
     prepared: dict[Source, Prepared] = {}
     for _plan in range(MOST_PLANS):
@@ -247,14 +260,14 @@ def _index_many(batch: DocumentBatch) -> None:
     _prepare_and_write(batch, plans)
 
 
-def _plan_small(batch: DocumentBatch, job: DocumentJob, parser: WarmParser) -> Recut | None:
+def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) -> Recut | None:
     """None: the file cannot be read, which its document says now, or the document waits to be indexed alone."""
-    document = job.document
+    document = job.row
     with suppress(LeaseLost):
         try:
             return with_renewed(recut(document, (), _drafts(batch, document, parser)))
         except ParseError as error:
-            job.fail(error.code, str(error), error.params)
+            _fail(job, error.code, str(error), error.params)
         except TooSlow as error:
             logger.info("document %s is indexed alone: %s", document.pk, error)
             job.leave(Status.PENDING)
@@ -305,15 +318,15 @@ def _write(batch: DocumentBatch, plans: Sequence[Recut], prepared: Mapping[Sourc
         _finish(batch, [plan.document for plan in own])
 
 
-def _index_chunks(batch: DocumentBatch, job: DocumentJob) -> None:
-    chunks = list(Chunk.objects.filter(document=job.document).select_related("document").order_by("position"))
+def _index_chunks(batch: DocumentBatch, job: Job[Document]) -> None:
+    chunks = list(Chunk.objects.filter(document=job.row).select_related("document").order_by("position"))
     by_source = _prepare(batch, chunks)
     pairs = [(chunk, by_source[source_of(chunk)]) for chunk in chunks]
-    _note_unread(job.document, [prepared for _, prepared in pairs])
+    _note_unread(job.row, [prepared for _, prepared in pairs])
     with writing_chunks(batch.kb):
         rewrite_chunks(unchanged(pairs), model_id=batch.kb.embedding_model)
         job.update()  # raises LeaseLost
-        _finish(batch, [job.document])
+        _finish(batch, [job.row])
 
 
 def _note_unread(document: Document, prepared: Iterable[Prepared]) -> None:
@@ -338,8 +351,7 @@ def _finish(batch: DocumentBatch, documents: Sequence[Document]) -> None:
 
 
 def _are_ready(batch: DocumentBatch, document_ids: Sequence[int]) -> None:
-    if batch.is_single:
-        batch.jobs[0].enter("")
+    batch.enter("")
     PROCESSED.labels("ready").inc(len(document_ids))
     logger.info("documents %s are ready", document_ids)
 

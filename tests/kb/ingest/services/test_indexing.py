@@ -15,13 +15,12 @@ from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
     CLAIMED,
     DOCUMENTS,
-    DocumentJob,
     document_add,
     document_add_text,
     document_requeue,
     document_update,
 )
-from kb.ingest.services.indexing import MAX_ATTEMPTS, index_document
+from kb.ingest.services.indexing import MAX_ATTEMPTS, DocumentBatch, index_document
 from kb.jobs.leases import LeaseLost, Queue
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.tasks import sweep_lost_documents
@@ -50,8 +49,9 @@ def index(document):
 
 
 def claimed(document_id):
+    """A worker's hold on a document, if it can be taken."""
     job = DOCUMENTS.claim(Q(pk=document_id), **CLAIMED)
-    return job and DocumentJob(job.row, job.lease)
+    return job and DocumentBatch([job.row], job.lease)
 
 
 def test_a_text_becomes_chunks_with_postings_and_vectors(kb):
@@ -185,7 +185,7 @@ def test_a_document_that_kills_its_worker_again_and_again_is_given_up(kb):
 
 def test_a_document_whose_base_changed_its_model_meanwhile_goes_back_to_the_queue(kb, monkeypatch):
     document = add(kb)
-    job = claimed(document.pk)
+    job = DOCUMENTS.claim(Q(pk=document.pk), **CLAIMED)
     KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="other")
     monkeypatch.setattr(Queue, "claim", lambda *_arguments, **_fields: job)
     index_document(document.pk)
