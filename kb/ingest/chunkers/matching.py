@@ -4,20 +4,19 @@ import hashlib
 import re
 import unicodedata
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
-from typing import Final
 
 from kb.ingest.chunkers.strategies import ChunkDraft
 
 Span = tuple[int, int]
 
-_WINDOW: Final = 32_000  # Characters around its place in which a text is looked for, so that the work stays linear
-_BETWEEN: Final = "\0"
-_WORD: Final = re.compile(r"\w+\W*|\W+")
+_WINDOW = 32_000  # Characters around its place in which a text is looked for, so that the work stays linear
+_BETWEEN = "\0"
+_WORD = re.compile(r"\w+\W*|\W+")
 
 
 def hash_content(text: str) -> str:
@@ -25,7 +24,7 @@ def hash_content(text: str) -> str:
     return hashlib.sha256(" ".join(unicodedata.normalize("NFC", text).split()).encode()).hexdigest()
 
 
-MIN_SHARED: Final = 8  # Characters: what neighbours have in common by chance is shorter, as a rule
+MIN_SHARED = 8  # Characters: what neighbours have in common by chance is shorter, as a rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class Stream:
 
 
 def squeezed(text: str) -> str:
-    """The text without white space."""
     return "".join(text.split())
 
 
@@ -118,22 +116,21 @@ def pairs(old: Sequence[Hashable], new: Sequence[Hashable]) -> dict[int, int]:
     return paired
 
 
-def holders(parts: Sequence[str], wholes: Sequence[str]) -> list[int | None]:
-    """For each part the position of a text that holds it; both lists follow the order of one document."""
+def held_parts(parts: Sequence[str], wholes: Sequence[str]) -> dict[int, list[int]]:
+    """The positions of the parts that each text holds, by its own; both lists follow the order of one document."""
     joined = _BETWEEN.join(wholes)
     starts = [0, *accumulate(len(whole) + len(_BETWEEN) for whole in wholes)]
-    cursor, found = 0, list[int | None]()
-    for part in parts:
+    cursor, held = 0, defaultdict[int, list[int]](list)
+    for position, part in enumerate(parts):
         place = joined.find(part, max(0, cursor - len(part)), cursor + _WINDOW + len(part))
         if place < 0:
             place = joined.find(part, max(0, cursor - _WINDOW), cursor)
         if place < 0:
             cursor += len(part)
-            found.append(None)
         else:
             cursor = place + len(part)
-            found.append(bisect_right(starts, place) - 1)
-    return found
+            held[bisect_right(starts, place) - 1].append(position)
+    return dict(held)
 
 
 def edited_part(text: str, edited: str, part: str) -> str:

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -15,7 +14,7 @@ from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.services.writing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, source_of, tokenizers_of, write_chunks
-from kb.ingest.chunkers.matching import Pin, edited_part, hash_content, holders, pairs, pin_texts, stream
+from kb.ingest.chunkers.matching import Pin, edited_part, hash_content, held_parts, pairs, pin_texts, stream
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
 from kb.providers.embedding_models import embedder
 
@@ -41,14 +40,8 @@ def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> tuple[int, int]
         return 0, 0
     cut = [chunk.cut_text or chunk.text for chunk in lost]
     texts = [chunk.text for chunk in fresh]
-    inside: dict[int, list[int]] = defaultdict(list)
-    for position, holder in enumerate(holders(cut, texts)):
-        if holder is not None:
-            inside[holder].append(position)
-    parts: dict[int, list[int]] = defaultdict(list)
-    for position, holder in enumerate(holders(texts, cut)):
-        if holder is not None and position not in inside:
-            parts[holder].append(position)
+    inside, parts = held_parts(cut, texts), held_parts(texts, cut)
+    parts = {whole: left for whole, held in parts.items() if (left := [each for each in held if each not in inside])}
     for position, members in inside.items():
         _merge_edits(fresh[position], [lost[each] for each in members])
     for position, members in parts.items():
@@ -248,8 +241,7 @@ def _indexed(chunk: Chunk) -> tuple[object, ...]:
 
 def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
     """The chunks of which every index holds what a search needs."""
-    postings = ChunkPostings.objects.filter(chunk__in=chunk_ids)
-    held = {*postings.values_list("chunk_id", "tokenizer_id")}
+    held = {*ChunkPostings.objects.filter(chunk__in=chunk_ids).values_list("chunk_id", "tokenizer_id")}
     vectors = ChunkEmbedding.objects.filter(chunk__in=chunk_ids, model=kb.embedding_model)
     held |= {*vectors.values_list("chunk_id", "kind")}
     wanted = [str(cutter.id) for cutter in tokenizers_of(kb)] + [ChunkEmbedding.Kind.CONTENT.value]

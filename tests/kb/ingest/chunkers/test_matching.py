@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from kb.ingest.chunkers.matching import edited_part, holders, pairs
+from kb.ingest.chunkers.matching import edited_part, held_parts, pairs
 
 
 @pytest.mark.parametrize(
@@ -33,23 +33,23 @@ def test_many_equal_ones_are_paired_in_order():
 
 
 def test_a_part_is_found_in_the_whole_that_holds_it():
-    assert holders(["一。", "三。", "五。"], ["一。二。", "三。四。"]) == [0, 1, None]
+    assert held_parts(["一。", "三。", "五。"], ["一。二。", "三。四。"]) == {0: [0], 1: [1]}
 
 
 def test_repeated_text_is_found_where_the_order_has_it():
-    assert holders(["同样。", "甲。", "同样。"], ["同样。甲。", "乙。同样。"]) == [0, 0, 1]
+    assert held_parts(["同样。", "甲。", "同样。"], ["同样。甲。", "乙。同样。"]) == {0: [0, 1], 1: [2]}
 
 
 def test_no_part_is_found_across_two_texts():
-    assert holders(["一。二。"], ["一。", "二。"]) == [None]
+    assert held_parts(["一。二。"], ["一。", "二。"]) == {}
 
 
 @given(st.lists(st.text(alphabet="ab。", min_size=1, max_size=9), min_size=1, max_size=20))
 def test_what_is_told_to_hold_a_part_holds_it(wholes):
     parts = [whole[: len(whole) // 2 + 1] for whole in wholes]
-    for part, holder in zip(parts, holders(parts, wholes), strict=True):
-        assert holder is not None
-        assert part in wholes[holder]
+    held = held_parts(parts, wholes)
+    assert sorted(each for members in held.values() for each in members) == list(range(len(parts)))
+    assert all(parts[each] in wholes[holder] for holder, members in held.items() for each in members)
 
 
 CUT = "第一句说甲。第二句说乙。第三句说丙。"
