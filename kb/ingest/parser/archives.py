@@ -88,7 +88,8 @@ def unpack_job(file: BinaryIO, folder: str, allowed: dict[str, Any]) -> dict[str
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, limits: ArchiveLimits) -> dict[str, Any]:
-    entries = _files(archive)
+    named = ((_name(entry), entry) for entry in archive.infolist() if not entry.is_dir())
+    entries = [(name, entry) for name, entry in named if not set(_LITTER) & set(PurePosixPath(name).parts)]
     _check(entries, limits)
     members: list[tuple[str, int]] = []
     skipped: list[tuple[str, str, dict[str, str | int]]] = []
@@ -100,11 +101,6 @@ def _unpack(archive: zipfile.ZipFile, folder: Path, limits: ArchiveLimits) -> di
         left -= _write(archive, entry, folder / str(number), min(left, limits.file_bytes), limits)
         members.append((name, number))
     return {"members": members, "skipped": skipped}
-
-
-def _files(archive: zipfile.ZipFile) -> list[tuple[str, zipfile.ZipInfo]]:
-    named = ((_name(entry), entry) for entry in archive.infolist() if not entry.is_dir())
-    return [(name, entry) for name, entry in named if not set(_LITTER) & set(PurePosixPath(name).parts)]
 
 
 def _name(entry: zipfile.ZipInfo) -> str:

@@ -55,11 +55,14 @@ _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
 _MAKE_REGULAR: Final = 1 << 8
 # By the version of the interface: all rights to files, all rights to TCP, and the scopes of sockets and signals.
-_FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-_TCP_RIGHTS: Final = 0b11
-_SCOPES: Final = 0b11
-_WITH_TCP: Final = 4
-_WITH_SCOPES: Final = 6
+_RIGHTS: Final = {
+    1: ((1 << 13) - 1,),
+    2: ((1 << 14) - 1,),
+    3: ((1 << 15) - 1,),
+    4: ((1 << 15) - 1, 0b11),
+    5: ((1 << 16) - 1, 0b11),
+    6: ((1 << 16) - 1, 0b11, 0b11),
+}
 
 # What the loader, the C library, ONNX Runtime and PDFium look up.
 _SYSTEM_FILES: Final = (
@@ -80,10 +83,6 @@ class _Comparison(ctypes.Structure):
         ("first", ctypes.c_uint64),
         ("second", ctypes.c_uint64),
     )
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("tcp", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
 
 
 class _PathBeneath(ctypes.Structure):
@@ -177,13 +176,9 @@ def _is(place: int, value: int) -> Condition:
 def _confine_files(writable: Path | None) -> None:
     """Raises OSError where the kernel lacks Landlock."""
     version = _call(_LANDLOCK_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
-    handled = _Ruleset(
-        _FILE_RIGHTS[min(version, max(_FILE_RIGHTS))],
-        _TCP_RIGHTS if version >= _WITH_TCP else 0,
-        _SCOPES if version >= _WITH_SCOPES else 0,
-    )
-    fields = 3 if version >= _WITH_SCOPES else 2 if version >= _WITH_TCP else 1
-    ruleset = _call(_LANDLOCK_CREATE_RULESET, ctypes.byref(handled), fields * ctypes.sizeof(ctypes.c_uint64), 0)
+    rights = _RIGHTS[min(version, max(_RIGHTS))]
+    handled = (ctypes.c_uint64 * len(rights))(*rights)
+    ruleset = _call(_LANDLOCK_CREATE_RULESET, ctypes.byref(handled), ctypes.sizeof(handled), 0)
     try:
         for path in readable_folders():
             _allow(ruleset, path, _READ_FILE | (_READ_DIR if path.is_dir() else 0))
@@ -200,8 +195,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     except OSError:
         return  # not on this system
     try:
-        beneath = _PathBeneath(rights, descriptor)
-        _call(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0)
+        _call(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(_PathBeneath(rights, descriptor)), 0)
     finally:
         os.close(descriptor)
 

@@ -3,7 +3,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Final
 
 from kb.base.findings import Remark, gettext_noop
 
@@ -37,7 +36,7 @@ class ErrorCode(StrEnum):
 
 
 # Templates are translated first and formatted afterwards, so each is a constant.
-MESSAGES: Final[Mapping[str, str]] = {
+MESSAGES: Mapping[str, str] = {
     ErrorCode.ARCHIVE: gettext_noop(
         "The file is a ZIP archive, which is not a document itself. "
         "Upload it under a name that ends in .zip, so that each file inside becomes a document, or unpack it first."
@@ -131,8 +130,7 @@ class ParseError(Exception):
     def __init__(self, code: ErrorCode, **params: str | int) -> None:
         self.code = code
         self.params = params
-        self.message = MESSAGES[code].format(**params)
-        super().__init__(self.message)
+        super().__init__(MESSAGES[code].format(**params))
 
 
 class SectionKind(StrEnum):
@@ -175,12 +173,12 @@ class ParsedDocument:
     remarks: tuple[Remark, ...] = ()
 
 
-SUPPORTED_EXTENSIONS: Final = (
+SUPPORTED_EXTENSIONS = (
     *(".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx", ".pptx", ".xlsx"),
     *(".csv", ".tsv", ".epub", ".jsonl"),
 )
 # Formats of Office before 2007, and what to save them as.
-LEGACY_EXTENSIONS: Final[dict[str, str]] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
+LEGACY_EXTENSIONS = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 _LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # PostgreSQL stores no NUL and UTF-8 no lone surrogate; the rest are invisible or not characters.
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
@@ -208,6 +206,6 @@ def clean(text: str) -> str:
 
 
 # Names of programs, which are refused whatever their bytes are.
-PROGRAM_EXTENSIONS: Final = frozenset(
+PROGRAM_EXTENSIONS = frozenset(
     {".apk", ".bat", ".class", ".cmd", ".dll", ".dmg", ".exe", ".iso", ".jar", ".msi", ".scr", ".sys"}
 )

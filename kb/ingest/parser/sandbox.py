@@ -131,15 +131,13 @@ def _start(child: str, order: Mapping[str, Any], **pipes: Any) -> subprocess.Pop
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child with whatever it has started."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _import_path() -> list[str]:
-    root = str(Path(__file__).resolve().parents[3])
-    return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
+    return list(dict.fromkeys([*filter(None, sys.path), str(Path(__file__).resolve().parents[3])]))
 
 
 def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, bytes, int]:
@@ -240,9 +238,8 @@ def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
     """
     answer_pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    seconds = math.ceil(limits.seconds) + 1
     for kind, value in (
-        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_CPU, math.ceil(limits.seconds) + 1),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),

@@ -51,7 +51,7 @@ class Command(KnowledgeBaseCommand):
         if options["title"] and len(files) != 1:
             raise CommandError(f"--title is for a single file, and there are {len(files)}")
         for path in skipped:
-            self.stderr.write(f"skipped {path}: {unsupported_name(path.name).message}")
+            self.stderr.write(f"skipped {path}: {unsupported_name(path.name)}")
         kb = self._target(options)
         batch = self._batch(kb, options)
         added, known, problems = self._add(batch, files)

@@ -77,7 +77,7 @@ def test_a_single_row_is_a_record():
 def test_more_columns_than_a_table_for_people_has_are_refused():
     error = failure(",".join(map(str, range(MAX_COLUMNS + 1))))
     assert error.code is ErrorCode.TOO_MANY_COLUMNS
-    assert str(MAX_COLUMNS) in error.message
+    assert str(MAX_COLUMNS) in str(error)
 
 
 def test_a_quotation_mark_that_is_never_closed_is_damage():

@@ -68,5 +68,5 @@ def test_blank_lines_and_line_ends_within_a_string_part_no_pair():
 def test_a_line_that_is_no_pair_is_named(line):
     error = failure('{"question": "问", "answer": "答"}\n' + line)
     assert error.code is ErrorCode.NOT_A_PAIR
-    assert error.message.startswith("Line 2 ")
-    assert '{"question": "…", "answer": "…"}' in error.message
+    assert str(error).startswith("Line 2 ")
+    assert '{"question": "…", "answer": "…"}' in str(error)

@@ -73,13 +73,13 @@ def test_a_real_title_that_names_a_program_is_kept():
 def test_an_encrypted_pdf_asks_to_remove_the_password():
     error = failure(make_pdf(["秘密"], password="secret"))
     assert error.code is ErrorCode.PROTECTED
-    assert "Remove the protection" in error.message
+    assert "Remove the protection" in str(error)
 
 
 def test_a_scan_is_reported_as_such_with_its_number_of_pages():
     error = failure(make_scan(3))
     assert error.code is ErrorCode.NO_TEXT_LAYER
-    assert "3 pages" in error.message
+    assert "3 pages" in str(error)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -87,7 +87,7 @@ def test_a_truncated_pdf_is_damaged(share):
     data = make_pdf(["第一页的文字。"], ["第二页的文字。"])
     error = failure(data[: int(len(data) * share)])
     assert error.code is ErrorCode.DAMAGED_FILE
-    assert "PDF" in error.message
+    assert "PDF" in str(error)
 
 
 def test_a_pdf_with_a_header_only_is_damaged():
