@@ -170,7 +170,6 @@ STEERING: dict[str, Callable[[IngestBatch], object]] = {
 
 
 def time_text(seconds: int | None) -> str:
-    """How long something will take, as a curator reads it; empty where that is unknown."""
     if seconds is None:
         return ""
     if seconds < 90:

@@ -180,7 +180,6 @@ def percent(similarity: float) -> int:
 
 
 def reason(error: ServiceError) -> str:
-    """Why a change was not made, as the page says it."""
     if isinstance(error, Superseded):
         return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")
     return str(error)

@@ -146,8 +146,6 @@ def documents_url(kb: KnowledgeBase) -> str:
 
 
 class ConceptsWidget(AutocompleteSelectMultiple):
-    """Offers the concepts of one knowledge base."""
-
     knowledge_base_id: int | None = None
 
     def get_url(self) -> str:
@@ -197,20 +195,8 @@ class DocumentAdmin(UploadedAdmin):
     list_after_template = "ingest/document_poll.html"
     change_form_outer_before_template = "ingest/document_panel.html"
     warn_unsaved_form = True
-    fields = (
-        "title",
-        "knowledge_base",
-        "source_type",
-        "tags",
-        "concepts",
-        "metadata",
-        "source",
-        "mime",
-        "file_size",
-        "fingerprint",
-        "added",
-    )
     readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "fingerprint", "added")
+    fields = ("title", "knowledge_base", "source_type", "tags", "concepts", "metadata", *readonly_fields[1:])
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         has_concepts = obj is not None and obj.knowledge_base.concepts.exists()

@@ -231,8 +231,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         owner = self.instance.owner if self.instance.pk else signed_in(self.request)
-        named = KnowledgeBase.objects.filter(owner=owner, name=values.get("name")).exclude(pk=self.instance.pk)
-        if named.exists():
+        if KnowledgeBase.objects.filter(owner=owner, name=values.get("name")).exclude(pk=self.instance.pk).exists():
             message = _("You have a knowledge base named “%(name)s” already: choose another name.")
             self.add_error("name", message % {"name": values["name"]})
         return values

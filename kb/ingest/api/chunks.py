@@ -252,8 +252,7 @@ class ChunkMergeViewSet(ApiViewSet):
     def merge(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         rows: QuerySet[Any] = Document.objects.visible_to(self.principal).select_related("knowledge_base")
         document = self.editable(rows, pk)
-        merged = chunks_merge(document=document, **self.checked(ChunkMergeSerializer))
-        return Response(ChunkSerializer(merged).data)
+        return Response(ChunkSerializer(chunks_merge(document=document, **self.checked(ChunkMergeSerializer))).data)
 
 
 @extend_schema_view(

@@ -165,7 +165,6 @@ class DescribesDocuments(ApiViewSet):
         return DocumentSerializer(one(document_overview(self.principal), pk)).data
 
     def tagged(self, pk: int, code: int = status.HTTP_200_OK) -> Response:
-        """A document with its ETag as a header too."""
         described = self.described(pk)
         return Response(described, status=code, headers={"ETag": described["etag"]})
 
@@ -232,8 +231,7 @@ class KnowledgeBaseDocumentViewSet(DescribesDocuments):
 
     @idempotent(before=_to_add)
     def _add(self, request: Request, kb: KnowledgeBase, add: Callable[..., Document]) -> Response:
-        document = add(knowledge_base=kb, user=user_of(request))
-        return self.tagged(document.pk, status.HTTP_201_CREATED)
+        return self.tagged(add(knowledge_base=kb, user=user_of(request)).pk, status.HTTP_201_CREATED)
 
 
 @extend_schema_view(

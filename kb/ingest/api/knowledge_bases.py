@@ -16,6 +16,7 @@ from kb.content.services import (
     knowledge_base_overview,
     knowledge_base_update,
 )
+from kb.ingest.services.chunk_preview import CHUNKING
 from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
 from kb.web.api.callers import user_of
@@ -57,11 +58,7 @@ class KnowledgeBaseSerializer(Etagged, serializers.ModelSerializer[KnowledgeBase
             "dimension",
             "store",
             "profile",
-            "chunk_strategy",
-            "chunk_size",
-            "chunk_overlap",
-            "chunk_unit",
-            "parent_size",
+            *CHUNKING,
             "keyword_vectors",
             "keyword_method",
             "ask_questions",

@@ -11,11 +11,8 @@ from docx.oxml.ns import qn
 from lxml import etree
 
 from kb.ingest.formats.outline import Outline
-from kb.ingest.formats.package import checked_package, parse_xml
+from kb.ingest.formats.package import Element, checked_package, parse_xml
 from kb.ingest.parser.parsed import ParsedDocument, Section
-
-# python-docx's elements have no types that mypy reads.
-Element = Any
 
 _W: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 # Text, also of equations and inserted by tracked changes; not of what was moved away, nor a text box's second copy.

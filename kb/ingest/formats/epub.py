@@ -5,16 +5,13 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from kb.ingest.formats.html import outline, parse_tree
-from kb.ingest.formats.package import checked_package, parse_xml
+from kb.ingest.formats.package import Element, checked_package, parse_xml
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
-
-# lxml ships no types that mypy reads.
-Element = Any
 
 _MIME = "application/epub+zip"
 _CONTAINER = "META-INF/container.xml"

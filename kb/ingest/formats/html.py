@@ -39,8 +39,7 @@ _CELL_BREAK = "\ufdd0"
 
 def read(data: bytes) -> ParsedDocument:
     declared = _META_CHARSET.search(data[:_META_WINDOW])
-    text = decode(data, declared[1].decode("ascii", errors="ignore") if declared else "")
-    tree = parse_tree(text)
+    tree = parse_tree(decode(data, declared[1].decode("ascii", errors="ignore") if declared else ""))
     if tree is None:
         return ParsedDocument("", "text/html", ())
     visible = outline(tree)

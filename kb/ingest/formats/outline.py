@@ -70,8 +70,7 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
     """Groups the lines of one page by spacing, indent, size, list marks and short last lines."""
     if not lines:
         return []
-    steps = [above.baseline - below.baseline for above, below in pairwise(lines)]
-    down = [step for step in steps if step > 0]
+    down = [step for above, below in pairwise(lines) if (step := above.baseline - below.baseline) > 0]
     step = median_low(down) if len(down) > 1 else 0.0
     full = sorted(line.width for line in lines)[3 * len(lines) // 4]
     groups = [[lines[0]]]
@@ -156,7 +155,6 @@ class Outline:
 
     def _close(self) -> None:
         if self._parts:
-            path = tuple(title for _, title in self._path)
-            self._sections.append(Section("\n\n".join(self._parts), None, path))
+            self._sections.append(Section("\n\n".join(self._parts), None, tuple(title for _, title in self._path)))
         self._parts = []
         self._has_body = False

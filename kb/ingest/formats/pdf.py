@@ -84,18 +84,6 @@ _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd-\uffff]")
 _CELL_GAP = 1.8
 
 
-def page_lines(textpage: pypdfium2.PdfTextPage) -> Iterator[Line]:
-    for found in _LINE.finditer(_characters(textpage)):
-        if line := _line(textpage, found.start(), found[0]):
-            yield line
-
-
-def is_garbled(textpage: pypdfium2.PdfTextPage) -> bool:
-    """True for letters that are drawn, but whose font does not say which characters they are."""
-    visible = "".join(_characters(textpage).split())
-    return bool(visible) and not _cleaned(visible)
-
-
 def _characters(textpage: pypdfium2.PdfTextPage) -> str:
     """Exactly one character for each index, so that positions in a line lead back to the page."""
     codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
@@ -117,11 +105,13 @@ def _line(textpage: pypdfium2.PdfTextPage, start: int, text: str) -> Line | None
         and _box(textpage, start + after).left - _box(textpage, start + before).right > _CELL_GAP * height
     ]
     cells = [_cleaned(text[begin:end]) for begin, end in pairwise([0, *gaps, len(text)])]
+    x, y = ctypes.c_double(), ctypes.c_double()
+    pdfium.FPDFText_GetCharOrigin(textpage, start + visible[0], x, y)
     return Line(
         " | ".join(filter(None, cells)),
         left=first.left,
         right=last.right,
-        baseline=_baseline(textpage, start + visible[0]),
+        baseline=y.value,
         height=height,
         tabular=len(cells) > 1,
     )
@@ -135,12 +125,6 @@ def _box(textpage: pypdfium2.PdfTextPage, index: int) -> pdfium.FS_RECTF:
     box = pdfium.FS_RECTF()
     pdfium.FPDFText_GetLooseCharBox(textpage, index, box)
     return box
-
-
-def _baseline(textpage: pypdfium2.PdfTextPage, index: int) -> float:
-    x, y = ctypes.c_double(), ctypes.c_double()
-    pdfium.FPDFText_GetCharOrigin(textpage, index, x, y)
-    return y.value
 
 
 # What programs write when their user gave no title.
@@ -196,8 +180,11 @@ def _title(document: pypdfium2.PdfDocument) -> str:
 
 
 def _read_page(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Line], RemarkCode | None]:
-    lines = list(page_lines(textpage))
-    if sum(len(line.text) for line in lines) >= _STAMP_LENGTH or not (is_garbled(textpage) or _is_scan(page)):
+    text = _characters(textpage)
+    lines = [line for found in _LINE.finditer(text) if (line := _line(textpage, found.start(), found[0]))]
+    visible = "".join(text.split())
+    is_garbled = visible and not _cleaned(visible)  # letters are drawn whose font does not say which they are
+    if sum(len(line.text) for line in lines) >= _STAMP_LENGTH or not (is_garbled or _is_scan(page)):
         return lines, None
     recognised = recognise(page)
     return recognised or lines, RemarkCode.PAGES_RECOGNISED if recognised else RemarkCode.PAGES_WITHOUT_TEXT

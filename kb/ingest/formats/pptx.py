@@ -56,12 +56,8 @@ def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Ite
         elif shape.has_text_frame:
             yield _lines(shape.text_frame.text)
         elif getattr(shape, "has_table", False):
-            yield _table(shape.table)
-
-
-def _table(table: Any) -> str:
-    rows = ([" ".join(cell.text_frame.text.split()) for cell in row.cells] for row in table.rows)
-    return "\n".join(" | ".join(row) for row in rows if any(row))
+            rows = ([" ".join(cell.text_frame.text.split()) for cell in row.cells] for row in shape.table.rows)
+            yield "\n".join(" | ".join(row) for row in rows if any(row))
 
 
 def _lines(text: str) -> str:

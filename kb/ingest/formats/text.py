@@ -3,17 +3,16 @@
 import codecs
 import re
 from contextlib import suppress
-from typing import Final
 
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
-UTF16_MARKS: Final[dict[bytes, str]] = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 # Bytes that no text holds in any encoding read here: they are no part of a multi-byte character either.
 _CONTROL_BYTES = bytes(code for code in range(32) if code not in b"\t\n\v\f\r\x1a\x1b") + b"\x7f"
 _CONTROL_SHARE = 0.01
 # What a page may declare about itself (codec names as Python spells them); more would be a way to run odd codecs.
-_DECLARABLE: Final = re.compile(
+_DECLARABLE = re.compile(
     r"big5(hkscs)?|cp949|euc_(jp|kr)|gb18030|gb2312|gbk|iso8859-(1|2|5|15)|koi8-r|shift_jis|cp125[0-8]"
 )
 # As browsers read them: the older names stand for their supersets.

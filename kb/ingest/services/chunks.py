@@ -54,8 +54,7 @@ def chunks_change(
 def chunks_set_enabled(*, chunk_ids: Collection[int], enabled: bool) -> int:
     """Switches chunks on or off, and returns how many; those that are so already are left alone."""
     with transaction.atomic():
-        others = _locked(chunk_ids).exclude(enabled=enabled)
-        return int(others.update(enabled=enabled, updated_at=timezone.now()))
+        return _locked(chunk_ids).exclude(enabled=enabled).update(enabled=enabled, updated_at=timezone.now())
 
 
 def chunks_delete(*, chunk_ids: Collection[int]) -> int:

@@ -161,7 +161,6 @@ def _sketched(kb: KnowledgeBase) -> tuple[Ids, Sketches]:
 
 
 def _compared(kb: KnowledgeBase, ids: Ids, pairs: Ids) -> NDArray[np.float64]:
-    """The similarity of each pair, by what is stored of its chunks."""
     shares = [np.empty(0)]
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
         batch = ids[pairs[start : start + PAIRS_AT_ONCE]]
