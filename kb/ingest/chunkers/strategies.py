@@ -42,9 +42,9 @@ def approximate_token_ends(text: str) -> list[int]:
 class ChunkSettings:
     """How a document is cut; sizes are in units, and the strategy "tokens" counts tokens whatever the unit is.
 
-    The end of a chunk opens the next by at most `overlap`, in whole sentences, but for "tokens". Without `count_tokens`
-    and `token_ends`, which says where each token of a text ends, tokens are approximated. `parent_size` bounds the
-    passage that is returned in place of its chunks.
+    The end of a chunk opens the next by at most `overlap`, in whole sentences, but for "tokens". Unless a tokenizer
+    counts them and says where each ends, tokens are approximated. `parent_size` bounds the passage returned in place of
+    its chunks.
     """
 
     size: int = 500

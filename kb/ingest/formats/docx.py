@@ -101,8 +101,7 @@ def _read(document: Any) -> ParsedDocument:
         for note in notes.referred_to(block):
             outline.block(note, joined=True)
     title = title or document.core_properties.title or outline.first_heading
-    mime = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
-    return ParsedDocument(title, mime, (*margin_sections(document), *outline.sections()))
+    return ParsedDocument(title, (*margin_sections(document), *outline.sections()))
 
 
 def _blocks(body: Element) -> Iterator[Element]:

@@ -11,9 +11,8 @@ from urllib.parse import unquote, urlsplit
 from kb.ingest.formats.html import outline, parse_tree
 from kb.ingest.formats.package import Element, checked_package, parse_xml
 from kb.ingest.formats.text import decode
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
-_MIME = "application/epub+zip"
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _NAMESPACES: Final = {
@@ -33,7 +32,7 @@ _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.IGNORECASE)
 def read(data: bytes) -> ParsedDocument:
     with checked_package(data, "EPUB", is_book=True) as archive:
         book = _Book(archive)
-        return ParsedDocument(book.title, _MIME, tuple(book.sections()))
+        return ParsedDocument(book.title, tuple(book.sections()))
 
 
 class _Book:
@@ -76,7 +75,7 @@ class _Book:
             return
         methods = self._xml(_ENCRYPTION).iterfind(".//e:EncryptedData/e:EncryptionMethod", _NAMESPACES)
         if not {method.get("Algorithm") for method in methods} <= _FONT_SCRAMBLING:
-            raise ParseError(ErrorCode.PROTECTED, format="EPUB")
+            raise ParseError("protected", format="EPUB")
 
     def _read_contents(self) -> Mapping[str, str]:
         """The heading of each file: by the navigation page of EPUB 3, else by the NCX of EPUB 2."""

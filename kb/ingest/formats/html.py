@@ -9,7 +9,7 @@ from lxml import etree, html
 
 from kb.ingest.formats.outline import Outline, flow
 from kb.ingest.formats.text import decode
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 # lxml ships no types that mypy reads.
 Element = Any
@@ -41,14 +41,14 @@ def read(data: bytes) -> ParsedDocument:
     declared = _META_CHARSET.search(data[:_META_WINDOW])
     tree = parse_tree(decode(data, declared[1].decode("ascii", errors="ignore") if declared else ""))
     if tree is None:
-        return ParsedDocument("", "text/html", ())
+        return ParsedDocument("", ())
     visible = outline(tree)
     # trafilatura edits the tree that it is given.
     title = _title(tree) or visible.first_heading
     main, sections = _main_content(tree), visible.sections()
     if main is not None and _is_better(found := outline(main, hides=False).sections(), sections):
         sections = found
-    return ParsedDocument(title, "text/html", sections)
+    return ParsedDocument(title, sections)
 
 
 def parse_tree(text: str) -> Element | None:
@@ -60,7 +60,7 @@ def parse_tree(text: str) -> Element | None:
     except etree.ParserError:
         return None
     if any(entry.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for entry in parser.error_log):
-        raise ParseError(ErrorCode.NESTED_TOO_DEEPLY)
+        raise ParseError("nested_too_deeply")
     return tree
 
 

@@ -31,7 +31,7 @@ def read(data: bytes) -> ParsedDocument:
     markdown = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
     outline = Outline()
     _fill(outline, markdown.parse(text))
-    return ParsedDocument(title or outline.first_heading, "text/markdown", outline.sections())
+    return ParsedDocument(title or outline.first_heading, outline.sections())
 
 
 def _fill(outline: Outline, tokens: list[Token]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lxml import etree
 
-from kb.ingest.parser.parsed import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ParseError
 
 # lxml ships no types that mypy reads.
 Element = Any
@@ -66,17 +66,17 @@ def checked_package(
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             if is_bomb(entries):
-                raise ParseError(ErrorCode.ZIP_BOMB, format=name)
+                raise ParseError("zip_bomb", format=name)
             if any(entry.flag_bits & 1 for entry in entries):
-                raise ParseError(ErrorCode.PROTECTED, format=name)
+                raise ParseError("protected", format=name)
             if not is_book and any(f"/{entry.filename.lower()}".endswith(_MACROS) for entry in entries):
-                raise ParseError(ErrorCode.MACROS, format=name)
+                raise ParseError("macros", format=name)
             for entry in entries:
                 if is_xml(entry) and forbidden.search(archive.read(entry)):
-                    raise ParseError(ErrorCode.UNSAFE_XML, format=name)
+                    raise ParseError("unsafe_xml", format=name)
             yield archive
     except (*failures, *DAMAGE) as error:
-        raise ParseError(ErrorCode.DAMAGED_FILE, format=name) from error
+        raise ParseError("damaged_file", format=name) from error
 
 
 def is_bomb(entries: list[zipfile.ZipInfo]) -> bool:

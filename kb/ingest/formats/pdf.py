@@ -19,7 +19,7 @@ import pypdfium2.raw as pdfium
 
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats.outline import LIST_MARK, Line, join_lines, paragraphs
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 Path = tuple[str, ...]
 # Neither PDFium's pages nor RapidOCR have types that mypy reads.
@@ -145,7 +145,7 @@ def read(data: bytes) -> ParsedDocument:
             return _read(document)
     except pypdfium2.PdfiumError as error:
         is_locked = getattr(error, "err_code", None) == pdfium.FPDF_ERR_PASSWORD
-        raise ParseError(ErrorCode.PROTECTED if is_locked else ErrorCode.DAMAGED_FILE, format="PDF") from error
+        raise ParseError("protected" if is_locked else "damaged_file", format="PDF") from error
 
 
 def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
@@ -158,9 +158,9 @@ def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
         if code is not None:
             noted[code].append(number)
     if not sections:
-        raise ParseError(ErrorCode.NO_TEXT_LAYER, pages=len(document))
+        raise ParseError("no_text_layer", pages=len(document))
     remarks = tuple(Remark(code, {"pages": ranges(pages)}) for code, pages in noted.items() if pages)
-    return ParsedDocument(_title(document), "application/pdf", tuple(sections), remarks)
+    return ParsedDocument(_title(document), tuple(sections), remarks)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -10,12 +10,11 @@ from pptx.exc import PythonPptxError
 
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats.package import checked_package
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 # python-pptx's shapes have no types that mypy reads.
 Shape = Any
 
-_MIME = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
 _MAX_GROUPS = 50
 # They repeat on every slide.
 _LEFT_OUT = (PP_PLACEHOLDER.SLIDE_NUMBER, PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FOOTER, PP_PLACEHOLDER.HEADER)
@@ -31,7 +30,7 @@ def read(data: bytes) -> ParsedDocument:
     remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(map(str, hidden))}),) if hidden else ()
     first = next((section.heading_path[0] for section in sections if section.heading_path), "")
     # The template's own name of python-pptx and PowerPoint says nothing.
-    return ParsedDocument("" if title == "PowerPoint Presentation" else title or first, _MIME, sections, remarks)
+    return ParsedDocument("" if title == "PowerPoint Presentation" else title or first, sections, remarks)
 
 
 def _section(slide: Any, number: int) -> Section:
@@ -51,7 +50,7 @@ def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Ite
             continue
         if hasattr(shape, "shapes"):
             if depth == _MAX_GROUPS:
-                raise ParseError(ErrorCode.NESTED_TOO_DEEPLY)
+                raise ParseError("nested_too_deeply")
             yield from _blocks(shape.shapes, title, depth + 1)
         elif shape.has_text_frame:
             yield _lines(shape.text_frame.text)

@@ -10,7 +10,7 @@ from itertools import chain, islice, zip_longest
 from typing import Any, Final
 
 from kb.ingest.formats.text import decode
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section, SectionKind
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section, SectionKind
 
 QUESTION_NAMES: Final = ("question", "questions", "q", "query", "instruction", "prompt", "问题", "标准问题", "问")
 ANSWER_NAMES: Final = ("answer", "answers", "a", "response", "output", "completion", "答案", "回答", "答")
@@ -28,7 +28,7 @@ Row = Sequence[str]
 
 
 def read_csv(data: bytes) -> ParsedDocument:
-    return ParsedDocument("", "text/csv", tuple(sections(_csv_rows(decode(data)))))
+    return ParsedDocument("", tuple(sections(_csv_rows(decode(data)))))
 
 
 def _csv_rows(text: str) -> Iterator[Row]:
@@ -38,7 +38,7 @@ def _csv_rows(text: str) -> Iterator[Row]:
     try:
         yield from csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     except csv.Error as error:  # a field without end, mostly a quotation mark that is never closed
-        raise ParseError(ErrorCode.DAMAGED_FILE, format="CSV") from error
+        raise ParseError("damaged_file", format="CSV") from error
 
 
 def _agreement(text: str, delimiter: str) -> int:
@@ -53,7 +53,7 @@ def _agreement(text: str, delimiter: str) -> int:
 def read_jsonl(data: bytes) -> ParsedDocument:
     # Not splitlines: a string of JSON may hold the other line ends as they are.
     lines = enumerate(decode(data).split("\n"), start=1)
-    return ParsedDocument("", "application/jsonl", tuple(_line(line, number) for number, line in lines if line.strip()))
+    return ParsedDocument("", tuple(_line(line, number) for number, line in lines if line.strip()))
 
 
 def _line(line: str, number: int) -> Section:
@@ -61,7 +61,7 @@ def _line(line: str, number: int) -> Section:
     with suppress(ValueError, RecursionError):
         if pair := pair_of(json.loads(line)):
             return pair
-    raise ParseError(ErrorCode.NOT_A_PAIR, line=number)
+    raise ParseError("not_a_pair", line=number)
 
 
 def sections(rows: Iterable[Row], heading_path: tuple[str, ...] = ()) -> Iterator[Section]:
@@ -91,7 +91,7 @@ def _cells(row: Row) -> list[str]:
     while cells and not cells[-1]:
         cells.pop()
     if _filled(cells) > MAX_COLUMNS:
-        raise ParseError(ErrorCode.TOO_MANY_COLUMNS, columns=MAX_COLUMNS)
+        raise ParseError("too_many_columns", columns=MAX_COLUMNS)
     return cells
 
 

@@ -4,7 +4,7 @@ import codecs
 import re
 from contextlib import suppress
 
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
@@ -21,7 +21,7 @@ _NON_ASCII_RUN = re.compile(r"[^\x00-\x7f]+")
 
 
 def read(data: bytes) -> ParsedDocument:
-    return ParsedDocument("", "text/plain", (Section(decode(data)),))
+    return ParsedDocument("", (Section(decode(data)),))
 
 
 def is_binary(data: bytes) -> bool:
@@ -33,22 +33,19 @@ def is_binary(data: bytes) -> bool:
 
 
 def decode(data: bytes, declared: str = "") -> str:
-    """Decodes by byte order mark, then as UTF-8, then as the page declares, then as GB18030 (so GBK and GB2312).
-
-    Raises ParseError where no encoding fits, or GB18030 by accident only.
-    """
+    """Decodes by byte order mark, then as UTF-8, as declared, as GB18030 (so GBK, GB2312); ParseError: none fits."""
     if encoding := UTF16_MARKS.get(data[:2]):
         return _strict(data[2:], encoding)
     data = data.removeprefix(codecs.BOM_UTF8)
     with suppress(UnicodeDecodeError):
         return data.decode()
     if _is_broken_utf8(data):
-        raise ParseError(ErrorCode.UNDECODABLE)
+        raise ParseError("undecodable")
     if codec := _declared_codec(declared):
         return _strict(data, codec)
     text = _strict(data, "gb18030")
     if not _is_plausible(text):
-        raise ParseError(ErrorCode.UNDECODABLE)
+        raise ParseError("undecodable")
     return text
 
 
@@ -56,7 +53,7 @@ def _strict(data: bytes, encoding: str) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise ParseError(ErrorCode.UNDECODABLE) from error
+        raise ParseError("undecodable") from error
 
 
 def _is_broken_utf8(data: bytes) -> bool:

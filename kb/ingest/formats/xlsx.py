@@ -12,9 +12,8 @@ from openpyxl.utils.exceptions import InvalidFileException
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats import records
 from kb.ingest.formats.package import checked_package
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ParsedDocument, ParseError
 
-_MIME = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 # Excel's own limit; a row may number itself far beyond, and openpyxl fills the gap.
 _MAX_ROWS = 1_048_576
 
@@ -30,14 +29,14 @@ def _read(workbook: Any) -> ParsedDocument:
     hidden = [sheet.title for sheet in workbook.worksheets if sheet.sheet_state != "visible"]
     sections = tuple(section for sheet in visible for section in records.sections(_rows(sheet), (sheet.title,)))
     remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(hidden)}),) if hidden else ()
-    return ParsedDocument(str(workbook.properties.title or ""), _MIME, sections, remarks)
+    return ParsedDocument(str(workbook.properties.title or ""), sections, remarks)
 
 
 def _rows(sheet: Any) -> Iterator[list[str]]:
     sheet.reset_dimensions()  # what a sheet declares is not believed
     for number, row in enumerate(sheet.iter_rows()):
         if number == _MAX_ROWS:
-            raise ParseError(ErrorCode.DAMAGED_FILE, format="XLSX")
+            raise ParseError("damaged_file", format="XLSX")
         yield [_text(cell) for cell in row]
 
 

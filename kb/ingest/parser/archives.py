@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
-from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ParseError, unsupported_name
 from kb.ingest.parser.sandbox import Limits, run_job
 
 ARCHIVE_EXTENSIONS: Final = (".zip",)
@@ -28,10 +28,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, Runtim
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """What one archive may hold: files, folders and litter aside, and their bytes, unpacked.
-
-    A file of more than `file_bytes` is skipped.
-    """
+    """What one archive may hold, folders and litter aside, in unpacked bytes; a file above `file_bytes` is skipped."""
 
     files: int = 10_000
     file_bytes: int = 50 * _MIB
@@ -55,10 +52,9 @@ def unpack(
     """Unpacks a ZIP archive in a child process into an empty folder, which the caller deletes, also after an error.
 
     The files get numbers for names, so that no name of the archive reaches the file system. Files that no reader is
-    named for, too large ones and archives inside the archive are skipped. Returns where each file was unpacked to, or why it
-    was not, by its name with the folders in the archive. Raises ParseError where the
-    archive is damaged, protected, empty or too large, or a path in it leads outside; OSError where archive or folder is
-    not there.
+    named for, too large ones and archives inside the archive are skipped. Returns where each file was unpacked to, or
+    why it was not, by its name with the folders in the archive. Raises ParseError where the archive is damaged,
+    protected, empty or too large, or a path in it leads outside; OSError where archive or folder is not there.
     """
     sandbox = Limits(
         memory_bytes=limits.memory_bytes,
@@ -71,11 +67,11 @@ def unpack(
     # The child's word is not trusted: only files that it could have written are taken.
     try:
         members = [(str(name), folder / str(int(number))) for name, number in answer["members"]]
-        skipped = [(str(name), ParseError(ErrorCode(code), **params)) for name, code, params in answer["skipped"]]
+        skipped = [(str(name), ParseError(str(code), **params)) for name, code, params in answer["skipped"]]
     except (ValueError, TypeError, KeyError) as error:
-        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+        raise ParseError("parser_crashed") from error
     if not all(path.is_file() and not path.is_symlink() for _, path in members):
-        raise ParseError(ErrorCode.PARSER_CRASHED)
+        raise ParseError("parser_crashed")
     return members, skipped
 
 
@@ -84,7 +80,7 @@ def unpack_job(file: BinaryIO, folder: str, allowed: dict[str, Any]) -> dict[str
         with zipfile.ZipFile(file) as archive:
             return _unpack(archive, Path(folder), ArchiveLimits(**allowed))
     except _DAMAGE as error:
-        raise ParseError(ErrorCode.DAMAGED_FILE, format="ZIP") from error
+        raise ParseError("damaged_file", format="ZIP") from error
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, limits: ArchiveLimits) -> dict[str, Any]:
@@ -117,17 +113,17 @@ def _name(entry: zipfile.ZipInfo) -> str:
 def _check(entries: list[tuple[str, zipfile.ZipInfo]], limits: ArchiveLimits) -> None:
     """Judges the archive by its directory, before anything is unpacked."""
     if not entries:
-        raise ParseError(ErrorCode.EMPTY_ARCHIVE)
+        raise ParseError("empty_archive")
     if len(entries) > limits.files:
-        raise ParseError(ErrorCode.TOO_MANY_FILES, files=limits.files)
+        raise ParseError("too_many_files", files=limits.files)
     for name, entry in entries:
         path = PurePosixPath(name)
         if (path.is_absolute() or ".." in path.parts or name[1:2] == ":" or "\0" in name) or stat.S_ISLNK(
             entry.external_attr >> 16
         ):
-            raise ParseError(ErrorCode.UNSAFE_ARCHIVE, name=name)
+            raise ParseError("unsafe_archive", name=name)
         if entry.flag_bits & _ENCRYPTED_FLAG:
-            raise ParseError(ErrorCode.PROTECTED, format="ZIP")
+            raise ParseError("protected", format="ZIP")
     total = sum(entry.file_size for _, entry in entries)
     is_bomb = any(entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size) for _, entry in entries)
     if total > limits.total_bytes or is_bomb:
@@ -137,11 +133,11 @@ def _check(entries: list[tuple[str, zipfile.ZipInfo]], limits: ArchiveLimits) ->
 def _reason_to_skip(name: str, entry: zipfile.ZipInfo, limits: ArchiveLimits) -> ParseError | None:
     path = PurePosixPath(name)
     if path.suffix.lower() in _NESTED:
-        return ParseError(ErrorCode.NESTED_ARCHIVE, name=name)
+        return ParseError("nested_archive", name=name)
     if path.suffix.lower() not in SUPPORTED_EXTENSIONS:
         return unsupported_name(path.name)
     if entry.file_size > limits.file_bytes:
-        return ParseError(ErrorCode.TOO_LARGE, megabytes=max(1, limits.file_bytes // _MIB))
+        return ParseError("too_large", megabytes=max(1, limits.file_bytes // _MIB))
     return None
 
 
@@ -158,4 +154,4 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, most: i
 
 
 def _too_much(limits: ArchiveLimits) -> ParseError:
-    return ParseError(ErrorCode.UNPACKS_TO_TOO_MUCH, megabytes=max(1, limits.total_bytes // _MIB))
+    return ParseError("unpacks_to_too_much", megabytes=max(1, limits.total_bytes // _MIB))

@@ -1,8 +1,4 @@
-"""Turns an uploaded file into text by what its bytes are, or says in one sentence why it cannot.
-
-A name only chooses between kinds of plain text. Without Django the child that runs this starts in a fraction of a
-second.
-"""
+"""Turns an uploaded file into text by its bytes; without Django, so that the child that runs it starts fast."""
 
 import io
 import json
@@ -24,7 +20,6 @@ from kb.ingest.parser.parsed import (
     LEGACY_EXTENSIONS,
     PROGRAM_EXTENSIONS,
     SUPPORTED_EXTENSIONS,
-    ErrorCode,
     ParsedDocument,
     ParseError,
     Section,
@@ -35,43 +30,31 @@ from kb.ingest.parser.parsed import (
 )
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-PDF: Final = "PDF (application/pdf)"
-DOCX: Final = f"DOCX ({_OFFICE}.wordprocessingml.document)"
-PPTX: Final = f"PPTX ({_OFFICE}.presentationml.presentation)"
-XLSX: Final = f"XLSX ({_OFFICE}.spreadsheetml.sheet)"
-EPUB: Final = "EPUB (application/epub+zip)"
-HTML: Final = "HTML (text/html)"
-TEXT: Final = "TXT (text/plain)"
-MARKDOWN: Final = "Markdown (text/markdown)"
-CSV: Final = "CSV (text/csv)"
-JSONL: Final = "JSONL (application/jsonl)"
-ZIP: Final = "ZIP (application/zip)"
-BINARY: Final = "binary"
-
-# Of kb.ingest.formats; named, not imported, so that a child loads only the parser it needs.
+# By the kind of a file, its media type and its reader in kb.ingest.formats, which is named, not imported, so that a child
+# loads only the parser it needs.
 READERS: Final = {
-    PDF: "pdf:read",
-    DOCX: "docx:read",
-    PPTX: "pptx:read",
-    XLSX: "xlsx:read",
-    EPUB: "epub:read",
-    HTML: "html:read",
-    TEXT: "text:read",
-    MARKDOWN: "markdown:read",
-    CSV: "records:read_csv",
-    JSONL: "records:read_jsonl",
+    "pdf": ("application/pdf", "pdf:read"),
+    "docx": (f"{_OFFICE}.wordprocessingml.document", "docx:read"),
+    "pptx": (f"{_OFFICE}.presentationml.presentation", "pptx:read"),
+    "xlsx": (f"{_OFFICE}.spreadsheetml.sheet", "xlsx:read"),
+    "epub": ("application/epub+zip", "epub:read"),
+    "html": ("text/html", "html:read"),
+    "text": ("text/plain", "text:read"),
+    "markdown": ("text/markdown", "markdown:read"),
+    "csv": ("text/csv", "records:read_csv"),
+    "jsonl": ("application/jsonl", "records:read_jsonl"),
 }
 
 # Bytes of plain text may be any of these, so the name is believed.
 _TEXT_KINDS: Final = {
-    ".md": MARKDOWN,
-    ".markdown": MARKDOWN,
-    ".csv": CSV,
-    ".tsv": CSV,
-    ".jsonl": JSONL,
-    ".ndjson": JSONL,
-    ".html": HTML,
-    ".htm": HTML,
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".html": "html",
+    ".htm": "html",
 }
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # The stream that each legacy format keeps its content in.
@@ -81,8 +64,7 @@ _OLE_STREAMS: Final = {
     "PowerPoint Document".encode("utf-16-le"): ".ppt",
 }
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
-_OFFICE_PARTS = {"word/": DOCX, "xl/": XLSX, "ppt/": PPTX}
-XLSB: Final = "XLSB (application/vnd.ms-excel.sheet.binary.macroEnabled.12)"
+_OFFICE_PARTS = {"word/": "docx", "xl/": "xlsx", "ppt/": "pptx"}
 _PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub"])
 _MAX_MIMETYPE = 100
 _MIMETYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
@@ -92,7 +74,7 @@ _HTML_START = re.compile(
     r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
 )
 _TITLE_LENGTH = 255
-_NO_TEXT = frozenset({ErrorCode.BINARY_CONTENT, ErrorCode.UNDECODABLE, ErrorCode.UNSUPPORTED_TYPE})
+_NO_TEXT = frozenset({"binary_content", "undecodable", "unsupported_type"})
 
 
 def parse(data: bytes, filename: str) -> ParsedDocument:
@@ -100,7 +82,7 @@ def parse(data: bytes, filename: str) -> ParsedDocument:
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:
-        reader = READERS[detect_readable(data, extension)]
+        mime, reader = READERS[detect_readable(data, extension)]
         document: ParsedDocument = resolve_name(f"kb.ingest.formats.{reader}")(data)
     except ParseError as error:
         if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
@@ -108,9 +90,9 @@ def parse(data: bytes, filename: str) -> ParsedDocument:
         raise
     sections = tuple(section for section in map(_clean_section, document.sections) if section.text)
     if not sections:
-        raise ParseError(ErrorCode.EMPTY_FILE)
+        raise ParseError("empty_file")
     title = _one_line(document.title) or _one_line(name.stem)
-    return replace(document, title=title[:_TITLE_LENGTH], sections=sections)
+    return replace(document, title=title[:_TITLE_LENGTH], sections=sections, mime=mime)
 
 
 def _clean_section(section: Section) -> Section:
@@ -126,49 +108,53 @@ def _one_line(text: str) -> str:
 
 
 def detect_readable(data: bytes, extension: str) -> str:
-    """The type of a file that a reader exists for, as a key of READERS; an extension is in small letters, with the dot.
+    """The kind of a file that a reader exists for, as a key of READERS; an extension is in small letters, with the dot.
 
     Raises ParseError where the file is empty, protected, cut off, or of a type that is not read.
     """
     if not data.strip():
-        raise ParseError(ErrorCode.EMPTY_FILE)
+        raise ParseError("empty_file")
     if extension in PROGRAM_EXTENSIONS:
         raise unsupported_name(f"program{extension}")
     if data.startswith(_OLE_MAGIC):
         _refuse_legacy(data)
     detected = detect(data)
-    if detected == TEXT:
-        return _TEXT_KINDS.get(extension) or (JSONL if _begins_with_pair(data) else TEXT)
+    if detected == "text":
+        return _TEXT_KINDS.get(extension) or ("jsonl" if _begins_with_pair(data) else "text")
     if detected in READERS:
         return detected
-    if detected == ZIP:
+    if detected == "zip":
         if extension in _PACKAGE_NAMES or not zipfile.is_zipfile(io.BytesIO(data)):
             name = extension[1:] if extension in _PACKAGE_NAMES else "zip"
-            raise ParseError(ErrorCode.DAMAGED_FILE, format=name.upper())
-        raise ParseError(ErrorCode.ARCHIVE)
-    if detected == BINARY:
-        raise ParseError(ErrorCode.BINARY_CONTENT)
-    raise ParseError(ErrorCode.UNSUPPORTED_TYPE, detected=detected, supported=", ".join(SUPPORTED_EXTENSIONS))
+            raise ParseError("damaged_file", format=name.upper())
+        raise ParseError("archive")
+    if detected == "binary":
+        raise ParseError("binary_content")
+    raise ParseError("unsupported_type", detected=detected, supported=", ".join(SUPPORTED_EXTENSIONS))
 
 
 def detect(data: bytes) -> str:
-    """A label such as "PNG (image/png)", for the curator and for READERS."""
+    """A key of READERS, "zip" or "binary", or for the curator a label such as "PNG (image/png)"."""
     if data.startswith(_ZIP_MAGICS):
-        return _zip_label(data)
+        return _zip_kind(data)
     # PDF readers accept a kilobyte before the header.
     if b"%PDF-" in data[:1024] and (data.lstrip().startswith(b"%PDF-") or is_binary(data)):
-        return PDF
+        return "pdf"
     # Magic numbers can be two letters (BM, MZ), so text is never asked for them.
     if is_binary(data):
         kind = filetype.guess(data)
-        return f"{kind.extension.upper()} ({kind.mime})" if kind else BINARY
+        if kind is None or kind.extension in ("pdf", "zip"):
+            return kind.extension if kind else "binary"
+        return f"{kind.extension.upper()} ({kind.mime})"
     is_html = _HTML_START.match(
         data[:4096]
         .removeprefix(BOM_UTF8)
         .decode(UTF16_MARKS.get(data[:2], "latin-1"), errors="ignore")
         .lstrip("\ufeff")
     )
-    return next((label for magic, label in _TEXT_MAGICS.items() if data.startswith(magic)), HTML if is_html else TEXT)
+    return next(
+        (label for magic, label in _TEXT_MAGICS.items() if data.startswith(magic)), "html" if is_html else "text"
+    )
 
 
 def is_readable_head(head: bytes) -> bool:
@@ -180,7 +166,7 @@ def is_readable_head(head: bytes) -> bool:
     if head.startswith((*_ZIP_MAGICS, _OLE_MAGIC)):
         return True
     detected = detect(head)
-    return detected in READERS or detected == BINARY
+    return detected in READERS or detected == "binary"
 
 
 def is_legacy_head(head: bytes, extension: str) -> bool:
@@ -190,7 +176,7 @@ def is_legacy_head(head: bytes, extension: str) -> bool:
 
 def _refuse_legacy(data: bytes) -> None:
     if "EncryptedPackage".encode("utf-16-le") in data:
-        raise ParseError(ErrorCode.PROTECTED, format="Office")
+        raise ParseError("protected", format="Office")
     for stream, legacy in _OLE_STREAMS.items():
         if stream in data:
             raise legacy_office(legacy)
@@ -204,21 +190,21 @@ def _begins_with_pair(data: bytes) -> bool:
         return False
 
 
-def _zip_label(data: bytes) -> str:
+def _zip_kind(data: bytes) -> str:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
             own = _own_mimetype(archive, names)
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError, EOFError):
-        return ZIP
+        return "zip"
     if own or "META-INF/container.xml" in names:
-        return EPUB if own in ("", "application/epub+zip") else own
+        return "epub" if own in ("", "application/epub+zip") else own
     if "[Content_Types].xml" not in names:
-        return ZIP
+        return "zip"
     if "xl/workbook.bin" in names:
-        return XLSB
+        return "XLSB (application/vnd.ms-excel.sheet.binary.macroEnabled.12)"
     found = (label for folder, label in _OFFICE_PARTS.items() if any(name.startswith(folder) for name in names))
-    return next(found, ZIP)
+    return next(found, "zip")
 
 
 def _own_mimetype(archive: zipfile.ZipFile, names: Sequence[str]) -> str:

@@ -6,115 +6,84 @@ from pathlib import PurePath
 
 from kb.base.findings import Remark, gettext_noop
 
-
-class ErrorCode(StrEnum):
-    ARCHIVE = "archive"
-    BINARY_CONTENT = "binary_content"
-    DAMAGED_FILE = "damaged_file"
-    EMPTY_ARCHIVE = "empty_archive"
-    EMPTY_FILE = "empty_file"
-    LEGACY_OFFICE = "legacy_office"
-    MACROS = "macros"
-    NESTED_ARCHIVE = "nested_archive"
-    NESTED_TOO_DEEPLY = "nested_too_deeply"
-    NO_TEXT_LAYER = "no_text_layer"
-    NOT_A_PAIR = "not_a_pair"
-    OUT_OF_MEMORY = "out_of_memory"
-    PARSER_CRASHED = "parser_crashed"
-    PROTECTED = "protected"
-    TIMEOUT = "timeout"
-    TOO_LARGE = "too_large"
-    TOO_MANY_COLUMNS = "too_many_columns"
-    TOO_MANY_FILES = "too_many_files"
-    TOO_MUCH_TEXT = "too_much_text"
-    UNDECODABLE = "undecodable"
-    UNPACKS_TO_TOO_MUCH = "unpacks_to_too_much"
-    UNSAFE_ARCHIVE = "unsafe_archive"
-    UNSAFE_XML = "unsafe_xml"
-    UNSUPPORTED_TYPE = "unsupported_type"
-    ZIP_BOMB = "zip_bomb"
-
-
 # Templates are translated first and formatted afterwards, so each is a constant.
 MESSAGES: Mapping[str, str] = {
-    ErrorCode.ARCHIVE: gettext_noop(
+    "archive": gettext_noop(
         "The file is a ZIP archive, which is not a document itself. "
         "Upload it under a name that ends in .zip, so that each file inside becomes a document, or unpack it first."
     ),
-    ErrorCode.BINARY_CONTENT: gettext_noop(
+    "binary_content": gettext_noop(
         "The content of the file is binary data of no known type. Upload the document itself."
     ),
-    ErrorCode.DAMAGED_FILE: gettext_noop(
+    "damaged_file": gettext_noop(
         "The {format} file is damaged or incomplete. Open it in the program that made it, save it again and upload that."
     ),
-    ErrorCode.EMPTY_ARCHIVE: gettext_noop("The ZIP archive holds no files. Pack the documents again and upload that."),
-    ErrorCode.EMPTY_FILE: gettext_noop("The file holds no text. Upload a file that has content."),
-    ErrorCode.LEGACY_OFFICE: gettext_noop(
+    "empty_archive": gettext_noop("The ZIP archive holds no files. Pack the documents again and upload that."),
+    "empty_file": gettext_noop("The file holds no text. Upload a file that has content."),
+    "legacy_office": gettext_noop(
         "The file is in the {detected} format of Office before 2007. "
         "Open it in Office or LibreOffice, save it as {wanted} and upload that."
     ),
-    ErrorCode.MACROS: gettext_noop(
+    "macros": gettext_noop(
         "The {format} document holds macros, which are programs. Save it in the format without macros and upload that."
     ),
-    ErrorCode.NESTED_ARCHIVE: gettext_noop(
+    "nested_archive": gettext_noop(
         "“{name}” is an archive inside the archive. Unpack it and upload the files that it holds."
     ),
-    ErrorCode.NESTED_TOO_DEEPLY: gettext_noop(
+    "nested_too_deeply": gettext_noop(
         "The page nests its elements too deeply to be read. Save it as plain text or Markdown and upload that."
     ),
-    ErrorCode.NO_TEXT_LAYER: gettext_noop(
+    "no_text_layer": gettext_noop(
         "None of the {pages} pages of the PDF has a text layer, so it is probably a scan. "
         "Run text recognition (OCR) on it and upload the result."
     ),
-    ErrorCode.NOT_A_PAIR: gettext_noop(
+    "not_a_pair": gettext_noop(
         "Line {line} of the file is not a pair of question and answer. Write each line as "
         '{{"question": "…", "answer": "…"}} and upload the file again.'
     ),
-    ErrorCode.OUT_OF_MEMORY: gettext_noop(
+    "out_of_memory": gettext_noop(
         "Reading the file took more than {megabytes} MB of memory. Split it into smaller files and upload those."
     ),
-    ErrorCode.PARSER_CRASHED: gettext_noop(
+    "parser_crashed": gettext_noop(
         "The parser stopped unexpectedly: the file is damaged, or too complex for the memory allowed. "
         "Save it again in the program that made it, or split it, and upload that."
     ),
-    ErrorCode.PROTECTED: gettext_noop(
+    "protected": gettext_noop(
         "The {format} file is protected by a password or against copying. Remove the protection and upload it again."
     ),
-    ErrorCode.TIMEOUT: gettext_noop(
+    "timeout": gettext_noop(
         "Reading the file took longer than {seconds} seconds. Split it into smaller files and upload those."
     ),
-    ErrorCode.TOO_LARGE: gettext_noop(
-        "The file is larger than {megabytes} MB. Split it into smaller files and upload those."
-    ),
-    ErrorCode.TOO_MANY_COLUMNS: gettext_noop(
+    "too_large": gettext_noop("The file is larger than {megabytes} MB. Split it into smaller files and upload those."),
+    "too_many_columns": gettext_noop(
         "The table has more than {columns} columns. Keep those that matter, or split it, and upload that."
     ),
-    ErrorCode.TOO_MANY_FILES: gettext_noop(
+    "too_many_files": gettext_noop(
         "The ZIP archive holds more than {files} files. Split it into smaller archives and upload those."
     ),
-    ErrorCode.TOO_MUCH_TEXT: gettext_noop(
+    "too_much_text": gettext_noop(
         "The file holds more than {megabytes} MB of text. Split it into smaller files and upload those."
     ),
-    ErrorCode.UNDECODABLE: gettext_noop(
+    "undecodable": gettext_noop(
         "The characters of the file are neither UTF-8, UTF-16 nor GB18030. "
         "Open it in a text editor, save it as UTF-8 and upload that."
     ),
-    ErrorCode.UNPACKS_TO_TOO_MUCH: gettext_noop(
+    "unpacks_to_too_much": gettext_noop(
         "The ZIP archive unpacks to more than {megabytes} MB, or to far more than its own size. "
         "Split it into smaller archives and upload those."
     ),
-    ErrorCode.UNSAFE_ARCHIVE: gettext_noop(
+    "unsafe_archive": gettext_noop(
         "“{name}” in the ZIP archive lies outside it, or is a link and not a file. "
         "Pack the documents themselves again and upload that."
     ),
-    ErrorCode.UNSAFE_XML: gettext_noop(
+    "unsafe_xml": gettext_noop(
         "The {format} document declares XML entities, which no such program writes and which can harm the server. "
         "Open it in the program that made it, save it again and upload that."
     ),
-    ErrorCode.UNSUPPORTED_TYPE: gettext_noop(
+    "unsupported_type": gettext_noop(
         "The content of the file is {detected}, which cannot be read. Upload one of these instead: {supported}."
     ),
-    ErrorCode.ZIP_BOMB: gettext_noop(
+    "zip_bomb": gettext_noop(
         "The {format} document unpacks to far more data than a document holds. "
         "Open it in the program that made it, save it again and upload that."
     ),
@@ -127,7 +96,7 @@ class ParseError(Exception):
     The code is a key of MESSAGES, and the params are the values of its fields, for a translated sentence.
     """
 
-    def __init__(self, code: ErrorCode, **params: str | int) -> None:
+    def __init__(self, code: str, **params: str | int) -> None:
         self.code = code
         self.params = params
         super().__init__(MESSAGES[code].format(**params))
@@ -165,12 +134,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """What the `read` of a module of `kb.ingest.formats` returns; an empty title means that the file names none."""
+    """What a module of `kb.ingest.formats` makes of a file, and `parse` completes; an empty title: the file names none."""
 
     title: str
-    mime: str
     sections: tuple[Section, ...]
     remarks: tuple[Remark, ...] = ()
+    mime: str = ""
 
 
 SUPPORTED_EXTENSIONS = (
@@ -187,7 +156,7 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 
 def legacy_office(extension: str) -> ParseError:
     """What the owner of a file in a format of Office before 2007 should do, by a key of LEGACY_EXTENSIONS."""
-    return ParseError(ErrorCode.LEGACY_OFFICE, detected=extension, wanted=LEGACY_EXTENSIONS[extension])
+    return ParseError("legacy_office", detected=extension, wanted=LEGACY_EXTENSIONS[extension])
 
 
 def unsupported_name(name: str) -> ParseError:
@@ -196,7 +165,7 @@ def unsupported_name(name: str) -> ParseError:
     if (extension := path.suffix.lower()) in LEGACY_EXTENSIONS:
         return legacy_office(extension)
     named = path.suffix or f"“{path.name}”"
-    return ParseError(ErrorCode.UNSUPPORTED_TYPE, detected=named, supported=", ".join(SUPPORTED_EXTENSIONS))
+    return ParseError("unsupported_type", detected=named, supported=", ".join(SUPPORTED_EXTENSIONS))
 
 
 def clean(text: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.parser.confinement import confine
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section, SectionKind
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section, SectionKind
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = Non
     did, or broke a limit; OSError where there is no such file, or it may not be opened.
     """
     if path.stat().st_size > limits.input_bytes:
-        raise ParseError(ErrorCode.TOO_LARGE, megabytes=_megabytes(limits.input_bytes))
+        raise ParseError("too_large", megabytes=_megabytes(limits.input_bytes))
     order = {
         "job": job,
         "limits": asdict(limits),
@@ -151,7 +151,7 @@ def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[byte
         while selector.get_map():
             ready = selector.select(max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits))
+                raise ParseError("timeout", seconds=_seconds(limits))
             for key, _ in ready:
                 data = os.read(key.fd, _READ_SIZE)
                 if not data:
@@ -161,34 +161,31 @@ def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[byte
                 else:
                     errors = (errors + data)[-_STDERR_TAIL:]
             if len(output) > limits.output_bytes:
-                raise ParseError(ErrorCode.TOO_MUCH_TEXT, megabytes=_megabytes(limits.output_bytes))
+                raise ParseError("too_much_text", megabytes=_megabytes(limits.output_bytes))
     try:
         return bytes(output), errors, process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
-        raise ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits)) from error
+        raise ParseError("timeout", seconds=_seconds(limits)) from error
 
 
 def _failure(status: int, errors: bytes, limits: Limits) -> ParseError:
     if status == -signal.SIGXCPU:
-        return ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits))
+        return ParseError("timeout", seconds=_seconds(limits))
     # The system's out-of-memory killer sends SIGKILL; nobody else does once the pipes have been read.
     if status == -signal.SIGKILL or any(sign in errors for sign in _MEMORY_SIGNS):
-        return ParseError(ErrorCode.OUT_OF_MEMORY, megabytes=_megabytes(limits.memory_bytes))
-    return ParseError(ErrorCode.PARSER_CRASHED)
+        return ParseError("out_of_memory", megabytes=_megabytes(limits.memory_bytes))
+    return ParseError("parser_crashed")
 
 
 def decode_answer(output: bytes) -> Any:
-    """What a job has returned; the child's word is not trusted, since a file may have taken it over.
-
-    Raises ParseError where the job did, or the answer has another shape.
-    """
+    """What a job has returned, whose word is not trusted: a file may have taken its child over; raises ParseError."""
     try:
         answer = json.loads(output)
         if "error" in answer:
-            raise ParseError(ErrorCode(answer["error"]), **answer["params"])
+            raise ParseError(str(answer["error"]), **answer["params"])
         return answer["done"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+        raise ParseError("parser_crashed") from error
 
 
 def decode_document(answer: Any) -> ParsedDocument:
@@ -210,9 +207,9 @@ def decode_document(answer: Any) -> ParsedDocument:
             Remark(RemarkCode(code), {str(name): str(value) for name, value in dict(params).items()})
             for code, params in answer["remarks"]
         )
-        return ParsedDocument(str(answer["title"]), str(answer["mime"]), sections, remarks)
+        return ParsedDocument(str(answer["title"]), sections, remarks, str(answer["mime"]))
     except (ValueError, TypeError, KeyError) as error:
-        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+        raise ParseError("parser_crashed") from error
 
 
 def _megabytes(size: int) -> int:
@@ -232,10 +229,7 @@ def child() -> None:
 
 
 def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
-    """Binds this process for good: what it may cost, call and open, and create in a folder; None: nowhere.
-
-    Returns the pipe for the answer, which what libraries print does not reach.
-    """
+    """Limits and confines this process for good; returns the pipe for the answer, out of reach of print()."""
     answer_pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     for kind, value in (
@@ -324,7 +318,7 @@ class WarmParser:
         try:
             return run_job(job, path, limits=self._warm, **arguments)
         except ParseError as error:
-            if error.code is ErrorCode.TIMEOUT and self._warm.seconds < self._limits.seconds:
+            if error.code == "timeout" and self._warm.seconds < self._limits.seconds:
                 raise TooSlow(f"{self._warm.seconds} seconds were not enough") from error
             raise
 

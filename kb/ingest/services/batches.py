@@ -151,10 +151,7 @@ MOST_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file to take in, named with the folders that it lay in, "/" between them.
-
-    A blank title is what the upload's table says, else taken from the file.
-    """
+    """A file to take in, named with its folders, "/" between them; a blank title is the table's, else the file's."""
 
     name: str
     path: Path

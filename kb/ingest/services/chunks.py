@@ -38,10 +38,7 @@ WHERE c.id = numbered.id AND c.position <> numbered.position
 def chunks_change(
     *, knowledge_base: KnowledgeBase, chunk_ids: Collection[int], action: Literal["enable", "disable", "delete"]
 ) -> int:
-    """Does one thing to chunks of a knowledge base, and returns how many were not so already.
-
-    Raises Rejected where some of them are not in the knowledge base; nothing was changed then.
-    """
+    """Does one thing to chunks; returns how many were not so. Rejected: some are of another base, none was changed."""
     own = Chunk.objects.filter(knowledge_base=knowledge_base, pk__in=chunk_ids)
     if foreign := sorted(set(chunk_ids).difference(own.values_list("pk", flat=True))):
         message = _("These chunks are not in the knowledge base, and nothing was changed: %(ids)s.")
@@ -106,10 +103,7 @@ def check_chunk(chunk: Chunk) -> None:
 
 
 def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared]:
-    """What the indexes hold of chunks, which come with their document; Rejected: the model is out of reach.
-
-    A model runs: not inside a transaction.
-    """
+    """What the indexes hold of chunks, with their document. A model runs: not in a transaction; Rejected: it cannot."""
     try:
         return prepare_chunks(kb, [source_of(chunk) for chunk in chunks])
     except RetrievalError as error:

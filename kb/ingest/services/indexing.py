@@ -42,7 +42,7 @@ from kb.index.services.writing import (
 )
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
@@ -226,7 +226,7 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
     try:
         drafts = _drafts(batch, document)
     except ParseError as error:
-        if error.code in (ErrorCode.ARCHIVE, ErrorCode.TOO_LARGE) and is_archive_name(document.source):
+        if error.code in ("archive", "too_large") and is_archive_name(document.source):
             try:
                 expand_archive(job, partial(batch.report, Stage.PARSE))
             except ParseError as of_archive:

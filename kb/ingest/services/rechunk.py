@@ -251,10 +251,7 @@ def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
 
 
 def write_recuts(plans: Sequence[Recut], prepared: Mapping[Source, Prepared], model_id: str) -> None:
-    """Writes what has changed; belongs inside the caller's transaction, which holds the knowledge base.
-
-    Raises ChunksChanged where some chunks are no longer those that the plans were made of.
-    """
+    """Writes what has changed, inside a transaction that holds the knowledge base; ChunksChanged: plan again."""
     before = {pk: chunk for plan in plans for pk, chunk in plan.before.items()}
     documents = [plan.document for plan in plans]
     current = Chunk.objects.select_for_update(no_key=True).filter(document__in=documents).order_by("pk")

@@ -25,7 +25,7 @@ import regex
 from kb.base.net.addresses import URL_CHARACTERS, port_of
 from kb.base.net.client import Fetched
 from kb.ingest.formats.text import decode
-from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, decode_document, parse_job, run_job
 
 _TRACKING: Final = regex.compile(r"utm_\w+|fbclid|gclid|mc_[ce]id")
@@ -197,7 +197,7 @@ def _links(answer: Any) -> tuple[tuple[str, ...], datetime | None]:
         published = answer["published"]
         return tuple(map(str, answer["links"])), datetime.fromisoformat(published) if published else None
     except (KeyError, TypeError, ValueError) as error:
-        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+        raise ParseError("parser_crashed") from error
 
 
 def file_name(url: str, extension: str) -> str:

@@ -6,7 +6,7 @@ from kb.ingest.parser.parsed import ParsedDocument, Section
 
 def document(*sections):
     made = (section if isinstance(section, Section) else Section(section) for section in sections)
-    return ParsedDocument("title", "text/plain", tuple(made))
+    return ParsedDocument("title", tuple(made))
 
 
 def cut(strategy, *sections, **settings):

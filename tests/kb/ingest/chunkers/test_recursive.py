@@ -10,7 +10,7 @@ SENTENCE = "机器学习是人工智能的一个分支。"
 
 def document(*sections):
     made = (section if isinstance(section, Section) else Section(section) for section in sections)
-    return ParsedDocument("title", "text/plain", tuple(made))
+    return ParsedDocument("title", tuple(made))
 
 
 def texts(parsed, **settings):

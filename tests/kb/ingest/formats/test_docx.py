@@ -8,7 +8,7 @@ from docx.oxml.ns import nsdecls
 
 from kb.ingest.formats import package
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
+from kb.ingest.parser.parsed import ParseError, Section
 from tests.kb.ingest.parser.documents import make_docx, make_zip, read_part, replace_part, save
 
 DOCUMENT = "word/document.xml"
@@ -117,16 +117,16 @@ def test_the_title_is_the_title_paragraph_then_the_property_then_the_first_headi
 
 
 def test_a_document_without_text_is_empty():
-    assert failure(make_docx("", "  ")).code is ErrorCode.EMPTY_FILE
+    assert failure(make_docx("", "  ")).code == "empty_file"
 
 
 @pytest.mark.parametrize("xml", [b"", b"<w:document", b"<a/>"])
 def test_a_broken_main_part_is_damage(xml):
-    assert failure(replace_part(make_docx("正文"), DOCUMENT, xml)).code is ErrorCode.DAMAGED_FILE
+    assert failure(replace_part(make_docx("正文"), DOCUMENT, xml)).code == "damaged_file"
 
 
 def test_a_package_without_a_main_part_is_damage():
-    assert failure(make_zip(**{"[Content_Types].xml": "<Types/>", "word/x.xml": "<x/>"})).code is ErrorCode.DAMAGED_FILE
+    assert failure(make_zip(**{"[Content_Types].xml": "<Types/>", "word/x.xml": "<x/>"})).code == "damaged_file"
 
 
 def test_a_part_whose_bytes_are_changed_is_damage():
@@ -135,7 +135,7 @@ def test_a_part_whose_bytes_are_changed_is_damage():
         entry = archive.getinfo(DOCUMENT)
     start = entry.header_offset + 30 + len(DOCUMENT)
     data[start + 20 : start + 60] = bytes(40)
-    assert failure(bytes(data)).code is ErrorCode.DAMAGED_FILE
+    assert failure(bytes(data)).code == "damaged_file"
 
 
 @pytest.mark.parametrize(
@@ -150,26 +150,26 @@ def test_a_part_whose_bytes_are_changed_is_damage():
 def test_declared_entities_are_refused_before_the_xml_is_parsed(declaration):
     original = make_docx("正文")
     xml = read_part(original, DOCUMENT).decode().replace("<w:document", f"{declaration}<w:document", 1)
-    assert failure(replace_part(original, DOCUMENT, xml.encode())).code is ErrorCode.UNSAFE_XML
+    assert failure(replace_part(original, DOCUMENT, xml.encode())).code == "unsafe_xml"
 
 
 def test_declared_entities_in_utf_16_are_refused():
     original = make_docx("正文")
     xml = '<?xml version="1.0" encoding="utf-16"?><!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>'
-    assert failure(replace_part(original, DOCUMENT, xml.encode("utf-16"))).code is ErrorCode.UNSAFE_XML
+    assert failure(replace_part(original, DOCUMENT, xml.encode("utf-16"))).code == "unsafe_xml"
 
 
 def test_a_part_that_unpacks_to_far_more_than_it_packs_is_a_bomb():
     data = replace_part(make_docx("正文"), "word/media/image1.png", bytes(17 * 1024**2))
     error = failure(data)
-    assert error.code is ErrorCode.ZIP_BOMB
+    assert error.code == "zip_bomb"
     assert "unpacks" in str(error)
 
 
 @pytest.mark.parametrize("name", ["_MAX_ENTRIES", "_MAX_UNPACKED", "_MAX_XML"])
 def test_each_limit_of_the_archive_is_checked(name, monkeypatch):
     monkeypatch.setattr(package, name, 5)
-    assert failure(make_docx("正文")).code is ErrorCode.ZIP_BOMB
+    assert failure(make_docx("正文")).code == "zip_bomb"
 
 
 def test_a_blank_picture_is_no_bomb():
@@ -216,4 +216,4 @@ def test_headers_and_footers_are_read_once_and_page_numbers_are_not():
 
 def test_a_document_with_macros_is_refused():
     error = failure(replace_part(make_docx("正文"), "word/vbaProject.bin", b"program"))
-    assert error.code is ErrorCode.MACROS
+    assert error.code == "macros"

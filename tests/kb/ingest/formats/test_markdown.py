@@ -17,12 +17,12 @@ def test_headings_become_paths():
     document = read("# 手册\n\n前言。\n\n## 退款\n\n七天内退款。\n\n# 附录\n\n表格。\n")
     assert document == ParsedDocument(
         "手册",
-        "text/markdown",
         (
             Section("手册\n\n前言。", None, ("手册",)),
             Section("退款\n\n七天内退款。", None, ("手册", "退款")),
             Section("附录\n\n表格。", None, ("附录",)),
         ),
+        mime="text/markdown",
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from kb.ingest.parser import archives
 from kb.ingest.parser.archives import ArchiveLimits, unpack
-from kb.ingest.parser.parsed import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ParseError
 from tests.kb.ingest.parser.documents import make_zip
 
 MIB = 1024**2
@@ -88,9 +88,9 @@ def test_files_without_a_reader_and_archives_inside_are_skipped_and_told(opened)
     result = opened(packed(("a.txt", "x"), ("b.png", "x"), ("README", "x"), ("c.zip", make_zip(**{"d.txt": "x"}))))
     assert [name for name, _path in result[0]] == ["a.txt"]
     assert [(name, reason.code) for name, reason in result[1]] == [
-        ("b.png", ErrorCode.UNSUPPORTED_TYPE),
-        ("README", ErrorCode.UNSUPPORTED_TYPE),
-        ("c.zip", ErrorCode.NESTED_ARCHIVE),
+        ("b.png", "unsupported_type"),
+        ("README", "unsupported_type"),
+        ("c.zip", "nested_archive"),
     ]
     assert "“README”" in str(result[1][1][1])
 
@@ -99,55 +99,55 @@ def test_programs_and_documents_of_old_office_are_skipped_with_what_to_do(opened
     result = opened(packed(("a.txt", "x"), ("b.exe", "plain words"), ("旧版.doc", "x")))
     assert [name for name, _path in result[0]] == ["a.txt"]
     assert [(name, reason.code) for name, reason in result[1]] == [
-        ("b.exe", ErrorCode.UNSUPPORTED_TYPE),
-        ("旧版.doc", ErrorCode.LEGACY_OFFICE),
+        ("b.exe", "unsupported_type"),
+        ("旧版.doc", "legacy_office"),
     ]
     assert "save it as .docx" in str(result[1][1][1])
 
 
 def test_a_file_larger_than_a_document_may_be_is_skipped(opened):
     result = opened(packed(("a.txt", "x"), ("big.txt", "y" * 20)), file_bytes=10)
-    assert [reason.code for _name, reason in result[1]] == [ErrorCode.TOO_LARGE]
+    assert [reason.code for _name, reason in result[1]] == ["too_large"]
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd.txt", "../up.txt", "a/../../up.txt", "C:/x.txt", "..\\up.txt"])
 def test_a_path_that_leads_outside_refuses_the_archive(failure, folder, name):
     error = failure(packed(("a.txt", "x"), (name, "x")))
-    assert error.code is ErrorCode.UNSAFE_ARCHIVE
+    assert error.code == "unsafe_archive"
     assert list(folder.iterdir()) == []
 
 
 def test_a_link_refuses_the_archive(failure):
-    assert failure(packed(link("a.txt", "/etc/passwd"))).code is ErrorCode.UNSAFE_ARCHIVE
+    assert failure(packed(link("a.txt", "/etc/passwd"))).code == "unsafe_archive"
 
 
 def test_too_many_files_are_refused(failure):
     error = failure(packed(*((f"{number}.txt", "x") for number in range(4))), files=3)
-    assert error.code is ErrorCode.TOO_MANY_FILES
+    assert error.code == "too_many_files"
 
 
 def test_more_than_the_total_is_refused_before_anything_is_written(failure, folder):
     error = failure(packed(("a.txt", "x" * MIB), ("b.txt", "y" * MIB)), total_bytes=2 * MIB - 1)
-    assert error.code is ErrorCode.UNPACKS_TO_TOO_MUCH
+    assert error.code == "unpacks_to_too_much"
     assert list(folder.iterdir()) == []
 
 
 def test_a_file_that_unpacks_to_far_more_than_it_packs_is_refused(failure):
-    assert failure(packed(("a.txt", bytes(20 * MIB)))).code is ErrorCode.UNPACKS_TO_TOO_MUCH
+    assert failure(packed(("a.txt", bytes(20 * MIB)))).code == "unpacks_to_too_much"
 
 
 def test_a_directory_that_lies_about_sizes_is_not_believed(failure):
     data = bytearray(packed(("a.txt", bytes(range(256)) * 4096)))
     directory = data.index(b"PK\x01\x02")
     struct.pack_into("<L", data, directory + 24, 10)
-    assert failure(bytes(data)).code in (ErrorCode.DAMAGED_FILE, ErrorCode.UNPACKS_TO_TOO_MUCH)
+    assert failure(bytes(data)).code in ("damaged_file", "unpacks_to_too_much")
 
 
 def test_a_protected_archive_asks_to_remove_the_password(failure):
     data = bytearray(packed(("a.txt", "x")))
     data[data.index(b"PK\x01\x02") + 8] |= 1
     error = failure(bytes(data))
-    assert error.code is ErrorCode.PROTECTED
+    assert error.code == "protected"
     assert "ZIP" in str(error)
 
 
@@ -156,16 +156,16 @@ def test_a_protected_archive_asks_to_remove_the_password(failure):
     [lambda data: data[: len(data) // 2], lambda data: b"no archive", lambda data: data.replace(b"text", b"tixt")],
 )
 def test_a_damaged_archive_is_told(failure, damage):
-    assert failure(damage(make_zip(**{"a.txt": "some text"}))).code is ErrorCode.DAMAGED_FILE
+    assert failure(damage(make_zip(**{"a.txt": "some text"}))).code == "damaged_file"
 
 
 @pytest.mark.parametrize("data", [make_zip(), packed(("folder/", "")), packed((".DS_Store", "x"))])
 def test_an_archive_without_files_is_empty(failure, data):
-    assert failure(data).code is ErrorCode.EMPTY_ARCHIVE
+    assert failure(data).code == "empty_archive"
 
 
 def test_an_archive_larger_than_allowed_is_not_even_read(failure):
-    assert failure(packed(("a.txt", "x")), archive_bytes=10).code is ErrorCode.TOO_LARGE
+    assert failure(packed(("a.txt", "x")), archive_bytes=10).code == "too_large"
 
 
 def test_a_missing_folder_is_the_callers_error(tmp_path):
@@ -188,4 +188,4 @@ def test_an_answer_of_another_shape_is_not_believed(monkeypatch, folder, answer)
     monkeypatch.setattr(archives, "run_job", lambda *_args, **_kwargs: answer)
     with pytest.raises(ParseError) as caught:
         unpack(folder / "archive", folder)
-    assert caught.value.code is ErrorCode.PARSER_CRASHED
+    assert caught.value.code == "parser_crashed"

@@ -1,7 +1,7 @@
 import pytest
 
-from kb.ingest.parser.parse import BINARY, HTML, PDF, TEXT, XLSB, detect, parse
-from kb.ingest.parser.parsed import ErrorCode, ParseError
+from kb.ingest.parser.parse import detect, parse
+from kb.ingest.parser.parsed import ParseError
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(40)
@@ -64,32 +64,36 @@ def test_the_name_chooses_between_kinds_of_plain_text(name, mime):
             "a.odt",
             "application/vnd.oasis.opendocument.text",
         ),
-        (make_zip(**{"[Content_Types].xml": "x", "xl/workbook.bin": "x"}), "a.xlsb", XLSB),
+        (
+            make_zip(**{"[Content_Types].xml": "x", "xl/workbook.bin": "x"}),
+            "a.xlsb",
+            "XLSB (application/vnd.ms-excel.sheet.binary.macroEnabled.12)",
+        ),
     ],
 )
 def test_a_type_without_a_reader_is_named_with_those_that_are_read(data, name, detected):
     error = refusal(data, name)
-    assert error.code is ErrorCode.UNSUPPORTED_TYPE
+    assert error.code == "unsupported_type"
     assert f"is {detected}, which" in str(error)
     assert ".docx" in str(error)
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.pdf", "a"])
 def test_an_archive_is_no_document(name):
-    assert refusal(make_zip(**{"a.txt": "x"}), name).code is ErrorCode.ARCHIVE
+    assert refusal(make_zip(**{"a.txt": "x"}), name).code == "archive"
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.xlsx", "a.pptx", "a.epub"])
 def test_an_archive_named_as_a_document_is_a_damaged_one(name):
     error = refusal(make_zip(**{"[Content_Types].xml": "x", "other/part": "x"}), name)
-    assert error.code is ErrorCode.DAMAGED_FILE
+    assert error.code == "damaged_file"
     assert name[2:].upper() in str(error)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html", "a.csv", "a.jsonl"])
 @pytest.mark.parametrize("data", [b"text\x00text", b"\x01\x02\x03abc" * 9], ids=["NUL", "control characters"])
 def test_text_with_binary_content_is_refused(data, name):
-    assert refusal(data, name).code is ErrorCode.BINARY_CONTENT
+    assert refusal(data, name).code == "binary_content"
 
 
 @pytest.mark.parametrize("words", ["BM25 ranks", "MZ is a country code", "GIF89a is a format", "PK is a surname"])
@@ -111,15 +115,15 @@ def test_a_few_control_characters_are_dropped_and_the_text_read():
     ],
 )
 def test_the_beginning_of_a_page_is_recognised(start):
-    assert detect(start.encode()) == HTML
+    assert detect(start.encode()) == "html"
 
 
 def test_a_page_in_utf_16_is_recognised():
-    assert detect("\ufeff<html><body>正文".encode("utf-16-le")) == HTML
+    assert detect("\ufeff<html><body>正文".encode("utf-16-le")) == "html"
 
 
 def test_markdown_that_begins_with_a_fragment_is_text():
-    assert detect(b"<div align=center>logo</div>\n\n# Title") == TEXT
+    assert detect(b"<div align=center>logo</div>\n\n# Title") == "text"
 
 
 def test_a_fragment_named_html_is_read():
@@ -127,21 +131,21 @@ def test_a_fragment_named_html_is_read():
 
 
 def test_bytes_of_no_known_type_are_called_binary():
-    assert detect(b"\x00\x01" * 30) == BINARY
+    assert detect(b"\x00\x01" * 30) == "binary"
 
 
 def test_a_pdf_header_may_follow_some_bytes():
-    assert detect(b"\x00junk\n" + make_pdf(["x"])) == PDF
+    assert detect(b"\x00junk\n" + make_pdf(["x"])) == "pdf"
 
 
 def test_text_about_pdf_headers_is_text():
-    assert detect(b"The header is %PDF-1.7") == TEXT
+    assert detect(b"The header is %PDF-1.7") == "text"
 
 
 def test_an_office_document_behind_a_password_is_told_apart_from_a_legacy_one():
     encrypted = OLE + "EncryptedPackage".encode("utf-16-le")
-    assert refusal(encrypted, "a.docx").code is ErrorCode.PROTECTED
-    assert refusal(OLE, "a.docx").code is ErrorCode.BINARY_CONTENT
+    assert refusal(encrypted, "a.docx").code == "protected"
+    assert refusal(OLE, "a.docx").code == "binary_content"
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ def test_an_office_document_behind_a_password_is_told_apart_from_a_legacy_one():
 )
 def test_a_legacy_document_is_told_what_to_save_it_as(stream, wanted):
     error = refusal(OLE + stream.encode("utf-16-le"), "a.doc")
-    assert error.code is ErrorCode.LEGACY_OFFICE
+    assert error.code == "legacy_office"
     assert f"save it as {wanted}" in str(error)
 
 
@@ -157,7 +161,7 @@ def test_a_legacy_document_is_told_what_to_save_it_as(stream, wanted):
 @pytest.mark.parametrize("data", [OLE, OLE + b"\xff\xfe\x00words" * 9, b"\xff\xff\x81\x20words" * 9])
 def test_a_file_named_as_a_legacy_one_is_told_what_to_save_it_as(data, name, wanted):
     error = refusal(data, name)
-    assert error.code is ErrorCode.LEGACY_OFFICE
+    assert error.code == "legacy_office"
     assert f"save it as {wanted}" in str(error)
 
 
@@ -168,12 +172,12 @@ def test_a_page_that_an_office_program_has_saved_is_read():
 @pytest.mark.parametrize("name", ["x.exe", "X.EXE", "x.dll", "x.bat", "x.msi"])
 def test_a_program_is_refused_by_its_name_whatever_it_holds(name):
     error = refusal(b"plain words", name)
-    assert error.code is ErrorCode.UNSUPPORTED_TYPE
+    assert error.code == "unsupported_type"
     assert ".docx" in str(error)
 
 
 def test_a_docx_cut_off_in_the_middle_is_damaged():
     data = make_docx("正文")
     error = refusal(data[: len(data) // 2], "a.docx")
-    assert error.code is ErrorCode.DAMAGED_FILE
+    assert error.code == "damaged_file"
     assert "DOCX" in str(error)

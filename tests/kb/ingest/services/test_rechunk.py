@@ -315,7 +315,7 @@ def test_an_edit_made_while_the_document_is_cut_is_kept(document, monkeypatch):
 def _drafts(document, **settings):
     KnowledgeBase.objects.filter(pk=document.knowledge_base_id).update(**settings)
     kb = KnowledgeBase.objects.get(pk=document.knowledge_base_id)
-    return split(ParsedDocument("", "text/plain", (Section(TEXT),)), chunk_settings(kb))
+    return split(ParsedDocument("", (Section(TEXT),)), chunk_settings(kb))
 
 
 # -- Parents ---------------------------------------------------------------------------------------------------------------

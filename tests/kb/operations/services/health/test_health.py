@@ -11,7 +11,7 @@ from django.utils import timezone
 from config.celery import warn_of_an_open_sandbox
 from kb.base.findings import Finding, State
 from kb.index.services.tokenizing import read_settings, tokenizer_change
-from kb.ingest.parser.parsed import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.batches import batch_resume
 from kb.ingest.services.documents import document_requeue
 from kb.models import Document, IngestBatch
@@ -255,7 +255,7 @@ def test_data_among_installed_packages_is_degraded(settings):
 
 def test_parsers_that_do_not_start_are_broken(monkeypatch):
     def fail():
-        raise ParseError(ErrorCode.PARSER_CRASHED)
+        raise ParseError("parser_crashed")
 
     monkeypatch.setattr(health, "confinement", fail)
     assert health.parser_sandbox().state is State.BROKEN
