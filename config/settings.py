@@ -14,7 +14,7 @@ from config.environment import NamingEnv, broker_url, cache_url, file_storage
 from config.installation import BASE_DIR, IS_CHECKOUT, data_dir, is_debugged, is_embedded, is_local
 from kb.base.probe import INTERVAL_SECONDS
 from kb.base.telemetry.logs import chosen_form, logging_config
-from retrieval.config import RetrievalConfig
+from retrieval import config as retrieval_config
 
 env = NamingEnv()
 
@@ -302,9 +302,9 @@ GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one do
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
 RETRIEVAL = {
-    each.name: env.setting(each.metadata["setting"], each.type, each.default)
-    for each in fields(RetrievalConfig)
-    if each.metadata["setting"].env
+    each.name: env.setting(declared, each.type, each.default)
+    for each, declared in zip(fields(retrieval_config.RetrievalConfig), retrieval_config.SETTINGS.values(), strict=True)
+    if declared.env
 }
 LATENCY_BUDGET_MS = env.int("LATENCY_BUDGET_MS", default=10_000)
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024

@@ -25,7 +25,7 @@ class Setting:
     label: str
     help: str  # what it does, in one sentence
     group: str  # the settings that it is shown with
-    env: str = ""  # the environment variable that sets it for the installation; blank: there is none
+    env: str  # the environment variable that sets it for the installation, its name in capitals; blank: there is none
     alias: str = ""  # another name of that variable
     between: tuple[float, float] | None = None  # the least and the greatest value of a number
     choices: Mapping[str, str] = field(default_factory=dict)  # labels of the values of one of a few words
@@ -33,7 +33,7 @@ class Setting:
 
 def setting(label: str, help: str, *, default: Any, **more: Any) -> Any:  # noqa: A002 - what it is called everywhere
     """A field of RetrievalConfig; further arguments are those of `Setting`."""
-    return field(default=default, metadata={"setting": Setting(label=label, help=help, **more)})
+    return field(default=default, metadata={"label": label, "help": help, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,6 @@ class RetrievalConfig:
         _("Whether a language model rewrites the query before the search: never, in conversations only, or always."),
         default="conversation",
         group=QUERY,
-        env="REWRITE",
         choices={"off": _("off"), "conversation": _("in conversations"), "always": _("always")},
     )
     max_retrieval_queries: int = setting(
@@ -57,7 +56,6 @@ class RetrievalConfig:
         _("How many queries are searched for at most, sub-queries included."),
         default=3,
         group=QUERY,
-        env="MAX_RETRIEVAL_QUERIES",
         between=(1, 10),
     )
     candidate_floor: int = setting(
@@ -67,7 +65,6 @@ class RetrievalConfig:
         ),
         default=60,
         group=CANDIDATES,
-        env="CANDIDATE_FLOOR",
         between=(1, 2000),
     )
     vector_top_k: int | None = setting(
@@ -75,7 +72,6 @@ class RetrievalConfig:
         _("How many chunks the vector channel proposes; auto: three times Top K, and no fewer than the floor."),
         default=None,
         group=CANDIDATES,
-        env="VECTOR_TOP_K",
         between=(1, 2000),
     )
     bm25_top_k: int | None = setting(
@@ -83,7 +79,6 @@ class RetrievalConfig:
         _("How many chunks the keyword channel proposes; auto: three times Top K, and no fewer than the floor."),
         default=None,
         group=CANDIDATES,
-        env="BM25_TOP_K",
         between=(1, 2000),
     )
     vector_timeout_ms: int | None = setting(
@@ -91,7 +86,6 @@ class RetrievalConfig:
         _("After so long the search goes on without the vector channels; auto: when its time is up."),
         default=None,
         group=CANDIDATES,
-        env="VECTOR_TIMEOUT_MS",
         between=(1, 60_000),
     )
     keyword_timeout_ms: int | None = setting(
@@ -99,7 +93,6 @@ class RetrievalConfig:
         _("After so long the search goes on without the keyword channels; auto: when its time is up."),
         default=None,
         group=CANDIDATES,
-        env="KEYWORD_TIMEOUT_MS",
         between=(1, 60_000),
     )
     enable_fts: bool = setting(
@@ -107,14 +100,12 @@ class RetrievalConfig:
         _("PostgreSQL’s full text answers where the keyword index cannot."),
         default=True,
         group=CANDIDATES,
-        env="ENABLE_FTS",
     )
     lexical_fallback: bool = setting(
         _("N-grams as stand-in"),
         _("Character n-grams answer where keywords find next to nothing or the embedding model is out."),
         default=True,
         group=CANDIDATES,
-        env="LEXICAL_FALLBACK",
     )
     fusion: Fusion = setting(
         _("Fusion"),
@@ -147,7 +138,6 @@ class RetrievalConfig:
         _("The larger it is, the less it matters to stand first rather than tenth."),
         default=60,
         group=FUSION,
-        env="RRF_K",
         between=(1, 10_000),
     )
     hybrid_vector_weight: float = setting(
@@ -155,7 +145,6 @@ class RetrievalConfig:
         _("How much the vector channel counts in the weighted sum."),
         default=0.7,
         group=FUSION,
-        env="HYBRID_VECTOR_WEIGHT",
         between=(0, 1000),
     )
     hybrid_text_weight: float = setting(
@@ -163,7 +152,6 @@ class RetrievalConfig:
         _("How much the keyword channel counts in the weighted sum."),
         default=0.3,
         group=FUSION,
-        env="HYBRID_TEXT_WEIGHT",
         between=(0, 1000),
     )
     question_weight: float = setting(
@@ -171,7 +159,6 @@ class RetrievalConfig:
         _("How much the questions count that chunks are said to answer, in either fusion; 0: they are not searched."),
         default=0.4,
         group=FUSION,
-        env="QUESTION_WEIGHT",
         between=(0, 1000),
     )
     keyword_vector_share: float = setting(
@@ -179,7 +166,6 @@ class RetrievalConfig:
         _("The part, from 0 to 1, of a chunk’s keyword vector in its similarity, where it has one."),
         default=0.5,
         group=FUSION,
-        env="KEYWORD_VECTOR_SHARE",
         between=(0, 1),
     )
     external: bool = setting(
@@ -194,7 +180,6 @@ class RetrievalConfig:
         _("How many results of each live or external source count."),
         default=10,
         group=SOURCES,
-        env="EXTERNAL_TOP_K",
         between=(1, 50),
     )
     external_timeout_ms: int | None = setting(
@@ -202,7 +187,6 @@ class RetrievalConfig:
         _("Milliseconds after which the search goes on without a source that has no limit of its own."),
         default=3_000,
         group=SOURCES,
-        env="EXTERNAL_TIMEOUT_MS",
         between=(1, 60_000),
     )
     external_weight: float = setting(
@@ -210,7 +194,6 @@ class RetrievalConfig:
         _("How much a live or external source counts in the fusion that has no weight of its own."),
         default=0.4,
         group=SOURCES,
-        env="EXTERNAL_WEIGHT",
         between=(0, 1000),
     )
     use_rerank: bool = setting(
@@ -218,7 +201,6 @@ class RetrievalConfig:
         _("Off: the results of the vector channel are returned as they are, without the rest."),
         default=True,
         group=RERANKING,
-        env="USE_RERANK",
     )
     rerankers: tuple[str, ...] = setting(
         _("Rerankers"),
@@ -227,14 +209,12 @@ class RetrievalConfig:
         ),
         default=RERANKERS,
         group=RERANKING,
-        env="RERANKERS",
     )
     rerank_candidates: int = setting(
         _("Candidates reranked"),
         _("How many of the fused candidates the reranker scores."),
         default=25,
         group=RERANKING,
-        env="RERANK_CANDIDATES",
         between=(1, 500),
     )
     rerank_top_k: int | None = setting(
@@ -242,7 +222,6 @@ class RetrievalConfig:
         _("How many candidates leave the reranker; auto: as many as Top K."),
         default=None,
         group=RERANKING,
-        env="RERANK_TOP_K",
         between=(1, 500),
     )
     score_threshold: float | None = setting(
@@ -253,13 +232,13 @@ class RetrievalConfig:
         default=None,
         group=GATE,
         between=(0, 1),
+        env="",
     )
     similarity_threshold: float = setting(
         _("Cut of cross-encoders"),
         _("The least score where a cross-encoder or a rerank server has answered."),
         default=0.6,
         group=GATE,
-        env="SIMILARITY_THRESHOLD",
         between=(0, 1),
         alias="MIN_RELEVANCE_SCORE",
     )
@@ -269,6 +248,7 @@ class RetrievalConfig:
         default=None,
         group=GATE,
         between=(0, 1),
+        env="",
     )
     overlap_threshold: float | None = setting(
         _("Cut of overlap"),
@@ -276,13 +256,13 @@ class RetrievalConfig:
         default=None,
         group=GATE,
         between=(0, 1),
+        env="",
     )
     top_k: int = setting(
         _("Top K"),
         _("How many results a search gives that does not ask for a number."),
         default=5,
         group=RESULTS,
-        env="TOP_K",
         between=(1, 200),
     )
     general_retrieval: bool = setting(
@@ -305,7 +285,6 @@ class RetrievalConfig:
         _("The most results from books, where kinds of sources have caps."),
         default=5,
         group=RESULTS,
-        env="MAX_BOOKS",
         between=(0, 200),
     )
     max_videos: int = setting(
@@ -313,7 +292,6 @@ class RetrievalConfig:
         _("The most results from videos, where kinds of sources have caps."),
         default=3,
         group=RESULTS,
-        env="MAX_VIDEOS",
         between=(0, 200),
     )
     max_qa: int = setting(
@@ -321,7 +299,6 @@ class RetrievalConfig:
         _("The most results from Q&A, where kinds of sources have caps."),
         default=5,
         group=RESULTS,
-        env="MAX_QA",
         between=(0, 200),
     )
     max_web: int = setting(
@@ -329,7 +306,6 @@ class RetrievalConfig:
         _("The most results from the web, where kinds of sources have caps."),
         default=3,
         group=RESULTS,
-        env="MAX_WEB",
         between=(0, 200),
     )
     neighbours: int = setting(
@@ -337,7 +313,6 @@ class RetrievalConfig:
         _("How many chunks before and after each result come along with it."),
         default=0,
         group=RESULTS,
-        env="NEIGHBOURS",
         between=(0, 10),
     )
     graph_facts: bool = setting(
@@ -352,7 +327,6 @@ class RetrievalConfig:
         _("How many facts come along at most."),
         default=50,
         group=FACTS,
-        env="MAX_GRAPH_FACTS",
         between=(0, 500),
     )
     context_tokens: int = setting(
@@ -360,7 +334,6 @@ class RetrievalConfig:
         _("How much of the results the language model is given to answer from."),
         default=3_000,
         group=FACTS,
-        env="CONTEXT_TOKENS",
         between=(50, 1_000_000),
     )
     max_chunk_chars: int = setting(
@@ -368,7 +341,6 @@ class RetrievalConfig:
         _("Longer passages are cut before the language model gets them."),
         default=800,
         group=FACTS,
-        env="MAX_CHUNK_CHARS",
         between=(50, 100_000),
     )
     max_source_count: int = setting(
@@ -376,7 +348,6 @@ class RetrievalConfig:
         _("How many sources an answer names in its last line at most."),
         default=3,
         group=FACTS,
-        env="MAX_SOURCE_COUNT",
         between=(1, 100),
     )
 
@@ -446,6 +417,8 @@ def _names(annotation: Any) -> str:
     return " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
 
 
-SETTINGS: Mapping[str, Setting] = {each.name: each.metadata["setting"] for each in dataclasses.fields(RetrievalConfig)}
+SETTINGS: Mapping[str, Setting] = {
+    each.name: Setting(**{"env": each.name.upper(), **each.metadata}) for each in dataclasses.fields(RetrievalConfig)
+}
 TYPES: Mapping[str, Any] = {each.name: each.type for each in dataclasses.fields(RetrievalConfig)}
 RANGES = tuple((name, setting.between) for name, setting in SETTINGS.items() if setting.between)

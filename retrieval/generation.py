@@ -100,7 +100,6 @@ class OpenAIGenerator:
         api_key: str,
         model: str,
         *,
-        temperature: float | None = 0.0,
         breaker: CircuitBreaker | None = None,
         patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
@@ -114,7 +113,6 @@ class OpenAIGenerator:
             if self._problem
             else _("language model '{model}' at {host}", model=model, host=host_of(self._base_url))
         )
-        self._temperature = temperature
         self._patience_s = patience_s
         self._guard = ModelGuard(self._name, slots=16, breaker=breaker, patience_s=patience_s)
         self._sleep = sleep
@@ -263,12 +261,11 @@ class OpenAIGenerator:
     def _post(self, messages: Sequence[Turn], seconds: float, options: dict[str, Any]) -> Any:
         from openai import Timeout  # noqa: PLC0415 - slow to import
 
-        if self._temperature is not None:
-            options = options | {"temperature": self._temperature}
         return self._client.chat.completions.with_streaming_response.create(
             model=self.model,
             messages=cast("Any", [{"role": turn.role, "content": turn.text} for turn in messages]),
             timeout=Timeout(seconds, connect=min(seconds, 3.0)),
+            temperature=0.0,
             **options,
         )
 

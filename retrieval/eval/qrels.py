@@ -62,10 +62,8 @@ MESSAGES: Final[dict[SetProblem, str]] = {
 class SetFormatError(RetrievalError):
     """A file of an evaluation set is missing or malformed.
 
-    Attributes:
-        problem: the key of MESSAGES.
-        place: the file and, where there is one, the line's number, as in "queries.jsonl:3".
-        params: the values of the template's other fields, for a translated template.
+    The problem is a key of MESSAGES, the place the file and, where there is one, the line's number, as in "queries.jsonl:3";
+    `params` are the values of the template's other fields, for a translated template.
     """
 
     def __init__(self, problem: SetProblem, place: object, **params: str | int) -> None:
@@ -90,8 +88,7 @@ class BeirPassage:
 def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
     """Yields the passages of corpus.jsonl one at a time.
 
-    Raises:
-        SetFormatError: the file is missing, a line is malformed, an id is given twice.
+    Raises SetFormatError where the file is missing, a line is malformed or an id is given twice.
     """
     seen: set[str] = set()
     for place, record in iter_json_lines(directory / "corpus.jsonl"):
@@ -109,11 +106,7 @@ def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_meta(directory: Path) -> Mapping[str, Any]:
-    """The object in meta.json; empty where there is none.
-
-    Raises:
-        SetFormatError: it is no JSON.
-    """
+    """The object in meta.json, empty where there is none; raises SetFormatError where it is no JSON."""
     path = directory / "meta.json"
     if not path.is_file():
         return {}
@@ -127,8 +120,7 @@ def read_meta(directory: Path) -> Mapping[str, Any]:
 def iter_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yields (place, line) for each line that is not blank; the place is the file's name and the line's number.
 
-    Raises:
-        SetFormatError: the file is missing or not UTF-8.
+    Raises SetFormatError where the file is missing or not UTF-8.
     """
     if not path.is_file():
         splits = sorted(found.stem for found in path.parent.glob("*.tsv")) if path.parent.name == "qrels" else []
@@ -147,11 +139,7 @@ def iter_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def iter_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """As `iter_lines`, for a file of one JSON object a line.
-
-    Raises:
-        SetFormatError: a line is none, too.
-    """
+    """As `iter_lines`, for a file of one JSON object a line; raises SetFormatError where a line is none, too."""
     for place, line in iter_lines(path):
         try:
             record = json.loads(line)
@@ -163,11 +151,7 @@ def iter_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def string_field(record: Mapping[str, Any], key: str, place: str, *, default: str | None = None) -> str:
-    """A field that is a string.
-
-    Raises:
-        SetFormatError: it is missing or something else.
-    """
+    """A field that is a string; raises SetFormatError where it is missing or something else."""
     value = record.get(key, default)
     if value is None and default is not None:
         return default
@@ -177,11 +161,7 @@ def string_field(record: Mapping[str, Any], key: str, place: str, *, default: st
 
 
 def new_id(record: Mapping[str, Any], place: str, seen: Collection[str]) -> str:
-    """The field `_id`.
-
-    Raises:
-        SetFormatError: it is missing, empty or among those seen.
-    """
+    """The field `_id`; raises SetFormatError where it is missing, empty or among those seen."""
     value = string_field(record, "_id", place)
     if not value or value in seen:
         raise SetFormatError("bad_id", place, id=value)

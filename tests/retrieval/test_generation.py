@@ -86,13 +86,6 @@ def test_the_conversation_and_the_model_are_sent(server, generator):
     }
 
 
-def test_a_temperature_can_be_left_to_the_server(server):
-    generator = OpenAIGenerator(server.base_url, "", "m", temperature=None)
-    complete(generator)
-
-    assert "temperature" not in server.requests[0].body
-
-
 def test_json_is_asked_for(server, generator):
     generator.complete(CONVERSATION, timeout_s=PATIENT, as_json=True)
 
