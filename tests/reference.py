@@ -54,10 +54,10 @@ def table(columns, rows):
 def settings_table(words):
     from django.utils.translation import gettext
 
-    from retrieval.config import RetrievalConfig
+    from retrieval.config import SETTINGS, RetrievalConfig
 
     def row(field):
-        said = field.metadata["setting"]
+        said = SETTINGS[field.name]
         variables = " / ".join(f"`{name}`" for name in (said.env, said.alias) if name)
         value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
         default = words["auto"] if value is None else f"`{str(value).lower()}`"
