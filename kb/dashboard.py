@@ -40,7 +40,6 @@ COLOURS = {
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Adds the figures of what the caller may see."""
     caller = principal(request)
     editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
     visible: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")

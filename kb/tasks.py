@@ -61,7 +61,6 @@ def ingest_documents(*document_ids: int) -> None:
 
 
 def enqueue_documents(document_ids: Sequence[int]) -> None:
-    """Sends tasks for documents that wait, a piece of them each."""
     for start in range(0, len(document_ids), DOCUMENTS_A_TASK):
         enqueue(ingest_documents, *document_ids[start : start + DOCUMENTS_A_TASK])
 
@@ -129,7 +128,6 @@ def reembed_knowledge_base(kb_id: int) -> None:
 
 @shared_task
 def sweep_lost_reembeddings() -> None:
-    """Goes on with the changes of the embedding model whose task or worker was lost."""
     enqueue_each(reembed_knowledge_base, REEMBED.sweep())
 
 
@@ -190,7 +188,6 @@ def find_near_duplicates(kb_id: int) -> None:
 
 @shared_task
 def extract_graph(document_id: int) -> None:
-    """Reads a document for the graph, for a while; then other tasks have their turn."""
     if extract_document(document_id):
         enqueue(extract_graph, document_id)
 
@@ -209,7 +206,6 @@ def sweep_lost_runs() -> None:
 
 @shared_task
 def read_web_source(source_id: int) -> None:
-    """Reads a web source for a while; then other tasks have their turn."""
     if run_web_source(source_id):
         enqueue(read_web_source, source_id)
 

@@ -247,8 +247,6 @@ def _source(source: Mapping[str, Any]) -> dict[str, Any]:
 def _parts(text: str, sources: Mapping[int, Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
     """The text in pieces, each number of a citation with its source."""
     for place, piece in enumerate(_CITATION.split(text)):
-        if place % 2 == 0:
-            yield piece, None
-            continue
-        for word in _NUMBER.split(piece):
-            yield word, sources.get(int(word)) if word.isdecimal() else None
+        is_citation = place % 2
+        for word in _NUMBER.split(piece) if is_citation else [piece]:
+            yield word, sources.get(int(word)) if is_citation and word.isdecimal() else None

@@ -72,7 +72,6 @@ def ensure_built_in_profiles() -> None:
 
 
 def starting_profile(embedding_model: str) -> RetrievalProfile:
-    """The profile that a new knowledge base starts with, by its embedding model."""
     return RetrievalProfile.objects.live(KEYWORD_LED if embedding_model == HASHING_MODEL_ID else DEFAULT)
 
 

@@ -202,11 +202,6 @@ class SearchRequestSerializer(ProfiledSerializer):
         )
 
 
-class LoggedProfileSerializer(serializers.Serializer[SearchLog]):
-    name = serializers.CharField(source="profile")
-    version = serializers.IntegerField(source="profile_version")
-
-
 class SearchBatchSerializer(StrictSerializer):
     searches = serializers.ListField(
         child=serializers.DictField(),
@@ -227,7 +222,15 @@ BATCH_ITEMS = inline_serializer("SearchBatchItem", BATCH_ITEM, many=True, help_t
 
 class TraceSerializer(serializers.ModelSerializer[SearchLog]):
     trace_id = serializers.UUIDField(source="id", read_only=True)
-    profile = LoggedProfileSerializer(source="*", read_only=True)
+    profile = inline_serializer(
+        "LoggedProfile",
+        {
+            "name": serializers.CharField(source="profile"),
+            "version": serializers.IntegerField(source="profile_version"),
+        },
+        source="*",
+        read_only=True,
+    )
     configuration = serializers.DictField(
         read_only=True, help_text="As it was resolved, enough to run the search again."
     )

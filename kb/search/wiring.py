@@ -267,8 +267,6 @@ def _search_once(kb_ids: Sequence[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A pipeline with the profile and the resolved configuration it runs under."""
-
     pipeline: Pipeline
     profile: RetrievalProfile
     config: RetrievalConfig

@@ -181,8 +181,6 @@ _WITHOUT_MODEL = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with everything that its answer can be made of."""
-
     principal: Principal
     request: AskRequest
     outcome: SearchOutcome

@@ -78,7 +78,6 @@ def profile_value(name: str, version: int | None = None) -> str:
 
 
 def profile_state(profile: RetrievalProfile) -> str:
-    """Whether a version is published, a draft, or was published before."""
     if profile.published:
         return _("published")
     return _("draft") if profile.published_at is None else _("earlier version")
@@ -126,7 +125,6 @@ def setting_field(name: str) -> forms.Field:
 
 
 def configuration_error(error: InvalidConfiguration) -> str:
-    """What is wrong with settings, for the field of `error.field`."""
     if error.field in {"keyword_weight", "hybrid_text_weight"}:
         return _("Both weights are 0: give at least one channel a weight.")
     return str(error)

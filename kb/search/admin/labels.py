@@ -47,9 +47,8 @@ def stage_label(stage: str) -> str:
 
 
 def fusion_text(config: RetrievalConfig) -> str:
-    if config.fusion == "weighted":
-        return _("weighted sum of min-max normalised scores")
-    return _("RRF, k = %(k)d") % {"k": config.rrf_k}
+    weighted = _("weighted sum of min-max normalised scores")
+    return weighted if config.fusion == "weighted" else _("RRF, k = %(k)d") % {"k": config.rrf_k}
 
 
 def milliseconds(value: float) -> str:

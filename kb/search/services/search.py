@@ -348,7 +348,6 @@ def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> Se
 
 
 def shared_cache_notes() -> tuple[Degradation, ...]:
-    """Says that Redis is out of reach, where the last attempt to use it has failed."""
     if not shared_redis().is_away:
         return ()
     message = Message(

@@ -166,7 +166,6 @@ def _writer() -> BackgroundWriter:
 
 
 def flush() -> None:
-    """Waits until entries that are on their way have been written."""
     _writer().flush()
 
 

@@ -79,8 +79,6 @@ def _part(stage: str, time: float, whole: float, lanes: Sequence[Mapping[str, An
 
 
 class _Description:
-    """What each stage of one search did; reads its spans."""
-
     def __init__(self, outcome: SearchOutcome) -> None:
         self._outcome = outcome
         self._result: Result = outcome.result
@@ -257,17 +255,15 @@ def _terms(result: Result, tokenizers: Mapping[int, Tokenizer]) -> list[dict[str
         for term in result.analysis.terms(kb_id):
             if term not in own:
                 words = [each.text for each in highlight(result.analysis.text, [term], cutter) if each.is_match]
-                note = "" if term in held else _("no candidate holds it")
                 own[term] = {
                     "text": term,
                     "origin": words[0] if words and words[0].casefold() != term else "",
                     "is_found": term in held,
-                    "note": note,
+                    "note": "" if term in held else _("no candidate holds it"),
                 }
         for term in result.analysis.search_tokens(kb_id):
-            note = _("in another name of a concept")
-            if term not in held:
-                note = _("in another name of a concept; no candidate holds it")
+            missing = _("in another name of a concept; no candidate holds it")
+            note = _("in another name of a concept") if term in held else missing
             other[term] = {"text": term, "is_other": True, "is_found": term in held, "note": note}
     return [*own.values(), *(each for term, each in other.items() if term not in own)]
 
@@ -440,7 +436,6 @@ SCALES = {
 
 
 def _why_empty(result: Result, *, is_filtered: bool) -> str:
-    """Why there is no result; blank when there is one."""
     if result.hits:
         return ""
     if not result.candidates and is_filtered:

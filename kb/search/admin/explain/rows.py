@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from django.urls import reverse
-from django.utils.translation import gettext as _, gettext_lazy, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.content.models import Chunk
@@ -82,6 +82,12 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
             return ""
 
 
+UP = ngettext_lazy(
+    "up %(n)d place from rank %(rank)d in “%(stage)s”", "up %(n)d places from rank %(rank)d in “%(stage)s”", "n"
+)
+DOWN = ngettext_lazy(
+    "down %(n)d place from rank %(rank)d in “%(stage)s”", "down %(n)d places from rank %(rank)d in “%(stage)s”", "n"
+)
 FINAL = "final"
 _LATER = ("fused", "rerank")
 
@@ -99,24 +105,11 @@ def moves(candidate: Candidate, final_rank: int | None) -> dict[str, dict[str, A
 def _move(before: str, rank_before: int, rank: int) -> dict[str, Any]:
     places = rank_before - rank
     known = {"n": abs(places), "rank": rank_before, "stage": stage_label("fusion" if before == "fused" else before)}
-    message = _("the same rank as in “%(stage)s”")
-    if places > 0:
-        message = ngettext(
-            "up %(n)d place from rank %(rank)d in “%(stage)s”",
-            "up %(n)d places from rank %(rank)d in “%(stage)s”",
-            places,
-        )
-    if places < 0:
-        message = ngettext(
-            "down %(n)d place from rank %(rank)d in “%(stage)s”",
-            "down %(n)d places from rank %(rank)d in “%(stage)s”",
-            -places,
-        )
-    return {"places": places, "distance": abs(places), "description": message % known}
+    moved = (UP if places > 0 else DOWN) if places else _("the same rank as in “%(stage)s”")
+    return {"places": places, "distance": abs(places), "description": moved % known}
 
 
 def cutters(outcome: SearchOutcome) -> dict[int, Tokenizer]:
-    """Each knowledge base's tokenizer, where there is one."""
     return {scope.kb_id: scope.tokenizer for scope in outcome.wiring.pipeline.scopes if scope.tokenizer}
 
 
@@ -293,7 +286,6 @@ class Rows:
         return tuple(highlight(text, terms, cutter))
 
     def _found_at(self, found: Provenance, candidate: Candidate) -> dict[str, Any]:
-        """Where a candidate was found, or the chunk of the same content that it stands for."""
         is_double = found.chunk_id != candidate.chunk_id and found.chunk_id >= 0
         return {
             "channel": stage_label(found.channel),
@@ -325,7 +317,7 @@ class Rows:
         if stage == "fused":
             return fusion_text(self._configs[candidate.kb_id])
         if stage == "rerank":
-            return self._why_not_reranked(candidate)
+            return "" if "rerank" in candidate.scores else self._why_not_reranked(candidate)
         if stage not in candidate.ranks:
             return self._why_not_found(stage, candidate)
         if math.isnan(candidate.scores.get(stage, math.nan)):
@@ -350,8 +342,6 @@ class Rows:
         return message
 
     def _why_not_reranked(self, candidate: Candidate) -> str:
-        if "rerank" in candidate.scores:
-            return ""
         if not self._config.use_rerank:
             return _("the reranker is off")
         is_cut = candidate.cut_by == CutBy.FUSION
@@ -370,7 +360,6 @@ def found_url(passage: Passage) -> str:
 
 
 def _place(passage: Passage) -> tuple[str, ...]:
-    """Where the chunk comes from: source, page, position; or the source elsewhere and the address."""
     if passage.origin is not None:
         origin = passage.origin
         place = _("from %(source)s, place %(rank)d") % {"source": origin.source, "rank": origin.rank}
