@@ -61,14 +61,9 @@ class EvalQuery(models.Model):
 class Judgment(models.Model):
     """How relevant a document, or a passage of it, is to a query, graded as in TREC qrels: 0 is irrelevant.
 
-    It is anchored to the document's source and the passage's words, not to a chunk, so it survives another chunking and
-    another import of the document.
-
-    Attributes:
-        document: None once it is deleted; another one of the same source takes its place.
-        source: what the document goes by: its source, or its title where it has none.
-        quote: the judged passage's words; blank: the whole document.
-        quote_hash: SHA-256 of the quote; blank with it.
+    It is anchored to the document's source, or title where it has none, and the passage's words (`quote`; blank: the whole
+    document), not to a chunk, so it survives another chunking and another import. `document` is None once it is deleted;
+    another one of the same source takes its place. `quote_hash` is the SHA-256 of the quote; blank with it.
     """
 
     query = models.ForeignKey(EvalQuery, models.CASCADE, related_name="judgments", verbose_name=_("query"))
@@ -99,17 +94,15 @@ class Judgment(models.Model):
 
 
 class EvalRun(models.Model):
-    """One run of an evaluation set under one version of a profile, perhaps with unsaved settings over it.
+    """One run of an evaluation set under one version of a profile, perhaps with unsaved settings over it (`overrides`).
 
     Attributes:
-        overrides: the unsaved settings.
         embedding_model: that the vectors searched are of; blank: that which the knowledge base uses.
         configuration: as it was resolved.
         model_ids: by role ("embedding", "reranker", ...).
         kb_version: and `content_version`: of the knowledge base when the run began.
         report: what `manage.py evaluate --json` prints; empty until it is done.
-        heartbeat: when its process last reported progress.
-        lease: of the process that carries it out; `lease_until`: when that counts as lost.
+        heartbeat: when its process last reported progress; from `lease_until` on that counts as lost.
     """
 
     class Status(models.TextChoices):
@@ -156,10 +149,9 @@ class EvalRun(models.Model):
 
 
 class EvalRunQuery(models.Model):
-    """What a run measured of one query.
+    """What a run measured of one query, whose id and text stay once it is deleted.
 
     Attributes:
-        query: None once it is deleted; its id and text stay.
         figures: by stage, by metric, from 0 to 1; empty for one without an answer.
         best_score: of the first result before the gate; None where nothing was found.
         first_relevant: by stage, the rank of the first relevant unit; a stage that lacks it has lost them all.
@@ -193,12 +185,10 @@ class EvalRunQuery(models.Model):
 
 
 class FailedQuery(models.Model):
-    """One query that failed, however often: the curators' inbox.
+    """One query that failed, however often, with counts by `Reason`: the curators' inbox.
 
-    Attributes:
-        key: SHA-256 of the searched knowledge bases and the normalised query.
-        reasons: how often it failed in each way, by `Reason`.
-        last_search: the newest entry of the search log; None where it is no longer kept.
+    `key` is the SHA-256 of the searched knowledge bases and the normalised query; `last_search`, the newest entry of the
+    search log, is None where it is no longer kept.
     """
 
     class Reason(models.TextChoices):

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import TypeVar
+from functools import partial
+from typing import TypeVar, cast
 
 from django.core.cache import cache
 from django.db import connection
@@ -91,15 +92,11 @@ class TierHits:
 
 @dataclass(frozen=True, slots=True)
 class SearchStatistics:
-    """How searches went.
+    """How searches went on the last `DAYS`, the oldest first.
 
-    Attributes:
-        days: the last `DAYS`, the oldest first; the last is today.
-        degraded: how many searches could not do all that they should.
-        degradations: searches by code, the most frequent first; a search may have several.
-        sampled: how many searches `stages` are of.
-        stages: the slowest at their 95th percentile first.
-        total: of whole searches; None before the first.
+    `degraded` could not do all that they should, `degradations` counts them by code, the most frequent first; a search may
+    have several. `stages` are of `sampled` searches, the slowest at their 95th percentile first; `total` is of whole
+    searches, and None before the first.
     """
 
     days: tuple[Day, ...]
@@ -121,11 +118,7 @@ def search_statistics(sight: StatisticsScope) -> SearchStatistics:
     """
     # Two that see the same share an entry
     key = f"search-statistics:{hashlib.sha256(repr(sight.kb_ids).encode()).hexdigest()}"
-    found: SearchStatistics | None = cache.get(key)
-    if found is None:
-        found = _measured(sight)
-        cache.set(key, found, SECONDS_KEPT)
-    return found
+    return cast(SearchStatistics, cache.get_or_set(key, partial(_measured, sight), SECONDS_KEPT))
 
 
 def cache_hits() -> tuple[TierHits, ...]:

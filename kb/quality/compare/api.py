@@ -9,7 +9,6 @@ from rest_framework.response import Response
 
 from kb.access.models import Principal
 from kb.base.shapes import as_values
-from kb.quality.calibration.services import Calibration, calibrate
 from kb.quality.compare.services import (
     METRICS,
     CompareResponse,
@@ -20,6 +19,7 @@ from kb.quality.compare.services import (
     compare_searches,
 )
 from kb.quality.models import EvalRun
+from kb.quality.runs.services.report import Calibration, calibrate
 from kb.search.api import SearchRequestSerializer
 from kb.web.api.fields import answers, shape
 from kb.web.api.views import ApiView, one

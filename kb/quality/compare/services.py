@@ -14,7 +14,7 @@ from kb.access.models import Principal
 from kb.base.errors import Rejected
 from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
-from kb.quality.runs.services.runs import require_done
+from kb.quality.runs.services.report import require_done
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.errors import Degradation, InvalidConfiguration
 from retrieval.eval.metrics import StageMetrics, paired_p_values

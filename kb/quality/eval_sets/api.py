@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db.models import Q, QuerySet
 from django.http import FileResponse
@@ -161,8 +161,7 @@ class OfSetViewSet(ApiViewSet):
         return self.editable(self._sets(), pk)
 
     def _sets(self) -> QuerySet[EvalSet]:
-        rows: QuerySet[EvalSet] = EvalSet.objects.visible_to(self.principal).select_related("knowledge_base")
-        return rows
+        return cast("QuerySet[EvalSet]", EvalSet.objects.visible_to(self.principal).select_related("knowledge_base"))
 
 
 class EvalSetFilters(ListFilters):

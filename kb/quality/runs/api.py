@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db.models import F, QuerySet
 from drf_spectacular.types import OpenApiTypes
@@ -227,8 +227,8 @@ class EvalRunViewSet(ApiViewSet):
         )
 
     def _runs(self) -> QuerySet[EvalRun]:
-        runs: QuerySet[EvalRun] = EvalRun.objects.visible_to(self.principal).annotate(stages=F("report__stages"))
-        return runs.select_related("eval_set", "profile", "created_by")
+        rows = EvalRun.objects.visible_to(self.principal).select_related("eval_set", "profile", "created_by")
+        return cast("QuerySet[EvalRun]", rows.annotate(stages=F("report__stages")))
 
     def _described(self, pk: int) -> dict[str, object]:
         return EvalRunDetailSerializer(one(self._runs(), pk)).data
@@ -334,8 +334,7 @@ class EmbeddingModelViewSet(ApiViewSet):
         return Response({"run_in_use": in_use.pk, "run_other": other.pk}, status=status.HTTP_201_CREATED)
 
     def _editable(self, pk: int) -> KnowledgeBase:
-        kb: KnowledgeBase = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
-        return kb
+        return cast(KnowledgeBase, self.editable(KnowledgeBase.objects.visible_to(self.principal), pk))
 
     def _moved(self, kb: KnowledgeBase, move: Callable[[KnowledgeBase], bool]) -> Response:
         status_code = status.HTTP_200_OK if move(kb) else status.HTTP_202_ACCEPTED

@@ -75,10 +75,7 @@ def name_at(name: str, side: str) -> str:
 
 
 def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
-    """A page of the queries won, lost or left as they were.
-
-    Each links to Search debug, under the second run's settings, and to both sides by side.
-    """
+    """A page of the queries won, lost or tied, with links to Search debug, by B's settings, and to both side by side."""
     lists = {
         "lost": (_("Lost"), len(comparison.lost)),
         "won": (_("Won"), len(comparison.won)),
@@ -146,13 +143,9 @@ WRITTEN: Mapping[str, Callable[[float], str]] = {
 
 
 def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
-    """What the page says of two runs.
+    """What the page says of two runs, which come with their sets and profiles.
 
-    Args:
-        comparison: of two runs.
-        before: the first run, with its set and profile.
-        after: the second run, likewise.
-        asked: `metric` chooses the chart's, `list` the queries, `page` their page.
+    Of the URL `metric` chooses the chart's, `list` the queries, `page` their page.
     """
     metric = asked.get("metric", "")
     metric = metric if metric in METRICS else LEADING
@@ -303,12 +296,7 @@ STAGES = (
 
 
 def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> dict[str, Any]:
-    """What the page says of two searches.
-
-    Args:
-        comparison: of two searches.
-        bases: the searched knowledge bases by id.
-    """
+    """What the page says of two searches in knowledge bases by id."""
     a, b = comparison.a.result.timings_ms, comparison.b.result.timings_ms
     return {
         "sides": [_side("A", comparison.a, comparison, bases), _side("B", comparison.b, comparison, bases)],

@@ -72,8 +72,7 @@ LISTED = 8
 def with_headlines(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
     """Runs with their headline figures; reports are long, and lists of runs defer them."""
     figures = {name: Cast(KT("__".join(("report", *keys))), FloatField()) for name, keys in HEADLINES.items()}
-    annotated: QuerySet[EvalRun] = runs.annotate(**figures)
-    return annotated
+    return runs.annotate(**figures)
 
 
 def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:

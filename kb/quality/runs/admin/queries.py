@@ -54,8 +54,10 @@ def tally_of(run: EvalRun) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
         counts[f"{stage}_up"] = Count("pk", filter=Q(**{f"{stage}_gain__gt": SMALLEST_DIFFERENCE}))
         counts[f"{stage}_down"] = Count("pk", filter=Q(**{f"{stage}_gain__lt": -SMALLEST_DIFFERENCE}))
     found = EvalRunQuery.objects.filter(run=run, answerable=True).order_by().annotate(**gains).aggregate(**counts)
-    moved = {stage: (found[f"{stage}_up"], found[f"{stage}_down"]) for stage in LATER_STAGES}
-    return moved, {stage: count for stage in LOST_AT if (count := found[f"lost_{stage}"])}
+    return (
+        {stage: (found[f"{stage}_up"], found[f"{stage}_down"]) for stage in LATER_STAGES},
+        {stage: count for stage in LOST_AT if (count := found[f"lost_{stage}"])},
+    )
 
 
 def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> dict[str, Any]:
@@ -162,8 +164,8 @@ def _headings(asked: QueryDict, order: str, against: str) -> list[dict[str, str]
 
     def heading(label: str, name: str) -> dict[str, str]:
         directions = {name: "ascending", f"-{name}": "descending"}
-        turned = f"-{name}" if order == name else name
-        return {"label": label, "url": here(asked, o=turned, page=""), "sorted": directions.get(order, "")}
+        url = here(asked, o=f"-{name}" if order == name else name, page="")
+        return {"label": label, "url": url, "sorted": directions.get(order, "")}
 
     change = [heading(_("NDCG@10 against %(stage)s") % {"stage": ranking_label(against)}, "change")] if against else []
     return [

@@ -257,16 +257,6 @@ def _as_text(error: Exception) -> str:
     return message_of(error) if isinstance(error, ServiceError | RetrievalError) else INTERNAL_ERROR
 
 
-def require_done(run: EvalRun) -> None:
-    """Raises `Rejected` unless a run has measured all of its set."""
-    if run.status != EvalRun.Status.DONE:
-        raise Rejected(
-            "run_not_done",
-            _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-            % {"run": run.pk, "status": run.get_status_display()},
-        )
-
-
 def require_no_run(kb: KnowledgeBase) -> None:
     """Raises `Rejected` while an evaluation of a knowledge base is running."""
     if EvalRun.objects.filter(eval_set__knowledge_base=kb, status=EvalRun.Status.RUNNING).exists():

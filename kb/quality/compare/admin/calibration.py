@@ -12,10 +12,10 @@ from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url, setting_label
 from kb.profiles.models import RetrievalProfile
-from kb.quality.calibration.services import Calibration, calibrate, save_cut
 from kb.quality.compare.admin.page import named_runs
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import chart_options, percentage, three_decimals
+from kb.quality.runs.services.report import Calibration, calibrate, save_cut
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration

@@ -1,3 +1,0 @@
-"""The fixtures of pages of the admin."""
-
-from tests.kb.admin_fixtures import *  # noqa: F403
