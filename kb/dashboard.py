@@ -16,9 +16,9 @@ from kb.quality.statistics import (
     DAYS,
     Day,
     SearchStatistics,
-    StatisticsScope,
     cache_hits,
     search_statistics,
+    statistics_scope,
     waiting_failures,
 )
 from kb.search.admin.labels import degradation_heading, milliseconds, stage_label
@@ -46,9 +46,9 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     bases = visible.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
     counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
     by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
-    sight = StatisticsScope.of(caller, tuple(kb.pk for kb in bases))
-    statistics = search_statistics(sight)
-    waiting, mine = waiting_failures(sight, caller)
+    scope = statistics_scope(caller, tuple(kb.pk for kb in bases))
+    statistics = search_statistics(scope)
+    waiting, mine = waiting_failures(scope, caller)
     chunk_count = sum(kb.chunk_count for kb in bases)
     return context | {
         "title": _("Overview"),

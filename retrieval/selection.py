@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from retrieval.config import RetrievalConfig
-from retrieval.types import Candidate, CutBy
+from retrieval.types import Candidate, CutBy, Result
 
 
 class ScoreScale(StrEnum):
@@ -86,6 +86,13 @@ def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale, c
 # The setting that caps the results of each kind of source; other kinds count as books.
 CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
 _OTHER_KINDS = "book"
+
+
+def gated_stage(result: Result) -> str:
+    """The stage whose scores meet the threshold."""
+    if any("rerank" in candidate.scores for candidate in result.candidates):
+        return "rerank"
+    return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
 
 
 def source_caps(config: RetrievalConfig) -> dict[str, int]:

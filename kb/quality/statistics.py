@@ -35,22 +35,20 @@ GROUP BY stage
 """
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsScope:
-    """Which knowledge bases a caller sees, as ids, in order; None: all, and those that are deleted."""
+# Which knowledge bases a caller sees, as ids, in order; None: all, and those that are deleted
+Scope = tuple[int, ...] | None
 
-    kb_ids: tuple[int, ...] | None
 
-    @classmethod
-    def of(cls, principal: Principal, visible_ids: tuple[int, ...]) -> "StatisticsScope":
-        sees_all = principal.user.is_superuser and principal.kb_ids is None
-        return cls(None if sees_all else tuple(sorted(visible_ids)))
+def statistics_scope(principal: Principal, visible_ids: tuple[int, ...]) -> Scope:
+    sees_all = principal.user.is_superuser and principal.kb_ids is None
+    return None if sees_all else tuple(sorted(visible_ids))
 
-    def seen(self, rows: "QuerySet[S]") -> "QuerySet[S]":
-        """As `visible_to` of rows that tell of searches, without another query for the ids."""
-        if self.kb_ids is None:
-            return rows
-        return rows.filter(knowledge_base_ids__contained_by=list(self.kb_ids)).exclude(knowledge_base_ids=[])
+
+def _seen(rows: "QuerySet[S]", scope: Scope) -> "QuerySet[S]":
+    """As `visible_to` of rows that tell of searches, without another query for the ids."""
+    if scope is None:
+        return rows
+    return rows.filter(knowledge_base_ids__contained_by=list(scope)).exclude(knowledge_base_ids=[])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +109,14 @@ class SearchStatistics:
         return sum(day.searches for day in self.days)
 
 
-def search_statistics(sight: StatisticsScope) -> SearchStatistics:
+def search_statistics(scope: Scope) -> SearchStatistics:
     """How the searches of the last days went, as far as a caller sees them; at most a minute old.
 
     Those that were answered from the cache of responses are not in the log, and so not counted.
     """
     # Two that see the same share an entry
-    key = f"search-statistics:{hashlib.sha256(repr(sight.kb_ids).encode()).hexdigest()}"
-    return cast(SearchStatistics, cache.get_or_set(key, partial(_measured, sight), SECONDS_KEPT))
+    key = f"search-statistics:{hashlib.sha256(repr(scope).encode()).hexdigest()}"
+    return cast(SearchStatistics, cache.get_or_set(key, partial(_measured, scope), SECONDS_KEPT))
 
 
 def cache_hits() -> tuple[TierHits, ...]:
@@ -135,18 +133,18 @@ def cache_hits() -> tuple[TierHits, ...]:
     return found
 
 
-def waiting_failures(sight: StatisticsScope, principal: Principal) -> tuple[int, int]:
+def waiting_failures(scope: Scope, principal: Principal) -> tuple[int, int]:
     """How many failed queries are open or in progress, and how many of these are assigned to the principal."""
     states = (FailedQuery.State.OPEN, FailedQuery.State.IN_PROGRESS)
-    rows = sight.seen(FailedQuery.objects.filter(state__in=states))
+    rows = _seen(FailedQuery.objects.filter(state__in=states), scope)
     counts = rows.aggregate(all=Count("pk"), mine=Count("pk", filter=Q(assignee=principal.user.pk)))
     return counts["all"], counts["mine"]
 
 
-def _measured(sight: StatisticsScope) -> SearchStatistics:
+def _measured(scope: Scope) -> SearchStatistics:
     first = timezone.localdate() - timedelta(days=DAYS - 1)
     begin = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
-    rows = sight.seen(SearchLog.objects.filter(created_at__gte=begin))
+    rows = _seen(SearchLog.objects.filter(created_at__gte=begin), scope)
     codes = Func(
         F("degraded"), template="jsonb_path_query_array(%(expressions)s, '$[*].code')", output_field=JSONField()
     )

@@ -22,7 +22,7 @@ from kb.quality.models import EvalRun
 from kb.quality.runs.services.report import Calibration, calibrate
 from kb.search.api import SearchRequestSerializer
 from kb.web.api.fields import answers, shape
-from kb.web.api.views import ApiView, one
+from kb.web.api.views import ApiView, one, valid
 
 OF_A_SIDE = ("top_k", "score_threshold", "profile", "profile_version", "overrides")
 
@@ -91,8 +91,7 @@ class CompareView(ApiView):
     post_reads = True
 
     def post(self, request: Request) -> Response:
-        serializer = CompareRequestSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
+        serializer = valid(CompareRequestSerializer, request.data)
         try:
             sides = [serializer.to_request(**serializer.validated_data.get(side, {})) for side in ("a", "b")]
             comparison = compare_searches(self.principal, *sides)

@@ -202,11 +202,9 @@ class EvalRunViewSet(ApiViewSet):
         fields = self.checked(EvalRunCreateSerializer)
         sets = EvalSet.objects.visible_to(self.principal).select_related("knowledge_base__profile")
         eval_set = one(sets, fields["eval_set_id"])
-        profile = None
-        if name := fields.get("profile"):
-            profile = find_version(
-                self.principal, name, fields.get("profile_version"), scope=[eval_set.knowledge_base_id]
-            )
+        name, version = fields.get("profile"), fields.get("profile_version")
+        scope = [eval_set.knowledge_base_id]
+        profile = find_version(self.principal, name, version, scope=scope) if name else None
         run = start_run(
             self.principal, eval_set, profile=profile, overrides=fields.get("overrides", {}), limit=fields.get("limit")
         )

@@ -7,13 +7,13 @@ from django.db import connection
 from django.utils import timezone
 
 from kb.models import FailedQuery, KnowledgeBase, SearchLog
-from kb.quality.statistics import DAYS, StatisticsScope, cache_hits, search_statistics, waiting_failures
+from kb.quality.statistics import DAYS, cache_hits, search_statistics, statistics_scope, waiting_failures
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_kb, make_user, principal
 
 pytestmark = pytest.mark.django_db
 
-EVERYTHING = StatisticsScope(None)
+EVERYTHING = None
 MANY_SEARCHES = """
 INSERT INTO kb_searchlog (id, knowledge_base_ids, query, profile, profile_version, configuration, trace, degraded,
                           result_count, outcome, duration_ms, timings, history, created_at)
@@ -101,7 +101,7 @@ def test_stages_are_timed_the_slowest_first(kb):
 
 
 def test_no_searches_are_no_error(kb):
-    statistics = search_statistics(StatisticsScope((kb.pk,)))
+    statistics = search_statistics((kb.pk,))
 
     assert (statistics.searches, statistics.stages, statistics.total) == (0, (), None)
 
@@ -114,7 +114,7 @@ def test_only_what_the_caller_may_see_is_counted(kb):
     for user in (kb.owner, other.owner, make_user(), make_user(superuser=True)):
         caller = principal(user)
         ids = tuple(KnowledgeBase.objects.visible_to(caller).values_list("pk", flat=True))
-        seen = search_statistics(StatisticsScope.of(caller, ids)).searches
+        seen = search_statistics(statistics_scope(caller, ids)).searches
         assert seen == SearchLog.objects.visible_to(caller).count()
 
 
@@ -122,16 +122,16 @@ def test_a_key_of_a_superuser_is_bound_to_its_knowledge_bases(kb):
     logged(make_kb())
     caller = principal(make_user(superuser=True), kb_ids=frozenset({kb.pk}))
 
-    assert search_statistics(StatisticsScope.of(caller, (kb.pk,))).searches == 0
+    assert search_statistics(statistics_scope(caller, (kb.pk,))).searches == 0
 
 
 def test_figures_are_kept_for_a_while_apart_for_each_sight(kb, django_assert_num_queries):
     logged(kb)
-    search_statistics(StatisticsScope((kb.pk,)))
+    search_statistics((kb.pk,))
 
     with django_assert_num_queries(0):
-        assert search_statistics(StatisticsScope((kb.pk,))).searches == 1
-    assert search_statistics(StatisticsScope((kb.pk + 1_000,))).searches == 0
+        assert search_statistics((kb.pk,)).searches == 1
+    assert search_statistics((kb.pk + 1_000,)).searches == 0
 
 
 def test_a_hundred_thousand_searches_take_two_queries_along_the_index_of_times(kb, django_assert_num_queries):
@@ -140,7 +140,7 @@ def test_a_hundred_thousand_searches_take_two_queries_along_the_index_of_times(k
         cursor.execute("ANALYZE kb_searchlog")
 
     with django_assert_num_queries(2) as captured:
-        statistics = search_statistics(StatisticsScope((kb.pk,)))
+        statistics = search_statistics((kb.pk,))
 
     assert statistics.searches == 100_000
     assert statistics.degradations == {"hashing_embedder": 25_000}
@@ -181,5 +181,5 @@ def test_waiting_failures_are_those_that_the_caller_may_see(kb):
             last_seen=timezone.now(),
         )
 
-    assert waiting_failures(StatisticsScope((kb.pk,)), principal(kb.owner)) == (2, 1)
+    assert waiting_failures((kb.pk,), principal(kb.owner)) == (2, 1)
     assert waiting_failures(EVERYTHING, principal(kb.owner)) == (3, 2)

@@ -1,6 +1,7 @@
 """Where to cut the gate: how relevant results scored in a run, and how what should not pass did."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from django.contrib import messages
@@ -60,11 +61,10 @@ class CalibrationView(AdminPage):
         except Rejected as error:
             return self._show({"run": run, "refusal": str(error), "runs": _offered(caller)}, status=400)
         is_own = RetrievalProfile.objects.editable_by(caller).filter(pk=run.profile_id).exists()
-        edges = zip(calibration.bins[:-1], calibration.bins[1:], strict=True)
         kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
         bins = [
             {"bin": f"{low:g}–{high:g}", "counts": counts}
-            for (low, high), counts in zip(edges, kinds, strict=True)
+            for (low, high), counts in zip(pairwise(calibration.bins), kinds, strict=True)
             if any(counts)
         ]
         cuts = [
@@ -108,9 +108,8 @@ def _number(cut: str) -> float:
 
 
 def _offered(caller: Principal) -> list[EvalRun]:
-    runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE)
-    newest = runs.select_related("eval_set__knowledge_base", "profile").defer("report", "configuration")
-    return list(newest.order_by("-created_at", "-pk")[:RUNS_OFFERED])
+    runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE).defer("report", "configuration")
+    return list(runs.select_related("eval_set__knowledge_base", "profile")[:RUNS_OFFERED])
 
 
 # -- What the page shows -----------------------------------------------------------------------------------------------
@@ -129,20 +128,20 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
         "irrelevant": _("irrelevant"),
         "unanswerable": _("best score of a query without an answer"),
     }
-    centres = [(low + high) / 2 for low, high in zip(calibration.bins[:-1], calibration.bins[1:], strict=True)]
-    datasets: list[dict[str, Any]] = []
-    highest = 0.0
-    for kind, label in labels.items():
-        counts = getattr(calibration, kind)
-        if not sum(counts):
-            continue
-        shares = [round(100 * count / sum(counts), 2) for count in counts]
-        highest = max(highest, *shares)
-        points = [{"x": round(x, 4), "y": y} for x, y in zip(centres, shares, strict=True)]
-        datasets.append(
-            {"label": label, "data": points, "backgroundColor": COLOURS[kind], "borderRadius": 2, "pointStyle": "rect"}
-        )
-    datasets += _cut_lines(calibration, highest)
+    centres = [round((low + high) / 2, 4) for low, high in pairwise(calibration.bins)]
+    kinds = {kind: getattr(calibration, kind) for kind in labels}
+    shares = {kind: [round(100 * each / sum(own), 2) for each in own] for kind, own in kinds.items() if any(own)}
+    datasets: list[dict[str, Any]] = [
+        {
+            "label": labels[kind],
+            "data": [{"x": x, "y": y} for x, y in zip(centres, own, strict=True)],
+            "backgroundColor": COLOURS[kind],
+            "borderRadius": 2,
+            "pointStyle": "rect",
+        }
+        for kind, own in shares.items()
+    ]
+    datasets += _cut_lines(calibration, max(map(max, shares.values()), default=0.0))
     y_axis = {"min": 0, "title": {"display": True, "text": _("share of its kind, %"), "color": "#9ca3af"}}
     return {"data": json.dumps({"datasets": datasets}), "options": chart_options(X_AXIS, y_axis)}
 

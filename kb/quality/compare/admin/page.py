@@ -9,7 +9,6 @@ from django.contrib import messages
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views.decorators.http import require_POST
@@ -30,7 +29,7 @@ from kb.quality.debug.admin.form import (
     open_search_page,
 )
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.runs.admin.pages import UNFINISHED, SetForm, compare_url, is_unfinished, progress_of, standstill
+from kb.quality.runs.admin.pages import UNFINISHED, SetForm, compare_url, is_unfinished, polled, progress_of, standstill
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import principal, row_id, row_ids
@@ -47,10 +46,6 @@ class SideForm(SearchForm):
 
     def add_prefix(self, field_name: str) -> str:
         return name_at(field_name, str(self.prefix))
-
-    @property
-    def letter(self) -> str:
-        return str(self.prefix).upper()
 
     @property
     def shared_fields(self) -> list[forms.BoundField]:
@@ -85,10 +80,11 @@ class SideForm(SearchForm):
         return {name: value for name, value in self.overrides.items() if name not in left_out}
 
 
-def open_sides(principal: Principal, given: QueryDict) -> tuple[SearchPage, dict[str, SideForm]]:
+def open_sides(principal: Principal, given: QueryDict, kbs: Sequence[str]) -> tuple[SearchPage, dict[str, SideForm]]:
     """What both sides choose from, and their forms, filled from a URL; four queries. Raises as `open_search_page`."""
-    pages = {side: open_search_page(principal, _as_one_search(given, side)) for side in SIDES}
-    is_bound = any((name in SHARED or name.partition("_")[0] in SIDES) for name in given)
+    asked = {side: {"kb": kbs, "profile": given.get(f"{side}_profile", "")} for side in SIDES}
+    pages = {side: open_search_page(principal, QueryDict(urlencode(asked[side], doseq=True))) for side in SIDES}
+    is_bound = bool(kbs) or any((name in SHARED or name.partition("_")[0] in SIDES) for name in given)
     forms_of = {
         side: SideForm(
             given if is_bound else None,
@@ -102,21 +98,11 @@ def open_sides(principal: Principal, given: QueryDict) -> tuple[SearchPage, dict
     return pages[SIDES[0]], forms_of
 
 
-def _as_one_search(given: QueryDict, side: str) -> QueryDict:
-    query = QueryDict(mutable=True)
-    query.setlist("kb", given.getlist("kb"))
-    query["profile"] = given.get(f"{side}_profile", "")
-    return query
-
-
 def swapped(given: QueryDict) -> str:
     """The same comparison with the sides exchanged, as a query string."""
-    query = QueryDict(mutable=True)
-    for name, values in given.lists():
-        side, mark, rest = name.partition("_")
-        other = {"a": "b", "b": "a"}.get(side) if mark and name not in SHARED else None
-        query.setlist(f"{other}_{rest}" if other else name, values)
-    return query.urlencode()
+    other = {"a_": "b_", "b_": "a_"}
+    exchanged = {other.get(name[:2], name[:2]) + name[2:]: values for name, values in given.lists()}
+    return urlencode(exchanged, doseq=True)
 
 
 def same_sides(a: SideForm, b: SideForm) -> str:
@@ -138,6 +124,11 @@ class PairForm(SetForm):
         widget=forms.TextInput({"class": " ".join(INPUT_CLASSES), "inputmode": "numeric", "autocomplete": "off"}),
     )
 
+    @property
+    def kbs(self) -> list[str]:
+        """The knowledge base of the chosen set, which says what empty fields inherit."""
+        return [str(self.chosen_set.knowledge_base_id)] if self.chosen_set else []
+
 
 @admin_page("compare/runs/start/", name="compare_start")
 class StartPairView(AdminPage):
@@ -148,13 +139,13 @@ class StartPairView(AdminPage):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
         form = PairForm(principal=caller, initial={"eval_set": request.GET.get("eval_set", "")})
-        page, sides = open_sides(caller, _with_base(request.GET, form))
+        page, sides = open_sides(caller, request.GET, form.kbs)
         return self._show(form, page, sides)
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
         form = PairForm(request.POST, principal=caller)
-        page, sides = open_sides(caller, _with_base(request.POST, form))
+        page, sides = open_sides(caller, request.POST, form.kbs)
         if all([form.is_valid(), *(side.is_valid() for side in sides.values())]):
             if message := same_sides(*sides.values()):
                 form.add_error(None, message)
@@ -192,15 +183,6 @@ def _start(caller: Principal, form: PairForm, sides: Iterable[SideForm]) -> list
     ]
 
 
-def _with_base(given: QueryDict, form: PairForm) -> QueryDict:
-    """The same, with the knowledge base of the chosen set, which says what empty fields inherit."""
-    query = given.copy()
-    query.pop("kb", None)
-    if eval_set := form.chosen_set:
-        query["kb"] = str(eval_set.knowledge_base_id)
-    return query
-
-
 @admin_page("compare/", name="compare")
 class CompareView(AdminPage):
     """The page. Its URL holds the query and both sides, so it can be shared."""
@@ -210,7 +192,7 @@ class CompareView(AdminPage):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
-        page, sides = open_sides(caller, request.GET)
+        page, sides = open_sides(caller, request.GET, request.GET.getlist("kb"))
         a, b = sides.values()
         # The sides alone, for the page that compares them on a whole set.
         of_sides = urlencode([(name, value) for name, value in request.GET.items() if name.startswith(("a_", "b_"))])
@@ -317,10 +299,8 @@ def live_context(runs: Sequence[EvalRun], *, ask_workers: bool) -> dict[str, Any
 def live_view(request: HttpRequest) -> HttpResponse:
     """How far both runs are, for a page that polls; once both have ended, the page is loaded again."""
     runs = _both(request)
-    response = render(request, "quality/compare/live.html", live_context(runs, ask_workers=True))
-    if not any(is_unfinished(run) for run in runs):
-        response.headers["HX-Refresh"] = "true"
-    return response
+    context = live_context(runs, ask_workers=True)
+    return polled(request, "quality/compare/live.html", context, goes_on=any(is_unfinished(run) for run in runs))
 
 
 @admin_page("compare/runs/cancel/", name="compare_cancel")

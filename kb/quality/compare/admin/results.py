@@ -117,8 +117,6 @@ def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, aske
             }
             for query in page.object_list
         ],
-        "previous_url": here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
-        "next_url": here(asked, page=str(page.next_page_number())) if page.has_next() else "",
     }
 
 

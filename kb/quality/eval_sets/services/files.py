@@ -1,6 +1,7 @@
 """Evaluation sets as files: in the layouts of BEIR and TREC, as folders and as ZIP files, which are bounded."""
 
 import hashlib
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -165,14 +166,10 @@ def joined_text(texts: Iterable[str]) -> str:
 
 def _overlap(before: str, text: str) -> int:
     """How many characters at the start of a chunk stand at the end of the text before it."""
-    start = text[:_SHORTEST_OVERLAP]
     tail = before[-len(text) :]
-    at = tail.find(start)
-    while at >= 0:
-        if len(start) == _SHORTEST_OVERLAP and text.startswith(tail[at:]):
-            return len(tail) - at
-        at = tail.find(start, at + 1)
-    return 0
+    places = (found.start() for found in re.finditer(f"(?={re.escape(text[:_SHORTEST_OVERLAP])})", tail))
+    sizes = (len(tail) - at for at in places if text.startswith(tail[at:]))
+    return next((size for size in sizes if size >= _SHORTEST_OVERLAP), 0)
 
 
 def _labelled(kb: KnowledgeBase) -> Any:

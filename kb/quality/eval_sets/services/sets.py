@@ -361,8 +361,8 @@ def judgments_regrade(principal: Principal, query: EvalQuery, grades: Mapping[in
         _require_grade(grade)
     with transaction.atomic():
         query = _locked(query)
-        own = {each.pk: each for each in Judgment.objects.filter(query=query, pk__in=grades)}
-        changed = [each for pk, each in own.items() if grades[pk] != each.grade]
+        own = Judgment.objects.filter(query=query, pk__in=grades)
+        changed = [each for each in own if grades[each.pk] != each.grade]
         gone = [each.pk for each in changed if grades[each.pk] is None]
         kept = [each for each in changed if grades[each.pk] is not None]
         for each in kept:

@@ -13,7 +13,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import FloatField, Q, QuerySet
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
@@ -56,7 +56,7 @@ from kb.quality.runs.admin.report import (
     verdicts,
 )
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
-from kb.web.admin.scoped import ModelPage, count_of, principal, row_id
+from kb.web.admin.scoped import ModelPage, count_of, principal, row_ids
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
@@ -83,7 +83,7 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
     runs = EvalRun.objects.filter(eval_set=run.eval_set_id, status=EvalRun.Status.DONE).exclude(pk=run.pk)
     latest = with_headlines(runs).select_related("profile").defer("report", "configuration")
     rows = []
-    for other in latest.order_by("-created_at", "-pk")[:LISTED]:
+    for other in latest[:LISTED]:
         same_queries = other.done == run.done
         standings = [
             {
@@ -210,8 +210,7 @@ class SetForm(forms.Form):
         super().__init__(*args, **kwargs)
         sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
         cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
-        chosen = row_id(str(self["eval_set"].value() or ""))
-        self.chosen_set = None if chosen is None else sets.filter(pk=chosen).first()
+        self.chosen_set = sets.filter(pk__in=row_ids([str(self["eval_set"].value() or "")])).first()
 
     @property
     def has_sets(self) -> bool:
@@ -352,6 +351,12 @@ def _grouped(profiles: Iterable[RetrievalProfile]) -> list[tuple[str, list[tuple
 
 
 # -- The pages ---------------------------------------------------------------------------------------------------------
+def polled(request: HttpRequest, template: str, context: dict[str, Any], *, goes_on: bool) -> HttpResponse:
+    """A part of a page that polls; once nothing goes on any more, the page is loaded again."""
+    html = render_to_string(template, context, request)
+    return HttpResponse(html, headers=None if goes_on else {"HX-Refresh": "true"})
+
+
 class StartView(ModelPage, FormView):  # type: ignore[type-arg]
     """Starts a run. The URL may fill the form in; a chosen set or profile shows what its empty fields inherit."""
 

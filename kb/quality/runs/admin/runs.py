@@ -6,10 +6,9 @@ from typing import Any, ClassVar, cast
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import F, OrderBy, QuerySet
+from django.db.models import F, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
-from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.formats import date_format
@@ -46,6 +45,7 @@ from kb.quality.runs.admin.pages import (
     compare_url,
     is_unfinished,
     live_context,
+    polled,
     state_cell,
     with_headlines,
 )
@@ -75,9 +75,19 @@ class SetFilter(ScopedRelatedFilter):
         ]
 
 
-def lowest_first(name: str) -> OrderBy:
-    """By a figure; runs without it stand below all others."""
-    return F(name).asc(nulls_first=True)
+def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
+    oob = SafeString(' hx-swap-oob="true"') if swap else ""
+    return format_html(
+        '<span id="run-{}-{}" class="er-figure"{}>{}</span>', run.pk, name, oob, three_decimals(getattr(run, name))
+    )
+
+
+def figure_column(name: str, label: Promise) -> Callable[[Any, EvalRun], SafeString]:
+    @column(label, ordering=F(name).asc(nulls_first=True))
+    def figure(_admin: Any, run: EvalRun) -> SafeString:
+        return figure_cell(run, name)
+
+    return figure
 
 
 @admin.register(EvalRun)
@@ -135,9 +145,8 @@ class EvalRunAdmin(ScopedModelAdmin):
         )
 
     def live_view(self, request: HttpRequest, run: EvalRun) -> HttpResponse:
-        """How far a run is, for a page that polls; once the run has ended, the page is loaded again."""
-        html = render_to_string("quality/runs/live.html", {"run": run, **live_context(run, ask_workers=True)}, request)
-        return HttpResponse(html, headers=None if is_unfinished(run) else {"HX-Refresh": "true"})
+        context = {"run": run, **live_context(run, ask_workers=True)}
+        return polled(request, "quality/runs/live.html", context, goes_on=is_unfinished(run))
 
     def cancel_view(self, request: HttpRequest, run: EvalRun) -> HttpResponse:
         if is_unfinished(run):
@@ -198,17 +207,9 @@ class EvalRunAdmin(ScopedModelAdmin):
     def queries(self, run: EvalRun) -> str:
         return f"{run.total:,}" if run.total else "–"
 
-    @column(gettext_lazy("Recall@5"), ordering=lowest_first("recall_figure"))
-    def recall(self, run: EvalRun) -> SafeString:
-        return figure_cell(run, "recall_figure")
-
-    @column(gettext_lazy("NDCG@10"), ordering=lowest_first("ndcg_figure"))
-    def ndcg(self, run: EvalRun) -> SafeString:
-        return figure_cell(run, "ndcg_figure")
-
-    @column(gettext_lazy("AUROC"), ordering=lowest_first("auroc_figure"))
-    def auroc(self, run: EvalRun) -> SafeString:
-        return figure_cell(run, "auroc_figure")
+    recall = figure_column("recall_figure", gettext_lazy("Recall@5"))
+    ndcg = figure_column("ndcg_figure", gettext_lazy("NDCG@10"))
+    auroc = figure_column("auroc_figure", gettext_lazy("AUROC"))
 
     @column(gettext_lazy("status"), ordering="status")
     def state(self, run: EvalRun) -> SafeString:
@@ -237,13 +238,6 @@ def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
     message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
     return create_version(
         caller, name, {**profile.settings, **run.overrides}, description=message, knowledge_base=place
-    )
-
-
-def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
-    oob = SafeString(' hx-swap-oob="true"') if swap else ""
-    return format_html(
-        '<span id="run-{}-{}" class="er-figure"{}>{}</span>', run.pk, name, oob, three_decimals(getattr(run, name))
     )
 
 
@@ -303,10 +297,6 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
         used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
         return super().get_context_data(
             **{"form": ChangeForm(), "sets": SetForm(kb=self.kb), **kwargs},
-            opts=self.model_admin.opts,
-            original=self.kb,
-            kb=self.kb,
-            may_edit=self.may_edit,
             state=reembedding_state(self.kb),
             suggestions=[name for name in offered_embedding_models(used) if name != self.kb.embedding_model],
             figures=_figures(self.request, self.kb),
@@ -353,10 +343,9 @@ def reembedding_url(kb: KnowledgeBase) -> str:
 
 
 def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
-    """How far the change is, for a page that polls; once nothing goes on any more, the page is loaded again."""
     state = reembedding_state(kb)
-    html = render_to_string("quality/reembedding/progress.html", {"kb": kb, "state": state}, request)
-    return HttpResponse(html, headers=None if state.is_unfinished else {"HX-Refresh": "true"})
+    context = {"kb": kb, "state": state}
+    return polled(request, "quality/reembedding/progress.html", context, goes_on=state.is_unfinished)
 
 
 def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:

@@ -47,10 +47,8 @@ def evaluate(
     what it raises ends the evaluation. Returns the JSON that `manage.py evaluate --json` prints; figures are 0 to 1,
     latencies milliseconds. Raises as `wiring_of`.
     """
-    run = EvalRun(eval_set=eval_set, overrides=dict(overrides or {}), query_limit=limit, embedding_model="")
-    if profile:
-        run.profile = profile
-    measurement = Measurement(principal, run)
+    own = {"overrides": dict(overrides or {}), "query_limit": limit, "embedding_model": ""}
+    measurement = Measurement(principal, EvalRun(eval_set=eval_set, profile=profile, **own))
     measurement.run(on_progress)
     return report_of(measurement)
 

@@ -22,7 +22,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
-from retrieval.selection import ScoreScale, cut_for, result_count, select
+from retrieval.selection import ScoreScale, cut_for, gated_stage, result_count, select
 from retrieval.types import Candidate, CutBy, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
@@ -147,21 +147,19 @@ def observe(
         candidates = tuple(
             each._replace(ranks={**each.ranks, RERANK: place}) for place, each in enumerate(result.candidates, start=1)
         )
-    units = [_units(candidate, judged) for candidate in candidates]
-    before = [_units(candidate, judged) for candidate in found.candidates]
+    after, before = _with_units(candidates, judged), _with_units(found.candidates, judged)
     relevant = judged.relevant
     rankings, first_relevant = {}, {}
     for stage, key in STAGES.items():
-        told = (candidates, units) if key == RERANK else (found.candidates, before)
-        rankings[stage], rank = _ranking(*told, key, relevant, depth)
+        rankings[stage], rank = _ranking(after if key == RERANK else before, key, relevant, depth)
         if rank:
             first_relevant[stage] = rank
     row = EvalRunQuery(
         first_relevant=first_relevant,
         best_score=result.hits[0].score if result.hits else None,
         score_scale=result.score_scale if result.hits else "",
-        lost_at=_lost_at(result, units, before, judged, config, cut) if relevant else "",
-        judged=_judged_scores(candidates, units, judged, _scored_by(result)),
+        lost_at=_lost_at(result, before, judged, config, cut) if relevant else "",
+        judged=_judged_scores(after, judged, gated_stage(result)),
         latency_ms=result.timings_ms["total"],
     )
     return row, rankings
@@ -189,19 +187,20 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
     )
 
 
-def _units(candidate: Candidate, judged: Judged) -> Sequence[str]:
-    return judged.units(candidate.chunk_id, candidate.passage.document_id if candidate.passage else 0)
+Found = Sequence[tuple[Candidate, Sequence[str]]]  # candidates with the judged units that they count as
 
 
-def _ranking(
-    candidates: Sequence[Candidate], units: Sequence[Sequence[str]], key: str, relevant: Set[str], depth: int
-) -> tuple[list[str], int]:
+def _with_units(candidates: Iterable[Candidate], judged: Judged) -> Found:
+    return [(each, judged.units(each.chunk_id, each.passage.document_id if each.passage else 0)) for each in candidates]
+
+
+def _ranking(found: Found, key: str, relevant: Set[str], depth: int) -> tuple[list[str], int]:
     """The units of a stage, at most as many as the depth, and the rank of the first that is relevant, or 0."""
-    places = {each.ranks[key]: place for place, each in enumerate(candidates) if key in each.ranks}
+    ranked = {candidate.ranks[key]: units for candidate, units in found if key in candidate.ranks}
     seen: dict[str, None] = {}
     first = 0
-    for rank in sorted(places):
-        for unit in units[places[rank]]:
+    for rank in sorted(ranked):
+        for unit in ranked[rank]:
             seen.setdefault(unit)
             if not first and unit in relevant:
                 first = len(seen)
@@ -210,41 +209,25 @@ def _ranking(
     return list(seen)[:depth], first
 
 
-def _scored_by(result: Result) -> str:
-    if any(RERANK in candidate.scores for candidate in result.candidates):
-        return RERANK
-    return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
-
-
-def _judged_scores(
-    candidates: Sequence[Candidate], units: Sequence[Sequence[str]], judged: Judged, key: str
-) -> list[list[float]]:
+def _judged_scores(found: Found, judged: Judged, key: str) -> list[list[float]]:
     """Score and grade of each judged unit that reached the gate, best first."""
     scores: dict[str, float] = {}
-    for candidate, of_candidate in zip(candidates, units, strict=True):
-        if candidate.cut_by != CutBy.FUSION:
-            for unit in of_candidate:
-                if unit in judged.grades:
-                    scores.setdefault(unit, candidate.scores[key])
+    for candidate, units in found:
+        for unit in units if candidate.cut_by != CutBy.FUSION else ():
+            if unit in judged.grades:
+                scores.setdefault(unit, candidate.scores[key])
     return [[score, judged.grades[unit]] for unit, score in scores.items()]
 
 
-def _lost_at(
-    result: Result,
-    units: Sequence[Sequence[str]],
-    before: Sequence[Sequence[str]],
-    judged: Judged,
-    config: RetrievalConfig,
-    cut: float,
-) -> str:
+def _lost_at(result: Result, before: Found, judged: Judged, config: RetrievalConfig, cut: float) -> str:
     """The stage that lost what is relevant and got furthest, as a search with a gate would have it.
 
-    `units` are those of the candidates, `before` those of all that the channels found; the others are as for `observe`.
+    `before` is all that the channels found; the others are as for `observe`.
     """
-    relevant, key = judged.relevant, _scored_by(result)
-    found = [candidate for candidate, own in zip(result.candidates, units, strict=True) if not relevant.isdisjoint(own)]
+    relevant, key = judged.relevant, gated_stage(result)
+    found = [each for each, units in _with_units(result.candidates, judged) if not relevant.isdisjoint(units)]
     if not found:
-        if not all(map(relevant.isdisjoint, before)):
+        if not all(relevant.isdisjoint(units) for _, units in before):
             return "fusion"
         return UNANCHORED if len(judged.unanchored) == len(relevant) else NOT_FOUND
     # As the gate leaves them; what came after the gate is taken back.
@@ -291,18 +274,15 @@ def wiring_of(principal: Principal, run: EvalRun, **more: Any) -> Wiring:
     return wire(principal, request, embedding_model=run.embedding_model)
 
 
-def ranked_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[EvalQuery]:
-    """The queries by which rankings are measured: those with a relevant document."""
+def measured_queries(eval_set: EvalSet, limit: int | None) -> tuple[QuerySet[EvalQuery], QuerySet[EvalQuery]]:
+    """The queries by which rankings are measured, those with a relevant document, and those without an answer."""
     relevant = Judgment.objects.filter(query__eval_set=eval_set, grade__gt=0).values("query")
-    return EvalQuery.objects.filter(eval_set=eval_set, answerable=True, pk__in=relevant).order_by("pk")[:limit]
-
-
-def unanswerable_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[EvalQuery]:
-    return EvalQuery.objects.filter(eval_set=eval_set, answerable=False).order_by("pk")[:limit]
+    own = EvalQuery.objects.filter(eval_set=eval_set).order_by("pk")
+    return own.filter(answerable=True, pk__in=relevant)[:limit], own.filter(answerable=False)[:limit]
 
 
 def query_count(eval_set: EvalSet, limit: int | None = None) -> int:
-    return ranked_queries(eval_set, limit).count() + unanswerable_queries(eval_set, limit).count()
+    return sum(queries.count() for queries in measured_queries(eval_set, limit))
 
 
 Observed = tuple[EvalRunQuery, Rankings, Result]
@@ -327,8 +307,8 @@ class Measurement:
         self.wiring = wiring_of(principal, run, **ALL_STAGES)
         # What readers get of a profile whose reranker is off is another search.
         self._results = self.wiring if self.config.use_rerank else wiring_of(principal, run, **MEASURING)
-        ranked = list(ranked_queries(run.eval_set, run.query_limit))
-        self.queries = ranked + list(unanswerable_queries(run.eval_set, run.query_limit))
+        ranked, unanswerable = map(list, measured_queries(run.eval_set, run.query_limit))
+        self.queries = [*ranked, *unanswerable]
         self.judged = load_judged(kb, ranked)
         self.chunk_count = Chunk.objects.filter(knowledge_base=kb, enabled=True).count()
         self.rows: list[EvalRunQuery] = []

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 from kb.access.models import KnowledgeBase, Principal
 from kb.index.admin import tokenizer_url
 from kb.profiles.admin.choices import profile_state, profile_url
-from kb.search.admin.explain.rows import Rows, channels_asked, columns, cutters, drops, gated_stage
+from kb.search.admin.explain.rows import Rows, channels_asked, columns, cutters, drops
 from kb.search.admin.labels import (
     CHANNELS,
     STAND_INS,
@@ -32,7 +32,7 @@ from retrieval.external import ExternalChannel
 from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
 from retrieval.protocols import Fallback, Scope, Tokenizer
-from retrieval.selection import source_caps
+from retrieval.selection import gated_stage, source_caps
 from retrieval.types import Analysis, CutBy, Result, Span
 
 ORDER = ("analysis", "channels", "passages", "dedupe", "fusion", "rerank", "gate", "selection", "facts", "other")

@@ -27,7 +27,7 @@ from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import result_count, source_caps, stands_for_parent
+from retrieval.selection import gated_stage, result_count, source_caps, stands_for_parent
 from retrieval.types import Analysis, Candidate, CutBy, Dropped, Lexicon, Passage, Provenance, Result, Span
 
 LABELS = {
@@ -37,13 +37,6 @@ LABELS = {
     CutBy.PER_SOURCE: gettext_lazy("Kind of source"),
     CutBy.TOP_K: gettext_lazy("Top K"),
 }
-
-
-def gated_stage(result: Result) -> str:
-    """The stage whose scores meet the threshold."""
-    if any("rerank" in candidate.scores for candidate in result.candidates):
-        return "rerank"
-    return "vector" if result.score_scale == "cosine" else "fused"
 
 
 def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
