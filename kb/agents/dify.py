@@ -67,17 +67,6 @@ class DifyAuthentication(ApiKeyAuthentication):
 RRF_HALF = 1 / 61
 
 
-def records_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
-    degraded = degradations_of(response)
-    notes = {"trace_id": response["trace_id"], **({"degraded": degraded} if degraded else {})}
-    return [_record(result, notes) for result in response["results"]]
-
-
-def degradations_of(response: Mapping[str, Any]) -> list[str]:
-    """Codes of what could not be done, each once."""
-    return list(dict.fromkeys(each["code"] for each in response["degraded"]))
-
-
 def unit_score(score: float, scale: str) -> float:
     """A score from 0 to 1, in the same order as those of its scale.
 
@@ -233,7 +222,8 @@ class DifyRetrievalView(ApiView):
 
     def post(self, request: Request) -> Response:
         response = as_values(respond(self.principal, valid(RetrievalSerializer, request.data).to_request()))
-        headers = {"Zhiku-Trace-Id": response["trace_id"]}
-        if degraded := degradations_of(response):
+        headers, notes = {"Zhiku-Trace-Id": response["trace_id"]}, {"trace_id": response["trace_id"]}
+        if degraded := list(dict.fromkeys(each["code"] for each in response["degraded"])):
             headers["Zhiku-Degraded"] = ", ".join(degraded)
-        return Response({"records": records_of(response)}, headers=headers)
+            notes["degraded"] = degraded
+        return Response({"records": [_record(result, notes) for result in response["results"]]}, headers=headers)

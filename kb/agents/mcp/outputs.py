@@ -46,6 +46,16 @@ class KnowledgeBasesOutput(BaseModel):
     total: int
     next_offset: int | None = Field(description="Where the next page begins; null: there is none.")
 
+    def as_text(self) -> str:
+        if not self.knowledge_bases:
+            return "This key opens no knowledge base. Ask its owner to share one, or use another key."
+        bases = [
+            _element("knowledge_base", each.model_dump(exclude={"description"}), each.description)
+            for each in self.knowledge_bases
+        ]
+        further = [] if self.next_offset is None else [f"{self.total} in all: go on with offset {self.next_offset}."]
+        return "\n\n".join([f"Knowledge bases, each by its id. {self.notice}", *bases, *further])
+
 
 class DegradationOutput(BaseModel):
     stage: str
@@ -81,6 +91,20 @@ class SearchOutput(Quoting):
     profile: str
     trace_id: str = Field(description="Of the search in the search log.")
 
+    def as_text(self) -> str:
+        if not self.passages:
+            nothing = "Nothing relevant was found. Try other words, or a lower score_threshold (0: no gate)."
+            return "\n\n".join([nothing, *_notes(self.degraded)])
+        facts = "\n".join(_safe(f"{fact.subject} | {fact.predicate} | {fact.object}") for fact in self.facts)
+        return "\n\n".join(
+            [
+                f"{len(self.passages)} passages, best first. {self.notice}",
+                *_notes(self.degraded),
+                *_passage_lines(self.passages),
+                *([f"<facts>\n{facts}\n</facts>"] if facts else []),
+            ]
+        )
+
 
 class AnswerOutput(Quoting):
     answer: str = Field(description="Cites its sources by number.")
@@ -90,6 +114,10 @@ class AnswerOutput(Quoting):
     degraded: list[DegradationOutput]
     model: str | None = Field(description="The language model that wrote it; null: none did.")
     trace_id: str
+
+    def as_text(self) -> str:
+        sources = [f"Sources. {self.notice}", *_passage_lines(self.sources)] if self.sources else []
+        return "\n\n".join([_safe(self.answer), *_notes(self.degraded), *sources])
 
 
 class ChunkOutput(BaseModel):
@@ -113,53 +141,22 @@ class DocumentOutput(Quoting):
     total_chunks: int
     next_start: int | None = Field(description="The `start` of the next page; null: this is the last.")
 
+    def as_text(self) -> str:
+        chunks = [
+            _element("chunk", {"chunk_id": each.chunk_id, "position": each.position, "page": each.page}, each.text)
+            for each in self.chunks
+        ]
+        head = f"“{_line(self.title or self.source)}” ({_line(self.source)}), {self.total_chunks} chunks."
+        unfinished = [] if self.status == "ready" else [f"It is {self.status}: its text is not complete."]
+        further = [] if self.next_start is None else [f"Go on with start {self.next_start}."]
+        return "\n\n".join([f"{head} {self.notice}", *unfinished, *chunks, *further])
 
+
+Output = KnowledgeBasesOutput | SearchOutput | AnswerOutput | DocumentOutput
 # Whatever reads like an element's own tag, also with blanks or invisible characters after the bracket.
 _TAG = re.compile(r"<(?=\W{0,8}(?:passage|chunk|facts|knowledge_base))", re.IGNORECASE)
 _INSTEAD_OF_TAG = "\u2039"
 _IN_ATTRIBUTE = str.maketrans({'"': "'", "<": _INSTEAD_OF_TAG, ">": "\u203a", "\n": " ", "\r": " "})
-
-
-def knowledge_bases_as_text(output: KnowledgeBasesOutput) -> str:
-    if not output.knowledge_bases:
-        return "This key opens no knowledge base. Ask its owner to share one, or use another key."
-    bases = [
-        _element("knowledge_base", each.model_dump(exclude={"description"}), each.description)
-        for each in output.knowledge_bases
-    ]
-    further = [] if output.next_offset is None else [f"{output.total} in all: go on with offset {output.next_offset}."]
-    return "\n\n".join([f"Knowledge bases, each by its id. {output.notice}", *bases, *further])
-
-
-def search_as_text(output: SearchOutput) -> str:
-    if not output.passages:
-        nothing = "Nothing relevant was found. Try other words, or a lower score_threshold (0: no gate)."
-        return "\n\n".join([nothing, *_notes(output.degraded)])
-    facts = "\n".join(_safe(f"{fact.subject} | {fact.predicate} | {fact.object}") for fact in output.facts)
-    return "\n\n".join(
-        [
-            f"{len(output.passages)} passages, best first. {output.notice}",
-            *_notes(output.degraded),
-            *_passage_lines(output.passages),
-            *([f"<facts>\n{facts}\n</facts>"] if facts else []),
-        ]
-    )
-
-
-def answer_as_text(output: AnswerOutput) -> str:
-    sources = [f"Sources. {output.notice}", *_passage_lines(output.sources)] if output.sources else []
-    return "\n\n".join([_safe(output.answer), *_notes(output.degraded), *sources])
-
-
-def document_as_text(output: DocumentOutput) -> str:
-    chunks = [
-        _element("chunk", {"chunk_id": each.chunk_id, "position": each.position, "page": each.page}, each.text)
-        for each in output.chunks
-    ]
-    head = f"“{_line(output.title or output.source)}” ({_line(output.source)}), {output.total_chunks} chunks."
-    unfinished = [] if output.status == "ready" else [f"It is {output.status}: its text is not complete."]
-    further = [] if output.next_start is None else [f"Go on with start {output.next_start}."]
-    return "\n\n".join([f"{head} {output.notice}", *unfinished, *chunks, *further])
 
 
 def _passage_lines(passages: Sequence[PassageOutput]) -> Iterable[str]:
@@ -232,9 +229,9 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
 
 def search(principal: Principal, request: SearchRequest) -> SearchOutput:
     found = as_values(respond(principal, request))
-    passages = [{"number": rank, **result} for rank, result in enumerate(found["results"], start=1)]
-    profile = f"{found['profile']['name']} v{found['profile']['version']}"
-    return SearchOutput.model_validate({**found, "passages": passages, "profile": profile})
+    found["passages"] = [{"number": rank, **result} for rank, result in enumerate(found["results"], start=1)]
+    found["profile"] = f"{found['profile']['name']} v{found['profile']['version']}"
+    return SearchOutput.model_validate(found)
 
 
 def ask(principal: Principal, request: AskRequest) -> AnswerOutput:
