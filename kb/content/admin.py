@@ -104,7 +104,6 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         return _("Sharing of “%(name)s”") % {"name": self.kb.name}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """`asked`: what a link asks to do to a member, before it is done."""
         members, given = members_of(self.kb), self.request.GET
         found = [each for each in members if each.user.pk == row_id(given.get("member", ""))]
         is_asked = found and given.get("action") in CONFIRMED
@@ -160,8 +159,6 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
 
 
 class LeaveView(KnowledgeBasePage, TemplateView):
-    """Asks on GET, ends the user's own membership on POST."""
-
     template_name = "content/sharing/leave.html"
 
     @property

@@ -30,8 +30,6 @@ from kb.web.admin.scoped import ConditionFilter, ScopedModelAdmin, column, princ
 
 
 class ToEvalSetForm(forms.Form):
-    """Which set, or a new one of which knowledge base; and whether there is anything to be found."""
-
     target = forms.ChoiceField(label=gettext_lazy("Evaluation set"), widget=UnfoldAdminSelectWidget)
     name = forms.CharField(
         label=gettext_lazy("Name of the new set"),

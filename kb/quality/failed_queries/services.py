@@ -106,7 +106,6 @@ def _reasons(row: SearchLog) -> set[FailedQuery.Reason]:
 
 
 def _note(failures: Iterable[tuple[SearchLog, set[FailedQuery.Reason]]]) -> None:
-    """Adds searches, each with the ways in which it failed."""
     noted: dict[str, dict[str, Any]] = {}
     for row, reasons in failures:
         words = _normalised(row.query)

@@ -104,8 +104,6 @@ def _used(principal: Principal, using: ScopedQuerySet) -> Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileVersion:
-    """A version of a profile as the API and the commands have it."""
-
     name: str
     version: int
     state: Annotated[VersionState, Doc("`earlier`: it was published, and can be rolled back to.")]
@@ -150,8 +148,6 @@ def resolved(profile: RetrievalProfile) -> ResolvedProfile:
 
 @dataclass(frozen=True, slots=True)
 class ProfileDifference:
-    """What differs between two versions."""
-
     before: Annotated[UsedProfile | None, Doc("null: the environment's defaults.")]
     after: UsedProfile
     differences: Annotated[tuple[SettingDifference, ...], Doc("The settings that they resolve differently.")]

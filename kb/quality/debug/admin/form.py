@@ -58,16 +58,12 @@ BETWEEN_NAMES = re.compile("[,，]")
 
 
 class NamesField(forms.CharField):
-    """Names with commas between them; its value is a list."""
-
     def clean(self, value: Any) -> Any:
         names = (each.strip() for each in BETWEEN_NAMES.split(super().clean(value)))
         return [name for name in names if name]
 
 
 class ConditionsField(forms.CharField):
-    """Conditions on metadata; its value is what Filters.parse takes."""
-
     def clean(self, value: Any) -> Any:
         try:
             return read_conditions(super().clean(value))
@@ -162,7 +158,6 @@ class SearchForm(forms.Form):
 
     @property
     def asks(self) -> bool:
-        """Whether there is a query, and everything about it is valid."""
         return self.is_bound and self.is_valid() and bool(self.cleaned_data["q"])
 
     @property
@@ -171,7 +166,6 @@ class SearchForm(forms.Form):
 
     @property
     def groups(self) -> list[tuple[Any, list[forms.BoundField]]]:
-        """The settings that are folded away at first, under their legends."""
         named = {
             _("Fusion by reciprocal ranks (RRF)"): ("vector_weight", "keyword_weight", "question_weight"),
             _("Fusion by weighted sum"): ("vector_share", "keyword_share"),
@@ -186,7 +180,6 @@ class SearchForm(forms.Form):
 
     @property
     def folded_count(self) -> int:
-        """How many of the folded settings are given."""
         return sum(bool(field.value()) for _legend, fields in self.groups for field in fields)
 
     @property
@@ -195,11 +188,9 @@ class SearchForm(forms.Form):
 
     @property
     def overridden(self) -> list[str]:
-        """The settings that differ from what is inherited, as text."""
         return self.given_as_text((*SETTINGS, "budget", *FILTERS))
 
     def given_as_text(self, names: Iterable[str]) -> list[str]:
-        """Label and value of those of the fields that have one."""
         given = [self[name] for name in names if self[name].value()]
         return [
             f"{field.label} {dict(getattr(field.field, 'choices', ())).get(field.value(), field.value())}"
@@ -231,7 +222,6 @@ class SearchForm(forms.Form):
         )
 
     def reject(self, error: InvalidConfiguration) -> None:
-        """Shows an error of the resolved settings next to the field that can fix it."""
         field = next((name for name, setting in SETTINGS.items() if setting == error.field), None)
         self.add_error(field, configuration_error(error))
 
@@ -259,7 +249,6 @@ def search_parameters(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any
 
 
 def choices_text() -> dict[str, dict[str, str]]:
-    """The values of the settings that are chosen from, by field."""
     return {
         "rerank": {"on": _("on"), "off": _("off")},
         "fusion": choices_of("fusion"),

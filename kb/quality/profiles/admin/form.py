@@ -139,7 +139,6 @@ class ProfileForm(forms.Form):
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """The settings that belong together, and how many of them are not inherited."""
         fields_of = {title: [self[name] for name in names] for title, names in groups().items()}
         return [
             {

@@ -267,8 +267,6 @@ BASES_LISTED = 20
 
 @admin_page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
 class PublishView(ChangePage):
-    """Says which knowledge bases will move and what will differ; publishes on POST."""
-
     template_name = "quality/profiles/publish.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
@@ -351,8 +349,6 @@ class ProfileListView(ProfilePage):
 
 @admin_page("retrieval-profiles/<int:pk>/", name="kb_retrievalprofile_change")
 class ProfileView(VersionPage):
-    """All versions of the profile whose version the URL names."""
-
     template_name = "quality/profiles/page.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

@@ -37,8 +37,6 @@ from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 @admin_page("why-not/", name="why_not")
 class WhyNotView(AdminPage):
-    """The page. Whoever may open the admin may open it; a remedy asks for the rights of an editor."""
-
     template_name = "quality/why_not/page.html"
     rate_limit_kind = GENERAL
 

@@ -127,7 +127,6 @@ def _stage(step: Step, why: WhyNot) -> dict[str, Any]:
 
 # -- Channels ------------------------------------------------------------------------------------------------------------
 def _place(place: Place, why: WhyNot) -> dict[str, Any]:
-    """A row of the table of channels; `query` is blank for the query itself."""
     return {
         "channel": place.channel,
         "label": channel_text(place.channel),
@@ -166,10 +165,6 @@ def _place_text(place: Place) -> str:
 
 # -- Terms ---------------------------------------------------------------------------------------------------------------
 def _terms(terms: Terms, chunk_count: int) -> dict[str, Any]:
-    """BM25 as a table, and the terms of the chunk with those of the query marked.
-
-    The share of a contribution is in per cent of the largest one, for a bar.
-    """
     most = max((row.contribution for row in terms.query), default=0.0) or 1.0
     asked = {row.term for row in terms.query}
     rows = [
@@ -201,7 +196,6 @@ def _note(row: Term) -> str:
 
 # -- Fusion and gate -----------------------------------------------------------------------------------------------------
 def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
-    """Stage, rank and score of the candidate, as far as it came."""
     if why.candidate is None:
         return []
     labels = {"fused": _("Fused"), "rerank": _("Rerank")}
@@ -242,7 +236,6 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
 
 
 def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
-    """Icon, label, hint, and what else there is: a link, or the label of a field."""
     if remedy.code is RemedyCode.DRAFT:
         return _draft(remedy, why)
     if remedy.code is RemedyCode.CHANGE_REQUEST:

@@ -59,8 +59,6 @@ class State(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a stage has lost the chunk, or what is worth saying of one that it passed."""
-
     NOT_SEARCHED = "not_searched"
     NOT_READY = "not_ready"
     FAILED = "failed"
@@ -96,8 +94,6 @@ STATES = ", ".join(State)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage, and what it did with the chunk."""
-
     stage: Annotated[Stage, Doc(f"In this order: {STAGES}."), AS_TEXT]
     state: Annotated[
         State,
@@ -110,8 +106,6 @@ class Step:
 
 
 class PlaceState(StrEnum):
-    """How a channel has the chunk."""
-
     CANDIDATE = "candidate"
     DEEPER = "deeper"
     MISSED = "missed"
@@ -122,8 +116,6 @@ class PlaceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a chunk stands in one channel for one query."""
-
     channel: str
     query: Annotated[int, Doc("0: the query itself; then its sub-queries.")]
     state: Annotated[PlaceState, Doc(f"One of {', '.join(PlaceState)}."), AS_TEXT]
@@ -152,8 +144,6 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTerm:
-    """A term of the chunk, and how often it holds it."""
-
     term: str
     count: int
 

@@ -113,7 +113,6 @@ def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None
 
 
 def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
-    """The search that a remedy proposes instead."""
     asked: Any = remedy.request
     filters = None if asked["filters"] is None else Filters.parse(asked["filters"])
     return dataclasses.replace(why.request, knowledge_base_ids=asked["knowledge_base_ids"], filters=filters)
@@ -280,8 +279,6 @@ def profile_in_force(why: WhyNot) -> RetrievalProfile:
 
 @dataclass(frozen=True, slots=True)
 class WhyNotChunk:
-    """The chunk that was expected."""
-
     chunk_id: int
     document_id: int
     knowledge_base_id: int
@@ -294,8 +291,6 @@ class WhyNotChunk:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Where it was lost, or that it was found."""
-
     stage: Annotated[Stage, Doc(f"The first stage that lost the chunk, or `found`, where none has: {STAGES}."), AS_TEXT]
     reason: Reason | None
     sentence: str

@@ -96,7 +96,6 @@ def sentence(step: Step, places: Sequence[Place]) -> str:
 
 
 def verdict_sentence(verdict: Step) -> str:
-    """Where the chunk was lost, and why; or at which place it was found."""
     if verdict.stage is Stage.FOUND:
         return _("The search finds this chunk: %(sentence)s") % {"sentence": verdict.sentence}
     named = {"stage": stage_text(verdict.stage), "sentence": verdict.sentence}
