@@ -20,6 +20,6 @@ import kb.quality.eval_sets.admin
 import kb.quality.failed_queries.admin
 import kb.quality.profiles.admin.pages
 import kb.quality.runs.admin.runs
-import kb.quality.why_not.admin.page
+import kb.quality.why_not.admin
 import kb.sources.admin
 import kb.sources.web.admin

@@ -12,7 +12,7 @@ from kb.quality.why_not.services.remedies import WhyNotAnswer, answer_of
 from kb.quality.why_not.services.walk import why_not_found
 from kb.search.api import SearchRequestSerializer
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, answers, shape
-from kb.web.api.views import ApiView
+from kb.web.api.views import ApiView, valid
 
 
 class WhyNotRequestSerializer(SearchRequestSerializer):
@@ -31,23 +31,8 @@ class WhyNotRequestSerializer(SearchRequestSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if (attrs.get("chunk_id") is None) == (not attrs.get("text")):
-            message = _("Name the chunk: give either “chunk_id” or “text”.")
-            raise serializers.ValidationError({"chunk_id": [message]})
+            raise serializers.ValidationError({"chunk_id": [_("Name the chunk: give either “chunk_id” or “text”.")]})
         return super().validate(attrs)
-
-
-EXAMPLES = [
-    OpenApiExample(
-        "A chunk by its id",
-        value={"query": "年假可以休几天？", "knowledge_base_ids": [1], "chunk_id": 7},
-        request_only=True,
-    ),
-    OpenApiExample(
-        "A chunk by its text",
-        value={"query": "年假可以休几天？", "knowledge_base_ids": [1], "text": "每年享有五天带薪年假"},
-        request_only=True,
-    ),
-]
 
 
 @extend_schema_view(
@@ -58,17 +43,25 @@ EXAMPLES = [
         "however deep it stands, and what would help. A key with the scope read suffices.",
         request=WhyNotRequestSerializer,
         responses=answers({200: shape(WhyNotAnswer, "WhyNot")}, 400, 404, 413, 415, 503),
-        examples=EXAMPLES,
+        examples=[
+            OpenApiExample(
+                "A chunk by its id",
+                value={"query": "年假可以休几天？", "knowledge_base_ids": [1], "chunk_id": 7},
+                request_only=True,
+            ),
+            OpenApiExample(
+                "A chunk by its text",
+                value={"query": "年假可以休几天？", "knowledge_base_ids": [1], "text": "每年享有五天带薪年假"},
+                request_only=True,
+            ),
+        ],
     )
 )
 class WhyNotView(ApiView):
     post_reads = True
 
     def post(self, request: Request) -> Response:
-        serializer = WhyNotRequestSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        search = serializer.to_request()
-        chunk_id = serializer.validated_data.get("chunk_id")
-        if chunk_id is None:
-            chunk_id = the_chunk(self.principal, search.knowledge_base_ids, serializer.validated_data["text"])
+        serializer = valid(WhyNotRequestSerializer, request.data)
+        search, asked = serializer.to_request(), serializer.validated_data
+        chunk_id = asked.get("chunk_id") or the_chunk(self.principal, search.knowledge_base_ids, asked["text"])
         return Response(as_values(answer_of(why_not_found(self.principal, search, chunk_id))))

@@ -29,7 +29,7 @@ from kb.quality.runs.admin.report import (
     three_decimals,
 )
 from kb.quality.runs.services.run import LOST_AT
-from kb.quality.why_not.admin.presenter import why_not_url
+from kb.quality.why_not.admin import why_not_url
 from kb.search.services.search import SearchRequest
 from kb.web.admin.scoped import Choice
 

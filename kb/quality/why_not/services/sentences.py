@@ -7,8 +7,6 @@ from django.utils.translation import gettext as _, gettext_noop
 
 from kb.quality.why_not.services.places import Place, PlaceState, Reason, Stage, State, Step
 
-SCORE_FORMAT = ".4f"
-
 # By stage and state, then by reason where a stage has several.
 SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
     (Stage.KNOWLEDGE_BASE, State.PASSED): gettext_noop("Its knowledge base “%(name)s” was searched."),
@@ -128,18 +126,16 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
         depth = step.figures["depth"]
         figures["depth"] = _("; the first %(depth)s go on") % {"depth": depth} if depth else ""
     if step.reason is Reason.DOUBLE:
-        cut_by = step.figures["cut_by"]
-        if step.figures["rank"]:
-            figures["fate"] = _("it is result %(rank)s") % {"rank": step.figures["rank"]}
-        else:
-            stage = stage_text(Stage.FUSION if cut_by == "vector_only" else Stage(cut_by)) if cut_by else ""
-            figures["fate"] = _("it was cut by the stage “%(stage)s”") % {"stage": stage}
+        rank, cut_by = step.figures["rank"], step.figures["cut_by"]
+        stage = stage_text(Stage.FUSION if cut_by == "vector_only" else Stage(cut_by)) if cut_by else ""
+        cut = _("it was cut by the stage “%(stage)s”") % {"stage": stage}
+        figures["fate"] = _("it is result %(rank)s") % {"rank": rank} if rank else cut
     return figures
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:{SCORE_FORMAT}}" if abs(value) < 1 else f"{value:g}"
+        return f"{value:.4f}" if abs(value) < 1 else f"{value:g}"
     return _listed(map(str, value)) if isinstance(value, list) else str(value)
 
 

@@ -228,8 +228,7 @@ class WhyNot:
 
     def _among_vectors(self, scope: Scope, place: Place, detail: Mapping[str, Any]) -> Place:
         model = next(each for each in self.outcome.wiring.vectors if each.model_id == scope.space)
-        text = self._result.analysis.queries[place.query].text
-        vector, _source = model.embed(text, time.monotonic() + SECONDS)
+        vector, _source = model.embed(self._result.analysis.queries[place.query].text, time.monotonic() + SECONDS)
         exact = exact_place(
             scope.kb_id,
             scope.space,
@@ -300,11 +299,10 @@ class WhyNot:
     def _fusion(self) -> Step:
         if self.candidate is None:
             return Step(Stage.FUSION, State.LOST, Reason.VECTOR_ONLY)
-        depth = max(self._config.rerank_candidates, self._config.top_k)
         figures = {
             "rank": self.candidate.ranks["fused"],
             "score": self.candidate.scores["fused"],
-            "depth": depth if self._config.use_rerank else None,
+            "depth": max(self._config.rerank_candidates, self._config.top_k) if self._config.use_rerank else None,
             "candidates": len(self._result.candidates),
         }
         return self._cut_by(Stage.FUSION, Reason.BEYOND_CUT, figures)
@@ -377,5 +375,4 @@ def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -
     )
     if chunk is None:
         raise NotVisible(_("There is no chunk with the id %(id)s: look for it by its text.") % {"id": chunk_id})
-    outcome = search(principal, dataclasses.replace(request, explain=True, log=False))
-    return WhyNot(principal, request, chunk, outcome)
+    return WhyNot(principal, request, chunk, search(principal, dataclasses.replace(request, explain=True, log=False)))

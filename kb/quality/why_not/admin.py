@@ -1,21 +1,45 @@
-"""What the page says of a chunk's way through a search, what would help it, and what a remedy has changed."""
+"""Why was this chunk not found? The URL holds the search and the chunk, so it can be shared."""
 
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.core import signing
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_noop
 
-from kb.profiles.admin.choices import setting_label, value_text
-from kb.quality.debug.admin.form import search_parameters
-from kb.quality.why_not.services.places import Place, PlaceState, Remedy, RemedyCode, Stage, State, Step, Term, Terms
-from kb.quality.why_not.services.remedies import changed_request, profile_in_force, remedies
+from kb.access.models import Principal
+from kb.access.services.rate_limits import GENERAL
+from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
+from kb.content.models import Chunk
+from kb.index.services.tokenizing import tokenizing_progress
+from kb.profiles.admin.choices import changes_text, profile_url
+from kb.profiles.services import SettingDifference
+from kb.quality.debug.admin.form import SearchPage, open_search_page, search_parameters
+from kb.quality.debug.admin.judge import debug_url
+from kb.quality.why_not.services.places import (
+    Place,
+    PlaceState,
+    Remedy,
+    RemedyCode,
+    Stage,
+    State,
+    Step,
+    Term,
+    Terms,
+    find_chunks,
+)
+from kb.quality.why_not.services.remedies import apply_remedy, changed_request, profile_in_force, remedies
 from kb.quality.why_not.services.sentences import channel_text, filter_text, stage_text, verdict_sentence
-from kb.quality.why_not.services.walk import WhyNot
-from kb.search.admin.labels import degradation_heading
+from kb.quality.why_not.services.walk import WhyNot, why_not_found
+from kb.search.admin.labels import degradation_heading, notices
 from kb.search.services.search import SearchRequest, request_as_json
+from kb.web.admin.scoped import row_id
+from kb.web.admin.site import AdminPage, admin_page
+from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from retrieval.recall import RANKS_A_CANDIDATE
 
 SALT = "why-not"
@@ -37,10 +61,7 @@ def remembered(why: WhyNot) -> str:
 
 
 def effect(token: str, why: WhyNot) -> dict[str, Any] | None:
-    """The search before a remedy beside this one; None for a token that this installation has not made.
-
-    `rows` holds for each figure its label, before, after, and whether it differs.
-    """
+    """The search before a remedy beside this one; None for a token that this installation has not made."""
     try:
         before: dict[str, Any] = signing.loads(token, salt=SALT)
     except signing.BadSignature:
@@ -92,11 +113,11 @@ CANDIDATE_STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "re
 
 
 def why_not_details(why: WhyNot) -> dict[str, Any]:
-    found = why.rank is not None
+    state, icon = ("lost", "search_off") if why.rank is None else ("found", "task_alt")
     return {
         "verdict": verdict_sentence(why.verdict),
-        "state": "found" if found else "lost",
-        "icon": "task_alt" if found else "search_off",
+        "state": state,
+        "icon": icon,
         "stages": [_stage(step, why) for step in why.steps if step.stage is not Stage.FOUND],
         "profile": str(why.outcome.wiring.profile),
     }
@@ -125,7 +146,6 @@ def _stage(step: Step, why: WhyNot) -> dict[str, Any]:
     return shown
 
 
-# -- Channels ------------------------------------------------------------------------------------------------------------
 def _place(place: Place, why: WhyNot) -> dict[str, Any]:
     return {
         "channel": place.channel,
@@ -163,7 +183,6 @@ def _place_text(place: Place) -> str:
     }[place.state]
 
 
-# -- Terms ---------------------------------------------------------------------------------------------------------------
 def _terms(terms: Terms, chunk_count: int) -> dict[str, Any]:
     most = max((row.contribution for row in terms.query), default=0.0) or 1.0
     asked = {row.term for row in terms.query}
@@ -194,7 +213,6 @@ def _note(row: Term) -> str:
     return " · ".join(note for note, applies in notes.items() if applies)
 
 
-# -- Fusion and gate -----------------------------------------------------------------------------------------------------
 def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
     if why.candidate is None:
         return []
@@ -219,8 +237,7 @@ READ_ONLY = frozenset({RemedyCode.CHANGE_REQUEST, RemedyCode.SHOW_DOUBLE, Remedy
 def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
     """The remedies that the caller may use; who may only read keeps the links and the commands.
 
-    Each is a form with a button, a link where it has a `url`, or a `command` to copy; `input_label` is of the field that is
-    sent with the form, which the first suggestion fills.
+    Each is a form with a button, a link where it has a `url`, or a `command` to copy.
     """
     return [
         {
@@ -301,8 +318,8 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
 def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
     config = why.outcome.wiring.config
     if why.verdict.stage is Stage.CHANNELS:
-        scopes = why.outcome.wiring.pipeline.scopes
-        config = next(scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id)
+        configs = {scope.kb_id: scope.config for scope in why.outcome.wiring.pipeline.scopes}
+        config = configs[why.chunk.knowledge_base_id]
     # What a setting comes to where it is left to the search.
     derived: Mapping[str, Any] = {
         "vector_top_k": config.vector_candidates,
@@ -312,18 +329,12 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
         "cosine_threshold": why.outcome.result.threshold,
         "rerank_top_k": config.top_k,
     }
-    changes = ", ".join(
-        _("%(setting)s: %(before)s → %(after)s")
-        % {
-            "setting": setting_label(name),
-            "before": value_text(name, derived.get(name) if getattr(config, name) is None else getattr(config, name)),
-            "after": value_text(name, value),
-        }
-        for name, value in remedy.settings.items()
-    )
+    given = {name: getattr(config, name) for name in remedy.settings}
+    before = {name: derived.get(name) if value is None else value for name, value in given.items()}
+    changes = (SettingDifference(name, before[name], value) for name, value in remedy.settings.items())
     return {
         "icon": "tune",
-        "label": _("Try in a draft: %(changes)s") % {"changes": changes},
+        "label": _("Try in a draft: %(changes)s") % {"changes": ", ".join(changes_text(changes))},
         "hint": _(
             "Saved as a draft of the profile “%(profile)s”, and the search runs again under it. Other searches change when it "
             "is published."
@@ -344,3 +355,126 @@ def done_text(remedy: Remedy, text: str) -> str:
         RemedyCode.ADD_QUESTION: _("The question was added."),
         RemedyCode.DRAFT: _("The change was saved as a draft, and this search ran under it."),
     }.get(remedy.code, "")
+
+
+@admin_page("why-not/", name="why_not")
+class WhyNotView(AdminPage):
+    template_name = "quality/why_not/page.html"
+    rate_limit_kind = GENERAL
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        principal = Principal(request.user)
+        page = open_search_page(principal, request.GET)
+        chunk_id = row_id(request.GET.get("chunk", ""))
+        text = request.GET.get("text", "").strip()
+        context: dict[str, Any] = {**page.context, "text": text, "chunk_problem": ""}
+        status = 400 if page.form.is_bound and not page.form.is_valid() else 200
+        if page.form.asks:
+            if text and not chunk_id:
+                found = find_chunks(principal, page.form.cleaned_data["kb"], text)
+                choices = [(chunk, why_not_url(page.form.request(), chunk.pk)) for chunk in found.chunks]
+                context |= {"found": found, "choices": choices}
+                if len(choices) == 1 and not found.is_alike:
+                    chunk_id = found.chunks[0].pk
+            if chunk_id:
+                status = self._explain(principal, page, chunk_id, context)
+        elif chunk_id:
+            context |= _chosen_chunk(principal, page, chunk_id)
+        return self._render(page, context, status)
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        """Applies a remedy to the search of the URL, and goes on to the search that shows its effect."""
+        principal = Principal(request.user)
+        page = open_search_page(principal, request.GET)
+        chunk_id = row_id(request.GET.get("chunk", ""))
+        if not page.form.asks or not chunk_id:
+            raise Http404
+        try:
+            why = why_not_found(principal, page.form.request(), chunk_id)
+        except NotVisible as error:
+            raise Http404(str(error)) from error
+        except (InvalidConfiguration, NoChannelAvailable):
+            return HttpResponseRedirect(request.get_full_path())  # the page says what is wrong
+        remedy = next((each for each in remedies(why) if each.id == request.POST.get("remedy")), None)
+        if remedy is None:
+            messages.warning(request, _("That is not needed any longer: nothing was changed."))
+            return HttpResponseRedirect(why_not_url(why.request, chunk_id))
+        if remedy.code in ASKS_FIRST and "confirmed" not in request.POST:
+            return self._ask(page, why, remedy)
+        return self._apply(principal, why, remedy)
+
+    def _apply(self, principal: Principal, why: WhyNot, remedy: Remedy) -> HttpResponse:
+        text = self.request.POST.get("text", "").strip()
+        token = remembered(why)  # of the search as it is before
+        try:
+            after = apply_remedy(principal, why, remedy, text)
+        except NotAllowed as error:
+            raise PermissionDenied(str(error)) from error
+        except (Rejected, NotVisible, Superseded) as error:
+            moved = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
+            messages.error(self.request, moved if isinstance(error, Superseded) else str(error))
+            return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
+        messages.success(self.request, done_text(remedy, text or next(iter(remedy.suggestions), "")))
+        return HttpResponseRedirect(why_not_url(after, why.chunk.pk, token))
+
+    def _ask(self, page: SearchPage, why: WhyNot, remedy: Remedy) -> HttpResponse:
+        """Before a worker is set to work on more than the chunk."""
+        context = {
+            **page.context,
+            "remedy": remedy,
+            "said": self.request.POST.get("text", "").strip() or next(iter(remedy.suggestions), ""),
+            "chunk": why.chunk,
+            "chunk_count": Chunk.objects.filter(knowledge_base=why.chunk.knowledge_base).count(),
+            "back_url": why_not_url(why.request, why.chunk.pk),
+        }
+        self.template_name = "quality/why_not/confirm.html"
+        return self._render(page, context, 200)
+
+    def _explain(self, principal: Principal, page: SearchPage, chunk_id: int, context: dict[str, Any]) -> int:
+        """Runs the search and puts what became of the chunk into the context; returns the HTTP status."""
+        try:
+            why = why_not_found(principal, page.form.request(), chunk_id)
+        except InvalidConfiguration as error:
+            page.form.reject(error)
+            return 400
+        except NotVisible as error:
+            context["chunk_problem"] = str(error)
+            return 404
+        except NoChannelAvailable as error:
+            context["outage"] = notices(error.degradations, (), page.bases)
+            return 503
+        # This very question, its chunk named by its id also where it was found by its text: a remedy needs one.
+        again = {**dict(self.request.GET.lists()), "chunk": chunk_id}
+        again.pop("text", None)
+        kb = page.bases[why.chunk.knowledge_base_id]
+        may_edit = bool(getattr(kb, "may_edit", False))
+        profile = why.outcome.wiring.profile
+        context |= {
+            "chunk": why.chunk,
+            "details": why_not_details(why),
+            "remedies": shown_remedies(why, may_edit=may_edit),
+            "may_edit": may_edit,
+            "effect": effect(self.request.GET.get("before", ""), why),
+            "notices": notices(why.outcome.result.degraded, why.outcome.wiring.pipeline.scopes, page.bases),
+            "draft": None if profile.published else profile,
+            "draft_url": profile_url(profile),
+            "progress": tokenizing_progress(kb),
+            "again_url": f"{self.request.path}?{urlencode(again, doseq=True)}",
+            "other_url": why_not_url(why.request, None),
+            "debug_url": debug_url(why.request.knowledge_base_ids, why.request.query, request_as_json(why.request)),
+        }
+        return 200
+
+    def _render(self, page: SearchPage, context: Mapping[str, Any], status: int) -> HttpResponse:
+        context = {**context, "title": _("Why not found?"), "query_about": page.form["q"].value() or ""}
+        return self.render_to_response(self.get_context_data(**context), status=status)
+
+
+def _chosen_chunk(principal: Principal, page: SearchPage, chunk_id: int) -> dict[str, Any]:
+    """A chunk that was chosen before there is a query; its knowledge base is then the one to search."""
+    chunk = Chunk.objects.visible_to(principal).select_related("document", "knowledge_base").filter(pk=chunk_id).first()
+    if chunk is None:
+        return {"chunk_problem": _("There is no chunk with the id %(id)s: look for it by its text.") % {"id": chunk_id}}
+    if not page.form.is_bound:
+        page.form.initial["kb"] = [str(chunk.knowledge_base_id)]
+    return {"chunk": chunk}
