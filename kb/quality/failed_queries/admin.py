@@ -97,8 +97,6 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
 
 State, Reason = FailedQuery.State, FailedQuery.Reason
 
-WAITING = (State.OPEN, State.IN_PROGRESS)
-
 
 class StateFilter(ConditionFilter):
     """What waits for somebody, unless other states are asked for."""
@@ -112,8 +110,9 @@ class StateFilter(ConditionFilter):
     }
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:
-        is_asked = self.value() in self.conditions
-        return super().queryset(request, queryset if is_asked else queryset.filter(state__in=WAITING))
+        if self.value() in self.conditions:
+            return cast("QuerySet[FailedQuery]", super().queryset(request, queryset))
+        return queryset.filter(state__in=(State.OPEN, State.IN_PROGRESS))
 
 
 class ReasonFilter(ConditionFilter):
@@ -133,18 +132,6 @@ class AssigneeFilter(DropdownFilter):  # type: ignore[misc]
         mine, nobody = Q(assignee=signed_in(request)), Q(assignee=None)
         condition = {"mine": mine, "nobody": nobody, "others": ~mine & ~nobody}.get(self.value() or "")
         return queryset if condition is None else queryset.filter(condition)
-
-
-def _complete(rows: Sequence[Any], request: HttpRequest) -> None:
-    """Gives each row `named`, see `name_knowledge_bases`, and `asked_for`: what its last search asked for, if it is kept.
-
-    Not joined in the list's own query: a long search log would then slow down its count.
-    """
-    name_knowledge_bases(rows, request)
-    searches = visible(SearchLog, request).filter(pk__in=[row.last_search_id for row in rows if row.last_search_id])
-    asked_for = dict(searches.values_list("pk", "trace__request"))
-    for row in rows:
-        row.asked_for = asked_for.get(row.last_search_id)
 
 
 class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -202,13 +189,21 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return False
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:
-        _complete(rows, request)
+        """Rows with `named`, see `name_knowledge_bases`, and `asked_for`: what the last search asked for, if it is kept.
+
+        Not joined in the list's own query: a long search log would then slow down its count.
+        """
+        name_knowledge_bases(rows, request)
+        searches = visible(SearchLog, request).filter(pk__in=[row.last_search_id for row in rows if row.last_search_id])
+        asked_for = dict(searches.values_list("pk", "trace__request"))
+        for row in rows:
+            row.asked_for = asked_for.get(row.last_search_id)
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         failed = super().get_object(request, object_id, from_field)
         if failed is not None:
-            _complete([failed], request)
+            self.completed(request, [failed])
             failed.may_name = may_name_assignees(principal(request), failed.knowledge_base_ids)
         return failed
 

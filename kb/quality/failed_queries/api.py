@@ -31,9 +31,6 @@ class FeedbackSerializer(StrictSerializer):
     )
 
 
-EXAMPLES = [OpenApiExample("It did not help", value={"value": -1})]
-
-
 @extend_schema_view(
     post=extend_schema(
         operation_id="feedback",
@@ -42,7 +39,7 @@ EXAMPLES = [OpenApiExample("It did not help", value={"value": -1})]
         "with the scope read suffices.",
         request=FeedbackSerializer,
         responses=answers({200: FeedbackSerializer}, 400, 404, 413, 415),
-        examples=EXAMPLES,
+        examples=[OpenApiExample("It did not help", value={"value": -1})],
     )
 )
 class FeedbackView(ApiView):

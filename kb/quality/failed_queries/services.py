@@ -97,12 +97,9 @@ def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
 
 
 def _reasons(row: SearchLog) -> set[FailedQuery.Reason]:
-    reasons = set()
-    if row.outcome != SearchLog.Outcome.FOUND:
-        reasons.add(FailedQuery.Reason(row.outcome))
-    if any(each["code"] in FIXABLE for each in row.degraded):
-        reasons.add(FailedQuery.Reason.DEGRADED)
-    return reasons
+    is_fixable = any(each["code"] in FIXABLE for each in row.degraded)
+    reasons = {FailedQuery.Reason.DEGRADED} if is_fixable else set()
+    return reasons if row.outcome == SearchLog.Outcome.FOUND else {*reasons, FailedQuery.Reason(row.outcome)}
 
 
 def _note(failures: Iterable[tuple[SearchLog, set[FailedQuery.Reason]]]) -> None:
@@ -178,8 +175,7 @@ def assign(principal: Principal, rows: SearchedQuerySet, user: User | None) -> i
 
 def may_name_assignees(principal: Principal, kb_ids: Sequence[int]) -> bool:
     """Whether the principal owns all the knowledge bases of a failed query, and so knows who their members are."""
-    owned = KnowledgeBase.objects.owned_by(principal).filter(pk__in=kb_ids)
-    return bool(owned.count() == len(set(kb_ids)))
+    return bool(KnowledgeBase.objects.owned_by(principal).filter(pk__in=kb_ids).count() == len(set(kb_ids)))
 
 
 def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) -> User:
