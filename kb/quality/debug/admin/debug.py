@@ -59,8 +59,7 @@ def draft_form(principal: Principal, page: SearchPage, data: Mapping[str, Any] |
     The places are the chosen knowledge bases first, then the others, then shared. It proposes a further version of the profile
     that the search runs under where the principal may change that, and else a profile of its own for a knowledge base.
     """
-    bases = (*page.chosen, *page.bases.values())
-    places = {str(kb.pk): kb.name for kb in bases if getattr(kb, "may_edit", False)}
+    places = {str(kb.pk): kb.name for kb in (*page.chosen, *page.bases.values()) if getattr(kb, "may_edit", False)}
     if principal.user.is_superuser:
         places[SHARED] = _("all knowledge bases (shared)")
     if not places or not any(page.form[name].value() for name in SETTINGS):
@@ -109,26 +108,24 @@ class SearchDebugView(AdminPage):
             )
         except (Rejected, NotAllowed) as error:
             form.add_error("name", str(error))
-            return self._respond(page, form, status=400)
         except InvalidConfiguration as error:
             page.form.reject(error)
-            return self._respond(page, form, status=400)
-        message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
-        label = _("See it, compare it, publish it")
-        link = format_html('{} <a href="{}" class="kb-link">{}</a>', message, profile_url(draft), label)
-        messages.success(request, link)
-        query = request.GET.copy()
-        for name in SETTINGS:
-            query.pop(name, None)
-        query["profile"] = profile_value(reference(draft), draft.version)
-        return HttpResponseRedirect(f"{request.path}?{query.urlencode()}")
+        else:
+            message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
+            label = _("See it, compare it, publish it")
+            link = format_html('{} <a href="{}" class="kb-link">{}</a>', message, profile_url(draft), label)
+            messages.success(request, link)
+            kept = {name: values for name, values in request.GET.lists() if name not in SETTINGS}
+            query = {**kept, "profile": profile_value(reference(draft), draft.version)}
+            return HttpResponseRedirect(f"{request.path}?{urlencode(query, doseq=True)}")
+        return self._respond(page, form, status=400)
 
     def _respond(self, page: SearchPage, draft: DraftForm | None, status: int = 200) -> HttpResponse:
-        form, caller = page.form, principal_of(self.request)
         context: dict[str, Any] = {**page.context, "draft": draft, "title": _("Search debug")}
         status = max(status, self._search(page, context))
-        if not (form.asks or form.errors):
-            context["example"] = _example(caller, page.chosen or list(page.bases.values()))
+        if not (page.form.asks or page.form.errors):
+            bases = page.chosen or list(page.bases.values())
+            context["example"] = _example(principal_of(self.request), bases)
         return self.render_to_response(self.get_context_data(**context), status=status)
 
     def _search(self, page: SearchPage, context: dict[str, Any]) -> int:

@@ -52,14 +52,11 @@ SETTINGS = {
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "vector_share", "keyword_share")
 # Fields of the form and the filters that they set.
 FILTERS = {"tags": "tags", "concepts": "concepts", "source_type": "source_types", "metadata": "metadata"}
-ALWAYS_SHOWN = ("top_k", "threshold", "rerank", "fusion", "profile")
-SWITCH = {"on": True, "off": False}
-BETWEEN_NAMES = re.compile("[,，]")
 
 
 class NamesField(forms.CharField):
     def clean(self, value: Any) -> Any:
-        names = (each.strip() for each in BETWEEN_NAMES.split(super().clean(value)))
+        names = (each.strip() for each in re.split("[,，]", super().clean(value)))
         return [name for name in names if name]
 
 
@@ -162,7 +159,7 @@ class SearchForm(forms.Form):
 
     @property
     def main_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in ALWAYS_SHOWN]
+        return [self[name] for name in ("top_k", "threshold", "rerank", "fusion", "profile")]
 
     @property
     def groups(self) -> list[tuple[Any, list[forms.BoundField]]]:
@@ -205,7 +202,7 @@ class SearchForm(forms.Form):
     @property
     def overrides(self) -> dict[str, Any]:
         """The settings that were given, by the names of RetrievalConfig, of a valid form."""
-        values = {**self.cleaned_data, "rerank": SWITCH.get(self.cleaned_data["rerank"])}
+        values = {**self.cleaned_data, "rerank": {"on": True, "off": False}.get(self.cleaned_data["rerank"])}
         return {setting: values[name] for name, setting in SETTINGS.items() if values[name] not in (None, "")}
 
     def request(self) -> SearchRequest:

@@ -146,20 +146,15 @@ class JudgeView(View):
             if is_script:
                 return JsonResponse({"detail": str(error)}, status=STATUS.get(type(error), 400))
             messages.error(request, str(error))
-            return HttpResponseRedirect(_back(request))
-        request.session[SESSION_KEY] = name
-        if not is_script:
-            return HttpResponseRedirect(_back(request))
-        state = judging(principal(request), name, click["query"], click["kb"], click["shown"])
-        return JsonResponse(
-            {
-                "eval_set": name,
-                "grade": grade,
-                "grades": state["grades"],
-                "unanswerable": state["is_unanswerable"],
-                "judged": state["description"],
-            }
-        )
+        else:
+            request.session[SESSION_KEY] = name
+            if is_script:
+                state = judging(principal(request), name, click["query"], click["kb"], click["shown"])
+                answer = {"eval_set": name, "grade": grade, "grades": state["grades"], "judged": state["description"]}
+                return JsonResponse({**answer, "unanswerable": state["is_unanswerable"]})
+        there = request.POST.get("next", "")
+        is_own = url_has_allowed_host_and_scheme(there, {request.get_host()}, require_https=request.is_secure())
+        return HttpResponseRedirect(there if is_own else reverse("admin:search_debug"))
 
 
 def _data(request: HttpRequest) -> Any:
@@ -193,12 +188,6 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
         unjudge(caller, eval_set, query, chunk)
         return None
     return judge(caller, eval_set, query, chunk, int(click["grade"])).grade
-
-
-def _back(request: HttpRequest) -> str:
-    there = request.POST.get("next", "")
-    own = url_has_allowed_host_and_scheme(there, allowed_hosts={request.get_host()}, require_https=request.is_secure())
-    return there if own else reverse("admin:search_debug")
 
 
 QUERY_CHARACTERS = 100
