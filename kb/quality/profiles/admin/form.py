@@ -27,7 +27,6 @@ from retrieval.errors import InvalidConfiguration
 
 SHARED = "shared"
 AUTO, NONE = "auto", "none"
-BETWEEN_NAMES = re.compile("[,，]")
 # Stands for a setting that the form leaves empty, since None is a value of some.
 INHERITED: Final = object()
 
@@ -84,7 +83,7 @@ def _names(text: str) -> list[str]:
     """Names of rerankers with commas between them; `none` is an empty list."""
     if text.casefold() in {NONE, _("none")}:
         return []
-    names = [name for each in BETWEEN_NAMES.split(text) if (name := each.strip())]
+    names = [name for each in re.split("[,，]", text) if (name := each.strip())]
     if unknown := [name for name in names if name not in RERANKERS]:
         raise ValidationError(
             _("There is no reranker “%(name)s”: choose from %(names)s.")

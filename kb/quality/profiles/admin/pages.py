@@ -21,7 +21,6 @@ from kb.base.errors import NotAllowed, Rejected
 from kb.profiles.admin.choices import (
     as_field_choices,
     changes_text,
-    in_order,
     profile_choices,
     profile_state,
     profile_url,
@@ -54,18 +53,10 @@ from kb.web.admin.site import AdminPage, add_part, admin_page
 ENVIRONMENT = "environment"
 
 
-class ProfilePage(AdminPage):
-    request: HttpRequest
-
-    @cached_property
-    def caller(self) -> Principal:
-        return principal(self.request)
-
-
-class VersionPage(ProfilePage):
+class VersionPage(AdminPage):
     @cached_property
     def version(self) -> Any:
-        return visible_version(self.caller, self.kwargs["pk"])
+        return visible_version(principal(self.request), self.kwargs["pk"])
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(**{"version": self.version, "page_url": profile_url(self.version), **kwargs})
@@ -118,24 +109,23 @@ add_part(
 
 
 def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) -> list[dict[str, Any]]:
-    """What differs, in the order of the form, and whether a version sets it itself; None: the environment's defaults."""
+    """What differs, and whether a version sets it itself; None: the environment's defaults."""
     first = before or RetrievalProfile(settings={})
-    found = {each.name: each for each in differences(first, after)}
     return [
         {
-            "name": name,
-            "label": setting_label(name),
-            "before": value_text(name, found[name].before),
-            "after": value_text(name, found[name].after),
-            "before_set": name in first.settings,
-            "after_set": name in after.settings,
+            "name": each.name,
+            "label": setting_label(each.name),
+            "before": value_text(each.name, each.before),
+            "after": value_text(each.name, each.after),
+            "before_set": each.name in first.settings,
+            "after_set": each.name in after.settings,
         }
-        for name in in_order(found)
+        for each in differences(first, after)
     ]
 
 
 @admin_page("retrieval-profiles/diff/", name="kb_retrievalprofile_diff")
-class DiffView(ProfilePage):
+class DiffView(AdminPage):
     """?before=ID&after=ID; `environment` stands for its defaults."""
 
     template_name = "quality/profiles/diff.html"
@@ -163,15 +153,16 @@ class DiffView(ProfilePage):
 
     def _version(self, side: str) -> Any:
         asked = self.request.GET.get(side, "")
-        return None if asked == ENVIRONMENT else visible_version(self.caller, row_id(asked))
+        return None if asked == ENVIRONMENT else visible_version(principal(self.request), row_id(asked))
 
     def _options(self, *chosen: RetrievalProfile | None) -> Any:
-        choices = profile_choices(self.caller)
+        choices = profile_choices(principal(self.request))
         by_value = {choice.value: choice.profile.pk for choice in choices}
-        options = []
-        for label, inner in as_field_choices(choices):
-            group, versions = (label, inner) if isinstance(inner, list) else ("", [(label, inner)])
-            options.append((group, [(by_value[value], text) for value, text in versions]))
+        grouped = [
+            (label, inner) if isinstance(inner, list) else ("", [(label, inner)])
+            for label, inner in as_field_choices(choices)
+        ]
+        options = [(group, [(by_value[value], text) for value, text in versions]) for group, versions in grouped]
         further = [each for each in chosen if each and each.pk not in by_value.values()]
         return [*options, ("", [(each.pk, str(each)) for each in further])]
 
@@ -198,7 +189,7 @@ class EditView(ChangePage):
 
 
 @admin_page("retrieval-profiles/add/", name="kb_retrievalprofile_add")
-class AddView(ProfilePage):
+class AddView(AdminPage):
     """A new profile, which may begin with the settings of a version: ?from=ID, and for a knowledge base: ?kb=ID."""
 
     template_name = "quality/profiles/form.html"
@@ -206,14 +197,14 @@ class AddView(ProfilePage):
     @cached_property
     def base(self) -> RetrievalProfile | None:
         pk = row_id(self.request.GET.get("from", ""))
-        return None if pk is None else visible_version(self.caller, pk)
+        return None if pk is None else visible_version(principal(self.request), pk)
 
     @cached_property
     def places(self) -> list[KnowledgeBase]:
-        return list(KnowledgeBase.objects.editable_by(self.caller).order_by("name", "pk"))
+        return list(KnowledgeBase.objects.editable_by(principal(self.request)).order_by("name", "pk"))
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not (self.places or self.caller.user.is_superuser):
+        if not (self.places or principal(self.request).user.is_superuser):
             raise PermissionDenied
         return super().dispatch(request, *args, **kwargs)
 
@@ -238,15 +229,14 @@ class AddView(ProfilePage):
             data,
             self.base,
             places=self.places,
-            may_share=bool(self.caller.user.is_superuser),
+            may_share=bool(principal(self.request).user.is_superuser),
             initial={"place": self.request.GET.get("kb") or ("" if self.places else SHARED)},
         )
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        title = _("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile")
         return super().get_context_data(
             **{"form": self._form(), **kwargs},
-            title=title,
+            title=_("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile"),
             page_url=profile_url(self.base) if self.base else "",
             is_new=True,
         )
@@ -270,7 +260,7 @@ class PublishView(ChangePage):
     template_name = "quality/profiles/publish.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
+        moved = publish(principal(self.request), self.version, adopt="adopt" in request.POST)
         message = ngettext(
             "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
             "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
@@ -285,7 +275,7 @@ class PublishView(ChangePage):
         title = _("Roll back to “%(profile)s”?") if is_back else _("Publish “%(profile)s”?")
         moving = moving_with(self.version)
         total = moving.count()
-        seen = list(moving.visible_to(self.caller)[:BASES_LISTED]) if total else []
+        seen = list(moving.visible_to(principal(self.request))[:BASES_LISTED]) if total else []
         # The knowledge base whose own profile it is, where it searches by another one.
         kb = self.version.knowledge_base
         adopting = None if kb is None or kb.profile.is_version_of_same(self.version) else kb
@@ -309,7 +299,7 @@ class DeleteView(ChangePage):
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         try:
-            delete_draft(self.caller, self.version)
+            delete_draft(principal(self.request), self.version)
         except Rejected as error:
             messages.error(request, str(error))
             return HttpResponseRedirect(profile_url(self.version))
@@ -332,18 +322,18 @@ STATE_LABELS = {VersionState.PUBLISHED: "success", VersionState.DRAFT: "warning"
 
 
 @admin_page("retrieval-profiles/", name="kb_retrievalprofile_changelist")
-class ProfileListView(ProfilePage):
+class ProfileListView(AdminPage):
     template_name = "quality/profiles/list.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        page = Paginator(profile_names(self.caller), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
+        page = Paginator(profile_names(principal(self.request)), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
         return super().get_context_data(
             **kwargs,
             title=_("Retrieval profiles"),
             page=page,
-            rows=profile_overviews(self.caller, list(page.object_list)),
+            rows=profile_overviews(principal(self.request), list(page.object_list)),
             shown=BASES_SHOWN,
-            may_add=may_add(self.caller),
+            may_add=may_add(principal(self.request)),
         )
 
 
@@ -352,7 +342,7 @@ class ProfileView(VersionPage):
     template_name = "quality/profiles/page.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        overview = profile_overview(self.caller, self.version)
+        overview = profile_overview(principal(self.request), self.version)
         versions = RetrievalProfile.objects.versions_of(self.version).select_related("created_by").order_by("-version")
         # The page that was asked for, else the one with the version of the URL.
         newer = sum(version.version > self.version.version for version in versions)
@@ -367,7 +357,7 @@ class ProfileView(VersionPage):
             rows=[self._row(version, before, overview) for version, before in page],
             shown=BASES_SHOWN,
             may_edit=self.version.may_edit,
-            copy_url=copy_url(overview.live) if self.version.may_edit or may_add(self.caller) else "",
+            copy_url=copy_url(overview.live) if self.version.may_edit or may_add(principal(self.request)) else "",
             compare_url=diff_url(None, overview.newest),
         )
 
