@@ -49,14 +49,11 @@ def dify_exception_handler(error: Exception, context: Mapping[str, Any]) -> Resp
     return response
 
 
-_HEADER = re.compile(r"bearer +\S+", re.IGNORECASE)
-
-
 class DifyAuthentication(ApiKeyAuthentication):
     """An API key and nothing else; Dify tells a header that it cannot read from a key that does not open."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
-        if not _HEADER.fullmatch(request.headers.get("Authorization", "").strip()):
+        if not re.fullmatch(r"(?i:bearer) +\S+", request.headers.get("Authorization", "").strip()):
             raise MalformedAuthorization(
                 _("Invalid Authorization header: send “Bearer ”, with a space, and an API key of this server.")
             )
@@ -127,8 +124,6 @@ COMPARISONS: Final[Mapping[str, Operator]] = {
     "after": Operator.AFTER,
 }
 
-_ID = re.compile(r"0*[1-9][0-9]{0,18}")
-
 
 class NamesField(serializers.Field[Any, Any, Any, Any]):
     default_error_messages = {"invalid": _("Give the name of a metadata field, or a list of up to {most} names.")}
@@ -193,7 +188,7 @@ class RetrievalSerializer(serializers.Serializer[Any]):
         """The validated request; raises NotVisible where the id is none of this server's."""
         data: dict[str, Any] = self.validated_data
         text = data["knowledge_id"]
-        number = int(text) if _ID.fullmatch(text.strip()) else 0
+        number = int(text) if re.fullmatch(r"0*[1-9][0-9]{0,18}", text.strip()) else 0
         if not 0 < number <= MAX_ID:
             raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": text})
         setting = data.get("retrieval_setting") or {}

@@ -82,21 +82,6 @@ class ApiKeyCreateSerializer(StrictSerializer):
     )
 
 
-EXAMPLES = [
-    OpenApiExample(
-        "A key for a shop’s help page",
-        value={
-            "name": "help page",
-            "scope": "read",
-            "knowledge_base_ids": [1],
-            "expires_at": "2030-01-01T00:00:00Z",
-            "rate_limit": "120/minute",
-        },
-        request_only=True,
-    )
-]
-
-
 class ApiKeyFilters(ListFilters):
     orders: ClassVar = ("-created", "created", "name", "-name")
     key: ClassVar[str] = "prefix"  # its id holds the hash of the secret
@@ -120,7 +105,19 @@ class ApiKeyFilters(ListFilters):
         "none; any other key makes none that lives longer or may send more requests than itself.",
         request=ApiKeyCreateSerializer,
         responses=answers({201: NewApiKeySerializer}, 400, 403, 404, 413, 415),
-        examples=EXAMPLES,
+        examples=[
+            OpenApiExample(
+                "A key for a shop’s help page",
+                value={
+                    "name": "help page",
+                    "scope": "read",
+                    "knowledge_base_ids": [1],
+                    "expires_at": "2030-01-01T00:00:00Z",
+                    "rate_limit": "120/minute",
+                },
+                request_only=True,
+            )
+        ],
     ),
     retrieve=extend_schema(
         operation_id="api_keys_retrieve",

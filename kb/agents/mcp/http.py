@@ -98,9 +98,8 @@ def paced(receive: Receive) -> Receive:
         nonlocal received, is_whole
         if is_whole:
             return await receive()
-        allowed = CLIENT_SECONDS + received / CLIENT_MIN_RATE
         message: Message = {"type": "http.disconnect"}
-        with anyio.move_on_after(started + allowed - time.monotonic()):
+        with anyio.move_on_after(started + CLIENT_SECONDS + received / CLIENT_MIN_RATE - time.monotonic()):
             message = await receive()
         received += len(message.get("body", b""))
         is_whole = not message.get("more_body", False)
@@ -201,9 +200,6 @@ def _refusal(status: int, code: str, detail: str, headers: dict[str, str] | None
     return JSONResponse({"code": code, "detail": detail}, status, headers)
 
 
-BLOCK = 65_536
-
-
 def serve_stdio() -> None:
     """Serves until standard input ends, or SIGTERM or SIGINT ends it."""
     warm_up_beside()
@@ -238,7 +234,7 @@ def _closable_input() -> Callable[[], None]:
 
     def fill() -> None:
         with contextlib.suppress(OSError):  # it was ended meanwhile
-            while block := os.read(original, BLOCK):
+            while block := os.read(original, 65_536):
                 ours.sendall(block)
         close()
 

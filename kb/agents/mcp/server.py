@@ -5,7 +5,7 @@ A call's API key is looked up each time, so that one that was revoked opens noth
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from importlib.metadata import version
@@ -36,7 +36,6 @@ from kb.search.services.search import SearchRequest
 from retrieval.errors import NoChannelAvailable, RetrievalError
 
 KEY_VARIABLE = "ZHIKU_API_KEY"
-SCHEME = "bearer"
 
 
 class Refusal(ToolError):
@@ -88,7 +87,7 @@ def key_in(headers: Mapping[str, str] | None) -> str:
     if headers is None:
         return os.environ.get(KEY_VARIABLE, "").strip()
     scheme, _separator, secret = headers.get("authorization", "").partition(" ")
-    return secret.strip() if scheme.lower() == SCHEME else ""
+    return secret.strip() if scheme.lower() == "bearer" else ""
 
 
 def _admitted(headers: Mapping[str, str] | None, kind: str, caller: dict[str, Any]) -> ApiKey:
@@ -239,19 +238,17 @@ def read_document(
         return _result(outputs.read_document(principal, document_id, start, limit))
 
 
-TOOLS: Sequence[tuple[Callable[..., CallToolResult], str]] = (
-    (list_knowledge_bases, "List knowledge bases"),
-    (search, "Search knowledge bases"),
-    (ask, "Ask knowledge bases"),
-    (read_document, "Read a document"),
-)
-
-
 def build_server() -> MCPServer[Any]:
     server: MCPServer[Any] = MCPServer(
         "zhiku", title="Zhiku 知库", instructions=INSTRUCTIONS, version=version("zhiku"), subscriptions=False
     )
-    for tool, title in TOOLS:
+    tools: dict[str, Callable[..., CallToolResult]] = {
+        "List knowledge bases": list_knowledge_bases,
+        "Search knowledge bases": search,
+        "Ask knowledge bases": ask,
+        "Read a document": read_document,
+    }
+    for title, tool in tools.items():
         annotations = ToolAnnotations(
             title=title, read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
         )
