@@ -73,9 +73,6 @@ def invitation_notice(request: HttpRequest) -> str:
     return message % {"count": count} if count else ""
 
 
-CONFIRMED = ("remove", "transfer")
-
-
 class NewMemberForm(forms.Form):
     username = forms.CharField(
         max_length=150,
@@ -106,7 +103,7 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         members, given = members_of(self.kb), self.request.GET
         found = [each for each in members if each.user.pk == row_id(given.get("member", ""))]
-        is_asked = found and given.get("action") in CONFIRMED
+        is_asked = found and given.get("action") in ("remove", "transfer")
         asked = {"action": given["action"], "member": found[0]} if is_asked else None
         return super().get_context_data(**kwargs, members=members, roles=Membership.Role.choices, asked=asked)
 

@@ -66,9 +66,6 @@ class JoinedSerializer(serializers.Serializer[Any]):
     knowledge_base_name = serializers.CharField(source="name")
 
 
-ADDED = OpenApiExample("A reader", value={"username": "ann", "role": "viewer"}, request_only=True)
-
-
 @extend_schema_view(
     list=extend_schema(
         operation_id="members_list",
@@ -84,7 +81,7 @@ ADDED = OpenApiExample("A reader", value={"username": "ann", "role": "viewer"}, 
         "open invitations, and who has declined one is not invited again within 30 days.",
         request=MemberAddSerializer,
         responses=answers({201: MemberSerializer}, 400, 403, 404, 409, 413, 415),
-        examples=[ADDED],
+        examples=[OpenApiExample("A reader", value={"username": "ann", "role": "viewer"}, request_only=True)],
     ),
     retrieve=extend_schema(
         operation_id="members_retrieve",
