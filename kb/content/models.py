@@ -1,5 +1,5 @@
 import re
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -15,9 +15,6 @@ from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.db.triggers import CHUNK_TRIGGERS, DOCUMENT_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.text import validate_metadata
-
-# What is longer, or other, after the last dot is part of a name, which may be too long for a file system.
-_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
 
 
 class IngestBatch(models.Model):
@@ -71,7 +68,8 @@ class FileDetails(models.Model):
 def upload_path(document: "Document", filename: str) -> str:
     """Where the file of a document lies: by knowledge base and content, whatever its name."""
     suffix = filename.rpartition(".")[2].lower()
-    extension = f".{suffix}" if _EXTENSION.fullmatch(suffix) else ""
+    # What is longer, or other, after the last dot is part of a name, which may be too long for a file system.
+    extension = f".{suffix}" if re.fullmatch(r"[a-z0-9]{1,16}", suffix) else ""
     return f"{documents_folder(document.knowledge_base_id)}/{document.sha256}{extension}"
 
 

@@ -16,13 +16,7 @@ from kb.providers.embedding_models import default_embedding_model, tokenizer
 
 
 def knowledge_base_create(
-    *,
-    name: str,
-    owner: User,
-    embedding_model: str = "",
-    language: str = "zh",
-    description: str = "",
-    **chunking: Any,
+    *, name: str, owner: User, embedding_model: str = "", language: str = "zh", description: str = "", **chunking: Any
 ) -> KnowledgeBase:
     """Creates a knowledge base with the profile that suits its model; a blank one is `default_embedding_model()`.
 

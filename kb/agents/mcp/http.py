@@ -38,9 +38,6 @@ from kb.search.wiring import warm_up
 logger = logging.getLogger(__name__)
 
 PATH, HEALTH = "/mcp", "/health"
-RETRY_AFTER_S = 30
-# How long calls that are under way may take when the server is asked to end.
-GRACE_S = 10
 
 
 def serve_http(host: str, port: int) -> None:
@@ -61,7 +58,7 @@ def serve_http(host: str, port: int) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,  # uvicorn would believe any process of this host; TRUSTED_PROXIES says whom to believe
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=10,  # how long calls that are under way may take
     )
 
 
@@ -179,7 +176,7 @@ def _refusal_of_key(scope: Scope) -> Response | None:
     except DatabaseError:
         logger.exception("the database could not answer")
         detail = "The database is out of reach or overloaded: try again later."
-        return _refusal(503, "unavailable", detail, {"Retry-After": str(RETRY_AFTER_S)})
+        return _refusal(503, "unavailable", detail, {"Retry-After": "30"})
     finally:
         connections.close_all()
     if spent is not None and not spent.allowed:

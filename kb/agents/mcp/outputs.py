@@ -184,7 +184,6 @@ def _line(text: str) -> str:
 
 
 MOST_KNOWLEDGE_BASES = 20
-DESCRIPTION_CHARACTERS = 200
 
 
 def list_knowledge_bases(principal: Principal, offset: int, limit: int) -> KnowledgeBasesOutput:
@@ -194,7 +193,7 @@ def list_knowledge_bases(principal: Principal, offset: int, limit: int) -> Knowl
         KnowledgeBaseOutput(
             id=kb.pk,
             name=kb.name,
-            description=shorten(" ".join(kb.description.split()), DESCRIPTION_CHARACTERS),
+            description=shorten(" ".join(kb.description.split()), 200),
             language=kb.language,
             documents=kb.document_count,
             chunks=kb.chunk_count,

@@ -29,11 +29,7 @@ from retrieval.errors import DegradationCode
 # Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to fix. Any other is a
 # matter of the server and strikes all queries alike; the first page of the admin counts those.
 FIXABLE = frozenset(
-    {
-        DegradationCode.BM25_POSTINGS_OUTDATED,
-        DegradationCode.MODEL_UNAVAILABLE,
-        DegradationCode.THRESHOLD_NOT_APPLIED,
-    }
+    {DegradationCode.BM25_POSTINGS_OUTDATED, DegradationCode.MODEL_UNAVAILABLE, DegradationCode.THRESHOLD_NOT_APPLIED}
 )
 # Sorted, so that two writers never wait for each other's rows.
 _NOTE = """

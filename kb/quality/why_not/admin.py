@@ -45,7 +45,6 @@ from retrieval.recall import RANKS_A_CANDIDATE
 SALT = "why-not"
 ABSENT = "–"
 EXACT = ("vector", "bm25", "question")
-STAGES = ("fused", "rerank")
 
 
 def why_not_url(request: SearchRequest, chunk_id: int | None, before: str = "") -> str:
@@ -93,7 +92,7 @@ def _places(why: WhyNot) -> dict[str, str]:
         if place.channel in EXACT and place.rank is not None:
             found[place.channel] = str(min(place.rank, int(found.get(place.channel, place.rank))))
     if why.candidate is not None:
-        found |= {stage: str(rank) for stage, rank in why.candidate.ranks.items() if stage in STAGES}
+        found |= {stage: str(rank) for stage, rank in why.candidate.ranks.items() if stage in ("fused", "rerank")}
         if "rerank" in why.candidate.scores:
             found["score"] = f"{why.candidate.scores['rerank']:.4f}"
     return found if why.rank is None else {**found, "result": str(why.rank)}
@@ -109,7 +108,6 @@ STATES = {
     State.LOST: ("cancel", gettext_noop("lost here")),
     State.NOT_ASKED: ("radio_button_unchecked", gettext_noop("not asked")),
 }
-CANDIDATE_STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
 
 
 def why_not_details(why: WhyNot) -> dict[str, Any]:
@@ -224,13 +222,11 @@ def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
             str(ranks.get(stage, ABSENT)),
             f"{scores[stage]:.5f}" if stage in scores else ABSENT,
         )
-        for stage in CANDIDATE_STAGES
+        for stage in ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
         if stage in ranks or stage in scores
     ]
 
 
-# What sets a worker to work on more than the chunk.
-ASKS_FIRST = frozenset({RemedyCode.ADD_WORD, RemedyCode.RETRY_DOCUMENT})
 READ_ONLY = frozenset({RemedyCode.CHANGE_REQUEST, RemedyCode.SHOW_DOUBLE, RemedyCode.RUN_COMMAND})
 
 
@@ -399,7 +395,8 @@ class WhyNotView(AdminPage):
         if remedy is None:
             messages.warning(request, _("That is not needed any longer: nothing was changed."))
             return HttpResponseRedirect(why_not_url(why.request, chunk_id))
-        if remedy.code in ASKS_FIRST and "confirmed" not in request.POST:
+        sets_a_worker_to_work = remedy.code in (RemedyCode.ADD_WORD, RemedyCode.RETRY_DOCUMENT)
+        if sets_a_worker_to_work and "confirmed" not in request.POST:
             return self._ask(page, why, remedy)
         return self._apply(principal, why, remedy)
 

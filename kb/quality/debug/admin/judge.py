@@ -192,7 +192,6 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
 
 QUERY_CHARACTERS = 100
 BADGE = '<span class="fq-badge {}">{}<b>{}</b></span>'
-FEEDBACK_CLASSES = {SearchLog.Feedback.GOOD: "good", SearchLog.Feedback.BAD: "bad"}
 
 
 def debug_url(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any] | None) -> str:
@@ -223,10 +222,7 @@ class OutcomeFilter(ConditionFilter):
 class DegradedFilter(ConditionFilter):
     title = gettext_lazy("completeness")
     parameter_name = "degraded"
-    conditions = {
-        "no": (gettext_lazy("complete"), Q(degraded=[])),
-        "yes": (gettext_lazy("degraded"), ~Q(degraded=[])),
-    }
+    conditions = {"no": (gettext_lazy("complete"), Q(degraded=[])), "yes": (gettext_lazy("degraded"), ~Q(degraded=[]))}
 
 
 class FeedbackFilter(ConditionFilter):
@@ -305,7 +301,8 @@ class SearchLogAdmin(ReadOnlyAdmin):
     def outcome_badges(self, row: SearchLog) -> SafeString:
         badges = [(row.outcome, row.get_outcome_display(), "")]
         if row.feedback is not None:
-            badges.append((FEEDBACK_CLASSES[SearchLog.Feedback(row.feedback)], row.get_feedback_display(), ""))
+            kind = "good" if row.feedback == SearchLog.Feedback.GOOD else "bad"
+            badges.append((kind, row.get_feedback_display(), ""))
         headings = dict.fromkeys(degradation_heading(each["code"]) for each in row.degraded)
         return format_html(
             '<span class="fq-cell"><span class="fq-badges">{}</span>{}</span>',

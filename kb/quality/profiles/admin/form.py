@@ -26,7 +26,6 @@ from retrieval.config import RERANKERS, SETTINGS, TYPES
 from retrieval.errors import InvalidConfiguration
 
 SHARED = "shared"
-AUTO, NONE = "auto", "none"
 # Stands for a setting that the form leaves empty, since None is a value of some.
 INHERITED: Final = object()
 
@@ -64,7 +63,7 @@ class SettingField(forms.CharField):
         return _names(text) if self.bounds is None else self._number(text, *self.bounds)
 
     def _number(self, text: str, low: float, high: float) -> float | None:
-        if self.may_be_auto and text.casefold() in {AUTO, _("auto")}:
+        if self.may_be_auto and text.casefold() in {"auto", _("auto")}:
             return None
         with suppress(ValueError):
             number = float(text) if float in self.kinds else int(text)
@@ -81,7 +80,7 @@ class SettingField(forms.CharField):
 
 def _names(text: str) -> list[str]:
     """Names of rerankers with commas between them; `none` is an empty list."""
-    if text.casefold() in {NONE, _("none")}:
+    if text.casefold() in {"none", _("none")}:
         return []
     names = [name for each in re.split("[,，]", text) if (name := each.strip())]
     if unknown := [name for name in names if name not in RERANKERS]:
@@ -100,11 +99,7 @@ class ProfileForm(forms.Form):
     A new one may be that of one of the `places`, or be shared by all if `may_share`; no places: a further version.
     """
 
-    name = forms.CharField(
-        label=gettext_lazy("Name"),
-        max_length=MAX_NAME_CHARACTERS,
-        widget=text_input(),
-    )
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=MAX_NAME_CHARACTERS, widget=text_input())
     place = forms.ChoiceField(label=gettext_lazy("Belongs to"), widget=select())
     description = forms.CharField(
         label=gettext_lazy("What is different"),

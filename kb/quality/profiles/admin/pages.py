@@ -252,9 +252,6 @@ def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeB
     return HttpResponseRedirect(profile_url(saved))
 
 
-BASES_LISTED = 20
-
-
 @admin_page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
 class PublishView(ChangePage):
     template_name = "quality/profiles/publish.html"
@@ -275,7 +272,7 @@ class PublishView(ChangePage):
         title = _("Roll back to “%(profile)s”?") if is_back else _("Publish “%(profile)s”?")
         moving = moving_with(self.version)
         total = moving.count()
-        seen = list(moving.visible_to(principal(self.request))[:BASES_LISTED]) if total else []
+        seen = list(moving.visible_to(principal(self.request))[:20]) if total else []
         # The knowledge base whose own profile it is, where it searches by another one.
         kb = self.version.knowledge_base
         adopting = None if kb is None or kb.profile.is_version_of_same(self.version) else kb
@@ -315,7 +312,6 @@ class DeleteView(ChangePage):
         )
 
 
-ROWS_A_PAGE = 50
 VERSIONS_A_PAGE = 20
 BASES_SHOWN = 5
 STATE_LABELS = {VersionState.PUBLISHED: "success", VersionState.DRAFT: "warning", VersionState.EARLIER: ""}
@@ -326,7 +322,7 @@ class ProfileListView(AdminPage):
     template_name = "quality/profiles/list.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        page = Paginator(profile_names(principal(self.request)), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
+        page = Paginator(profile_names(principal(self.request)), 50).get_page(self.request.GET.get("page"))
         return super().get_context_data(
             **kwargs,
             title=_("Retrieval profiles"),

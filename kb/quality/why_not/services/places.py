@@ -89,7 +89,6 @@ class Reason(StrEnum):
 
 # No enumerations: other answers have stages and states of their own, and two of one name would need names of their own.
 STAGES = ", ".join(Stage)
-STATES = ", ".join(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,9 @@ class Step:
     stage: Annotated[Stage, Doc(f"In this order: {STAGES}."), AS_TEXT]
     state: Annotated[
         State,
-        Doc(f"One of {STATES}. `weakened`: it went on, with less than it could have; `not_asked`: it was lost before."),
+        Doc(
+            f"One of {', '.join(State)}. `weakened`: it went on, with less than it could have; `not_asked`: it was lost before."
+        ),
         AS_TEXT,
     ]
     reason: Reason | None = None
@@ -193,7 +194,6 @@ MOST_FOUND = 20
 MOST_CHARACTERS = 20_000
 # So many characters of a text are looked for as they stand: more would fail at the first difference.
 LOOKED_FOR = 60
-MOST_DOCUMENTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> Found
     if alike.chunks:
         return alike
     unready = Document.objects.filter(knowledge_base__in=bases).exclude(status=Document.Status.READY)
-    return FoundChunks(unready=tuple(unready.order_by("-pk")[:MOST_DOCUMENTS]))
+    return FoundChunks(unready=tuple(unready.order_by("-pk")[:5]))
 
 
 def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -> FoundChunks:

@@ -40,9 +40,6 @@ from retrieval.errors import Degradation, DegradationCode
 from retrieval.selection import CAPS, SETTING_OF_SCALE
 
 MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
-STEP = 5
-# An approximate index that has missed a chunk is read so many times deeper, which makes it look further around.
-DEEPER_INTO_AN_INDEX = 4
 # A threshold is lowered to a whole number of these.
 SCORE_PARTS = 1_000
 # Where a question of its own would bring a chunk forward.
@@ -155,7 +152,8 @@ def _of_channels(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     for place in why.places:
         setting = "vector_top_k" if place.channel in VECTOR_KINDS else "bm25_top_k"
         wanted = {
-            PlaceState.MISSED: min(DEEPER_INTO_AN_INDEX * place.depth, int(MOST[setting])),
+            # An approximate index that is read four times as deep looks further around.
+            PlaceState.MISSED: min(4 * place.depth, int(MOST[setting])),
             PlaceState.DEEPER: _rounded_up(place.rank or 0),
         }.get(place.state)
         if wanted is not None:
@@ -185,7 +183,7 @@ def _counts(config: RetrievalConfig, place: int) -> dict[str, int]:
 
 
 def _rounded_up(rank: int) -> int:
-    return STEP * math.ceil(rank / STEP)
+    return 5 * math.ceil(rank / 5)
 
 
 def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = "") -> SearchRequest:

@@ -17,15 +17,7 @@ from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.pgvector import exact_place
-from kb.quality.why_not.services.places import (
-    Place,
-    PlaceState,
-    Reason,
-    Stage,
-    State,
-    Step,
-    terms_of,
-)
+from kb.quality.why_not.services.places import Place, PlaceState, Reason, Stage, State, Step, terms_of
 from kb.quality.why_not.services.sentences import sentence
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.bm25 import OkapiIndex
@@ -41,10 +33,7 @@ SECONDS = 30.0
 EVERY_CHUNK = 2**31 - 1
 # So many chunks of full text and n-grams are ranked: each costs a row.
 TEXT_MATCHES = 2_000
-VECTOR_KINDS: Mapping[str, str] = {
-    "vector": ChunkEmbedding.Kind.CONTENT,
-    "question": ChunkEmbedding.Kind.QUESTION,
-}
+VECTOR_KINDS: Mapping[str, str] = {"vector": ChunkEmbedding.Kind.CONTENT, "question": ChunkEmbedding.Kind.QUESTION}
 BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
 
 
