@@ -83,9 +83,7 @@ class Concept(GraphRow):
         verbose_name = _("concept")
         verbose_name_plural = _("concepts")
         ordering = ("name", "pk")
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "name"], name="concept_name_per_kb"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "name"], name="concept_name_per_kb")]
         triggers: ClassVar = [*CONTENT_TRIGGERS, *CONCEPT.triggers()]
 
     def __str__(self) -> str:
@@ -141,9 +139,7 @@ class ConceptTerm(GraphName):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "key", "concept"], name="term_once_per_concept"),
         ]
-        indexes: ClassVar = [
-            models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix"),
-        ]
+        indexes: ClassVar = [models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix")]
         triggers: ClassVar = [*CONTENT_TRIGGERS, *TERM.triggers()]
 
 
@@ -167,9 +163,7 @@ class Entity(GraphRow):
         verbose_name = _("entity")
         verbose_name_plural = _("entities")
         ordering = ("name", "pk")
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "name"], name="entity_name_per_kb"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "name"], name="entity_name_per_kb")]
         triggers: ClassVar = ENTITY.triggers()
 
     def __str__(self) -> str:
@@ -196,12 +190,8 @@ class EntityName(GraphName):
         verbose_name = _("name of an entity")
         verbose_name_plural = _("names of entities")
         ordering = ("entity_id", "pk")
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "key"], name="entity_key_per_kb"),
-        ]
-        indexes: ClassVar = [
-            models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="entity_by_prefix"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "key"], name="entity_key_per_kb")]
+        indexes: ClassVar = [models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="entity_by_prefix")]
         triggers: ClassVar = CONTENT_TRIGGERS
 
 
@@ -279,9 +269,7 @@ class FactSource(models.Model):
     objects = ScopedQuerySet.through("document__knowledge_base").as_manager()
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["fact", "document", "chunk"], name="fact_source_once"),
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["fact", "document", "chunk"], name="fact_source_once")]
         triggers: ClassVar = FACT_SOURCE_TRIGGERS
 
     def __str__(self) -> str:
@@ -308,14 +296,9 @@ class GraphReading(models.Model):
 class GraphExtraction(models.Model):
     """How far a document's graph is. It is apart from the document's own state: a document is searched without it.
 
-    Attributes:
-        asked_at: what was changed of the document after it has not been read.
-        chunk_count: of the document.
-        read_count: chunks that were read, now or before.
-        unusable_count: chunks for which the model gave no usable answer.
-        skipped_count: chunks beyond what is read of one document.
-        refused_count: facts and entities that the model made up or gave in no usable form.
-        concept_ids: those that were assigned to the document here.
+    What was changed of the document after `asked_at` has not been read. Of its chunks some were read, now or before, some
+    got no usable answer, and some were beyond what is read of one document; facts and entities that the model made up were
+    refused. `concept_ids` are those that were assigned to the document here.
     """
 
     class Status(models.TextChoices):

@@ -94,8 +94,7 @@ class PgVectorStore:
         # No index is in the order of a sum, so that all are compared, by several processes where there are many.
         exact = statement.format(dimension=len(vector), exactly=" + 0")
         exact = (BEST_OF_EACH.format(distances=exact) if has_several else exact) + NEAREST
-        measured = efforts(int(time.monotonic() // 60))
-        index = measured.get((kb_id, model_id, str(kind)), UNMEASURED)
+        index = efforts(int(time.monotonic() // 60)).get((kb_id, model_id, str(kind)), UNMEASURED)
         if (only is not None and only.size <= MAX_EXACT) or not index.is_used:
             return _found(fetch_all(exact, wanted | {"limit": k}))
         by_index = statement.format(dimension=len(vector), exactly="") + NEAREST

@@ -57,19 +57,14 @@ def return_if_ending() -> None:
 class Queue(Generic[M]):
     """Rows of a model that workers process, with the names of the fields that say how far each is.
 
+    A row is of the status `waiting` without a worker, and `running` with one, which has the lease of an id for as long as
+    `lasts` returns. The `idle` fields are those of a row for which nothing has been done.
+
     Attributes:
-        model: has the fields `status` and those named here.
-        waiting: the status of a row that no worker has.
-        running: the status of a row that a worker has.
-        lasts: returns the length of a lease.
-        lease: the field of the lease's id; None in a row that no worker has.
         until: the field of the time at which a lease ends, and at which a waiting row is enqueued again.
         waits_since: the field from which a waiting row without such a time is reckoned; blank: it always has one.
         attempts: whether the row counts the attempts of workers in `attempts`.
         stamp: the field of the time of the last change, which every write sets; blank: there is none.
-        available: which of the rows may be processed now.
-        idle: fields of rows that wait, as nothing has been done for them.
-        related: what is read with a row.
     """
 
     model: type[M]
@@ -84,10 +79,6 @@ class Queue(Generic[M]):
     available: Q = Q()  # noqa: RUF009 - never changed
     idle: Mapping[str, Any] = field(default_factory=dict)
     related: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> "QuerySet[M, M]":
-        return self.model._default_manager.select_related(*self.related)
 
     def claimable(self) -> Q:
         """Rows that wait, and those whose worker was lost."""
@@ -107,7 +98,7 @@ class Queue(Generic[M]):
         lease = uuid.uuid4()
         if not self.model._default_manager.filter(self.claimable(), row_filter).update(**self.taken(lease), **fields):
             return None
-        row = self.rows.filter(**{self.lease: lease}).first()
+        row = self.model._default_manager.select_related(*self.related).filter(**{self.lease: lease}).first()
         return Job(self, row, lease) if row else None
 
     def taken(self, lease: uuid.UUID) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from kb.index.bm25 import BM25Store
 from kb.index.filters import Filters, chunk_ids
 from kb.index.fulltext import PgTextStore
 from kb.index.mirrors.registry import KEYWORD_STORES, MirroredKeywordStore, MirroredVectorStore
-from kb.index.page_cache import knowledge_bases_by_use, read_in
 from kb.index.pgvector import PgVectorStore
+from kb.index.vector_index import knowledge_bases_by_use, read_in
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config
 from kb.providers import embedding_models

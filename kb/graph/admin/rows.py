@@ -253,8 +253,7 @@ class GraphExtractionAdmin(ReadOnlyAdmin):
 
     @admin.action(description=gettext_lazy("Read again"), permissions=["change"])
     def read_again(self, request: HttpRequest, queryset: QuerySet[GraphExtraction]) -> None:
-        editable = self.only_granted(request, queryset, "editable_by")
-        asked = list(editable.select_related("document"))
+        asked = list(self.only_granted(request, queryset, "editable_by").select_related("document"))
         for each in asked:
             graph_request(each.document)
         message = ngettext_lazy(
@@ -312,6 +311,25 @@ def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
     return format_html('<a href="{}" class="kb-link kb-bad">{}</a>', url, message % {"count": troubled})
 
 
+COUNTED = {
+    "unusable_count": ngettext_lazy(
+        "The model gave no usable answer for %(count)d passage.",
+        "The model gave no usable answer for %(count)d passages.",
+        "count",
+    ),
+    "skipped_count": ngettext_lazy(
+        "%(count)d passage was not read: the document is longer than GRAPH_LLM_MAX_CHUNKS.",
+        "%(count)d passages were not read: the document is longer than GRAPH_LLM_MAX_CHUNKS.",
+        "count",
+    ),
+    "refused_count": ngettext_lazy(
+        "%(count)d finding was refused: it does not stand in the passage.",
+        "%(count)d findings were refused: they do not stand in the passage.",
+        "count",
+    ),
+}
+
+
 def _notes(extraction: GraphExtraction) -> list[str]:
     notes = [shown(extraction.error)] if extraction.error else []
     if extraction.error and extraction.status == Status.WAITING and extraction.due_at:
@@ -321,33 +339,8 @@ def _notes(extraction: GraphExtraction) -> list[str]:
         )
     if extraction.status == Status.FAILED:
         notes.append(_("It is not tried again by itself: fix what is wrong, then choose “Read again”."))
-    counts = [
-        (
-            extraction.unusable_count,
-            ngettext_lazy(
-                "The model gave no usable answer for %(count)d passage.",
-                "The model gave no usable answer for %(count)d passages.",
-                "count",
-            ),
-        ),
-        (
-            extraction.skipped_count,
-            ngettext_lazy(
-                "%(count)d passage was not read: the document is longer than GRAPH_LLM_MAX_CHUNKS.",
-                "%(count)d passages were not read: the document is longer than GRAPH_LLM_MAX_CHUNKS.",
-                "count",
-            ),
-        ),
-        (
-            extraction.refused_count,
-            ngettext_lazy(
-                "%(count)d finding was refused: it does not stand in the passage.",
-                "%(count)d findings were refused: they do not stand in the passage.",
-                "count",
-            ),
-        ),
-    ]
-    return [*notes, *(message % {"count": count} for count, message in counts if count)]
+    counts = ((getattr(extraction, name), message) for name, message in COUNTED.items())
+    return [*notes, *(str(message % {"count": count}) for count, message in counts if count)]
 
 
 add_part(Document, context=lambda _request, document: {"graph_state": document_graph_state(document)})

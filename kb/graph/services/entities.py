@@ -182,11 +182,8 @@ def entity_update(
     """Changes an entity, or stores a new one, where the caller has checked that the user may.
 
     `aliases` are all of its other names, and the one that it was shown by stays among them; `changes` are of its kind and
-    description. Facts that are stated by one of its names are stated by the first from now on.
-
-    Raises:
-        ObjectDoesNotExist: it was deleted.
-        Rejected: a name is blank or too long, or another entity of the knowledge base has it.
+    description. Facts that are stated by one of its names are stated by the first from now on. ObjectDoesNotExist where it
+    was deleted; Rejected where a name is blank or too long, or another entity of the knowledge base has it.
     """
     with transaction.atomic():
         _lock(entity)
@@ -367,12 +364,9 @@ def concept_update(
 ) -> Concept:
     """Changes what is given of a concept, or stores a new one, where the caller has checked that the user may.
 
-    `synonyms` and `abbreviations` are all that it is to have; `changes` are of name, description, and the wider one's parent_id.
-
-    Raises:
-        ObjectDoesNotExist: it was deleted.
-        Rejected: the name is blank or taken, the wider concept is of another knowledge base or narrower than this one, or a
-            word comes twice; nothing was changed.
+    `synonyms` and `abbreviations` are all that it is to have; `changes` are of name, description, and the wider one's
+    parent_id. ObjectDoesNotExist where it was deleted; Rejected, and nothing changed, where the name is blank or taken, the
+    wider concept is of another knowledge base or narrower than this one, or a word comes twice.
     """
     with transaction.atomic():
         _lock(concept, **changes)

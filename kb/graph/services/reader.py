@@ -246,8 +246,7 @@ class GraphReader:
     def read(self, passages: Sequence[Passage]) -> Iterator[tuple[Passage, Found | None]]:
         """What each passage says, in their order; None where the model gives no usable answer, asked twice.
 
-        Raises:
-            GenerationFailed: the model cannot be asked; those that were answered before it have been handed out.
+        GenerationFailed where the model cannot be asked; those that were answered before it have been handed out.
         """
         with ThreadPoolExecutor(max_workers=self.concurrency, thread_name_prefix="graph") as executor:
             asked = [executor.submit(self._passage, passage) for passage in passages]

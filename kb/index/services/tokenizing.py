@@ -207,11 +207,7 @@ class Progress:
 
 
 def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bool) -> TokenizerSettings:
-    """Unsaved settings with the id that their options have.
-
-    Raises:
-        Rejected: a line of the dictionary or of the stop words cannot be used, or a package is missing.
-    """
+    """Unsaved settings with the id of their options; Rejected where a line cannot be used, or a package is missing."""
     # Only the ends are trimmed, so that an error names the line as it was written.
     row = TokenizerSettings(
         engine=engine, dictionary=dictionary.rstrip(), stop_words=stop_words.rstrip(), simplify=simplify

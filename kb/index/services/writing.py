@@ -113,8 +113,7 @@ def prepare(
 ) -> list[Prepared]:
     """Runs tokenizers, what finds keywords and questions, and the model over chunks.
 
-    Without an extraction no keywords and questions are looked for. `on_embedded` gets the share of the model's work
-    that is done, from 0 to 1.
+    Without an extraction none are looked for. `on_embedded` gets the share of the model's work that is done, from 0 to 1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
     terms = find_terms(sources, extraction, lambda: on_embedded(0.0))

@@ -27,7 +27,7 @@ from kb.base.findings import Finding, State, broken, check, degraded, listed, ok
 from kb.content.models import Document
 from kb.index.mirrors.registry import StoreError, configured_stores, mirror
 from kb.index.models import StoreChange, StoreState
-from kb.index.page_cache import is_reading
+from kb.index.vector_index import is_reading
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement

@@ -10,8 +10,7 @@ from kb.base.findings import Finding, check, degraded, listed, ok
 from kb.content.models import Chunk
 from kb.index.fulltext import without_lexemes
 from kb.index.models import ChunkPostings, VectorIndex
-from kb.index.page_cache import is_reading, most_bytes, reads_indexes
-from kb.index.vector_index import builds_under_way, spaces_without_index
+from kb.index.vector_index import builds_under_way, is_reading, most_bytes, reads_indexes, spaces_without_index
 from kb.providers.embedding_models import tokenizer
 
 MEGABYTE = 1024**2
