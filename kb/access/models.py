@@ -173,9 +173,8 @@ class ApiKey(AbstractAPIKey):
         """The caller. A key that was bound stays so when the last of its knowledge bases is deleted; it then opens nothing."""
         kb_ids: frozenset[int] | None = None
         if self.bound:
-            read_with_it = getattr(self, "opened_ids", None)
-            bound_to = self.knowledge_bases.values_list("pk", flat=True) if read_with_it is None else read_with_it
-            kb_ids = frozenset(bound_to)
+            opened = getattr(self, "opened_ids", None)
+            kb_ids = frozenset(self.knowledge_bases.values_list("pk", flat=True) if opened is None else opened)
         return Principal(user=self.user, kb_ids=kb_ids, can_write=self.scope == self.Scope.WRITE)
 
 

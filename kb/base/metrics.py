@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -82,14 +81,6 @@ POOL = Gauge(
 )
 
 
-class Outcome(StrEnum):
-    """Outcome of a search; `unavailable`: no channel could answer."""
-
-    FOUND = "found"
-    NONE = "none"
-    UNAVAILABLE = "unavailable"
-
-
 def observe_cache(tier: str, field: str, amount: int) -> None:
     """Takes the counts of a `retrieval.cache.TieredCache`; see `TierStats` for the fields."""
     if field != "nbytes":
@@ -101,10 +92,10 @@ def observe_cache(tier: str, field: str, amount: int) -> None:
 
 
 def observe_search(
-    outcome: Outcome, degraded: Iterable[Degradation], timings_ms: Mapping[str, float] | None = None
+    outcome: str, degraded: Iterable[Degradation], timings_ms: Mapping[str, float] | None = None
 ) -> None:
-    """Counts a search and what it could not do as asked; milliseconds by stage and in "total", none where it was not answered."""
-    SEARCHES.labels(outcome.value).inc()
+    """Counts a search ("found", "none", "unavailable"), what it could not do as asked, and its milliseconds by stage, and "total"."""
+    SEARCHES.labels(outcome).inc()
     for degradation in degraded:
         DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()
     for stage, milliseconds in (timings_ms or {}).items():

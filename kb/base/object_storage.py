@@ -64,5 +64,4 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
     @_mapped_errors()
     def delete_folder(self, name: str) -> None:
         """Deletes all objects whose names begin with `name` and a slash, a thousand a request."""
-        prefix = f"{self._normalize_name(name).rstrip('/')}/"
-        self.bucket.objects.filter(Prefix=prefix).delete()
+        self.bucket.objects.filter(Prefix=f"{self._normalize_name(name).rstrip('/')}/").delete()

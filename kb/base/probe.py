@@ -43,8 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _path(kind: str) -> Path:
-    folder = os.environ.get("HEARTBEAT_DIR") or Path(tempfile.gettempdir()) / "zhiku-heartbeats"
-    return Path(folder) / kind
+    return Path(os.environ.get("HEARTBEAT_DIR") or Path(tempfile.gettempdir(), "zhiku-heartbeats"), kind)
 
 
 def _silent(kind: str) -> str:

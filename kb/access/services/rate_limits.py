@@ -70,8 +70,9 @@ def rate_limit_check(text: str) -> None:
         raise Rejected("invalid_rate_limit", _("Give one rate limit, such as 60/minute."))
     for limit in limits:
         if limit.amount < 1 or limit.multiples < 1:
-            detail = _("A rate limit allows at least one request: revoke the key to stop it.")
-            raise Rejected("invalid_rate_limit", detail)
+            raise Rejected(
+                "invalid_rate_limit", _("A rate limit allows at least one request: revoke the key to stop it.")
+            )
         if limit.amount > MOST_REQUESTS or limit.get_expiry() > MOST_DAYS * _DAY_S:
             message = _("A rate limit is of at most %(requests)d requests, and counts them over %(days)d days at most.")
             raise Rejected("invalid_rate_limit", message % {"requests": MOST_REQUESTS, "days": MOST_DAYS})

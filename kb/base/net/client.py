@@ -329,5 +329,4 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
 
 
 def _header(response: httpcore.Response, name: str) -> str:
-    wanted = name.encode()
-    return next((value.decode("latin-1") for key, value in response.headers if key.lower() == wanted), "")
+    return next((value.decode("latin-1") for key, value in response.headers if key.lower() == name.encode()), "")

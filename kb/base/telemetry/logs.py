@@ -27,8 +27,7 @@ def fields() -> Fields:
 
 def bind(values: Mapping[str, Any]) -> Token[Fields]:
     """Adds to what is bound, until the token resets it; None takes a name out."""
-    merged = {**_fields.get(), **values}
-    return _fields.set({name: value for name, value in merged.items() if value is not None})
+    return _fields.set({name: value for name, value in {**fields(), **values}.items() if value is not None})
 
 
 def add(**values: Any) -> None:

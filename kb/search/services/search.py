@@ -20,7 +20,7 @@ from typing_extensions import Doc
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.cache import hot_queries, shared_redis
 from kb.base.errors import NotVisible
-from kb.base.metrics import Outcome, observe_search
+from kb.base.metrics import observe_search
 from kb.base.shapes import as_json
 from kb.base.telemetry import logs
 from kb.base.telemetry.otel import record_stages
@@ -337,10 +337,10 @@ def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> Se
             request.query, wiring.config, history=request.history, explain=request.explain, latency_budget=budget
         )
     except NoChannelAvailable as error:
-        observe_search(Outcome.UNAVAILABLE, error.degradations)
+        observe_search("unavailable", error.degradations)
         raise
     result = dataclasses.replace(result, degraded=(*result.degraded, *shared_cache_notes()))
-    observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
+    observe_search("found" if result.hits else "none", result.degraded, result.timings_ms)
     trace_id = uuid4()
     record_stages(result.spans, str(trace_id))
     logs.add(search=str(trace_id))

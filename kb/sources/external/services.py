@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from django.conf import settings
@@ -118,16 +117,6 @@ def _checked(field: Field, value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalTest:
-    """What a source answers to a query now, or why it does not and what to do, with a stable code."""
-
-    hits: Sequence[ExternalHit] = ()
-    milliseconds: int = 0
-    error: str | None = None
-    code: str = ""
-
-
 def external_source_check(source: SearchProvider) -> None:
     """Completes the settings; raises Rejected, whose code begins with a field's name, where the source cannot be stored."""
     source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
@@ -161,9 +150,14 @@ def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
         source.save(update_fields=None if source.pk is None else {*changes, "settings"})
 
 
-def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> ExternalTest:
-    """Sends a query to a source with checked settings, saved or not. Nothing is kept, and the query leaves the server."""
+def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> dict[str, Any]:
+    """The "hits" of a query from a source with checked settings, saved or not, and its "milliseconds".
+
+    Where it does not answer, "error" says why and what to do, and "code" is stable. Nothing is stored, and the query leaves the
+    server.
+    """
     started = time.monotonic()
+    tested: dict[str, Any]
     language = get_language() or "en"
 
     def ask() -> Sequence[ExternalHit]:
@@ -173,15 +167,16 @@ def external_source_test(source: SearchProvider, query: str, *, seconds: float =
     # A library that looks for credentials may take longer than it is told to.
     thread = ThreadPoolExecutor(max_workers=1)
     try:
-        tested = ExternalTest(thread.submit(ask).result(timeout=seconds + 1))
+        tested = {"hits": thread.submit(ask).result(timeout=seconds + 1)}
     except ChannelUnavailable as error:
-        tested = ExternalTest(error=message_of(error), code=error.code.value)
+        tested = {"error": message_of(error), "code": error.code.value}
     except TimeoutError:
         message = _("The source did not answer within %(seconds)d seconds: check its endpoint and credentials.")
-        tested = ExternalTest(error=message % {"seconds": round(seconds)}, code="external_timeout")
+        tested = {"error": message % {"seconds": round(seconds)}, "code": "external_timeout"}
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
-    return replace(tested, milliseconds=round((time.monotonic() - started) * 1_000))
+    milliseconds = round((time.monotonic() - started) * 1_000)
+    return {"hits": (), "error": None, "code": "", **tested, "milliseconds": milliseconds}
 
 
 def state_text(source: SearchProvider) -> str:

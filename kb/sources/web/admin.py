@@ -261,10 +261,8 @@ class WebSourceAdmin(SourceAdmin):
 
     @admin.action(description=gettext_lazy("Read now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[WebSource]) -> None:
-        editable = self.only_granted(request, queryset, "editable_by")
-        begun = [source for source in editable if web_source_request(source)]
-        message = ngettext("%(count)d source is read now.", "%(count)d sources are read now.", len(begun))
-        self.message_user(request, message % {"count": len(begun)}, messages.SUCCESS if begun else messages.INFO)
+        begun = sum(web_source_request(source) for source in self.only_granted(request, queryset, "editable_by"))
+        self.report(request, ngettext("%(count)d source is read now.", "%(count)d sources are read now.", begun), begun)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")

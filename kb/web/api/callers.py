@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from django.conf import settings
 from django.contrib.auth import get_user
@@ -209,9 +209,6 @@ def _most_form_bytes(request: HttpRequest) -> int:
 
 
 # -- For the audit log -----------------------------------------------------------------------------------------------------
-SILENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
-
-
 class AttributionMiddleware:
     """Sets the audit actor of requests that may write. Views whose POST only reads (`post_reads`) are left alone, as are safe methods."""
 
@@ -225,7 +222,7 @@ class AttributionMiddleware:
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         """Of a caller with an API key the view learns later than this who it is, and sets it (`caller_is`)."""
-        if request.method in SILENT_METHODS or getattr(getattr(view, "cls", None), "post_reads", False):
+        if request.method in (*SAFE_METHODS, "TRACE") or getattr(getattr(view, "cls", None), "post_reads", False):
             return
         route = request.resolver_match.route if request.resolver_match else ""
         is_api = route.startswith("api/")

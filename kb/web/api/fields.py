@@ -48,8 +48,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 @functools.cache
 def _shared_fields(serializer_class: type[StrictSerializer], _language: str | None) -> BindingDict:
     """Of a language: the messages of limits are formatted once (`lazy_format`), in the language of that moment."""
-    serializer = serializer_class()
-    return super(StrictSerializer, serializer).fields
+    return super(StrictSerializer, serializer_class()).fields
 
 
 class StrictCharField(serializers.CharField):

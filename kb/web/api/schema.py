@@ -298,8 +298,9 @@ class Examples:
                 return self._object(schema, is_request=is_request)
             case "array":
                 items = schema.get("items", {})
-                least = max(1, schema.get("minItems", 1))
-                return [self.of(items, name.removesuffix("s"), is_request=is_request)] * least
+                return [self.of(items, name.removesuffix("s"), is_request=is_request)] * max(
+                    1, schema.get("minItems", 1)
+                )
             case "string":
                 return BY_FORMAT.get(schema.get("format", ""), BY_TYPE["string"])
             case "integer" | "number" as kind:

@@ -112,8 +112,7 @@ class Cursors(BasePagination):
     def _link(self, row: Any, *, backwards: bool) -> str:
         values = (getattr(row, self.field), getattr(row, self.key))
         shown = [value if isinstance(value, int | str) else str(value) for value in values]
-        place = [self.ordering, *shown, backwards]
-        cursor = signing.dumps(place, salt=self.salt, compress=True)
+        cursor = signing.dumps([self.ordering, *shown, backwards], salt=self.salt, compress=True)
         return replace_query_param(self.request.build_absolute_uri(), CURSOR, cursor)
 
 

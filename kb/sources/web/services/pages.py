@@ -137,8 +137,7 @@ class Run(Job[WebSource]):
 
     def locked(self, url: str) -> WebPage:
         pages = WebPage.objects.select_for_update()
-        page: WebPage = pages.get_or_create(source=self.source, url_hash=hash_of(url), defaults={"url": url})[0]
-        return page
+        return cast(WebPage, pages.get_or_create(source=self.source, url_hash=hash_of(url), defaults={"url": url})[0])
 
     def replace(self, page: WebPage, found: Mapping[str, str], data: bytes, *, gives_way: bool) -> str:
         """Gives the document of a page, which is locked, its new text; returns "changed", "deleted" or "failed".

@@ -137,8 +137,7 @@ def web_source_cancel(source: WebSource) -> None:
 
 def held_back(source: WebSource) -> QuerySet[WebPage]:
     """Pages that are gone or show the text of others, and whose documents are kept for now."""
-    pages = WebPage.objects.filter(source=source, document__isnull=False)
-    return pages.filter(Q(state=WebPage.State.GONE) | ~Q(shown_key=""))
+    return WebPage.objects.filter(Q(state=WebPage.State.GONE) | ~Q(shown_key=""), source=source, document__isnull=False)
 
 
 def web_source_accept(source: WebSource) -> None:

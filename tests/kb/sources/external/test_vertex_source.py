@@ -92,7 +92,7 @@ def test_without_the_extra_a_sentence_says_what_to_install(owner, kb, service, m
     outcome = find(owner, kb)
     assert codes(outcome) == ["external_not_configured"]
     assert any("zhiku[vertex]" in each.detail for each in outcome.result.degraded)
-    assert "zhiku[vertex]" in external_source_test(source, "x").error
+    assert "zhiku[vertex]" in external_source_test(source, "x")["error"]
     assert external_sources().state == "degraded"
 
 
@@ -173,11 +173,11 @@ def test_one_of_a_kind_that_is_not_allowed_can_be_switched_off(kb, service, sett
 def test_a_test_tells_what_was_found_or_why_not(kb, service):
     source = vertex_source(kb, service)
     service.results = [HOURS]
-    assert external_source_test(source, "hours").hits[0].title == "Opening hours"
+    assert external_source_test(source, "hours")["hits"][0].title == "Opening hours"
     service.fails = (grpc.StatusCode.PERMISSION_DENIED, "no")
-    assert external_source_test(source, "hours").code == "external_refused"
+    assert external_source_test(source, "hours")["code"] == "external_refused"
     service.fails, service.hangs = None, True
-    assert external_source_test(source, "hours", seconds=0.2).code == "external_timeout"
+    assert external_source_test(source, "hours", seconds=0.2)["code"] == "external_timeout"
 
 
 def test_the_doctor_tells_what_may_be_asked(kb, service, settings):
