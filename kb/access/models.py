@@ -495,8 +495,6 @@ def kind_of(row: Model) -> str:
     return next((kind for kind, name in MODELS.items() if name == type(row).__name__), "")
 
 
-STATEMENTS_HELD = 1_024
-
 Statement = tuple[str, tuple[Any, ...]]
 
 
@@ -506,7 +504,7 @@ def visible_knowledge_bases(principal: Principal) -> Statement | None:
     return _statement(user.pk, user.is_active, user.is_superuser, principal.kb_ids)
 
 
-@lru_cache(maxsize=STATEMENTS_HELD)
+@lru_cache(maxsize=1_024)
 def _statement(
     user_id: int | None,
     is_active: bool,  # noqa: FBT001 - a key

@@ -126,10 +126,6 @@ _BOUND = """
         RETURN NULL;
         """
 _USERNAME = "(SELECT u.username FROM kb_user u WHERE u.id = r.{column})"
-_OF_SET = "(SELECT s.knowledge_base_id FROM kb_evalset s WHERE s.id = r.eval_set_id)"
-_OF_QUERY = (
-    "(SELECT s.knowledge_base_id FROM kb_evalset s JOIN kb_evalquery q ON q.eval_set_id = s.id WHERE q.id = r.query_id)"
-)
 
 KNOWLEDGE_BASE = Audited(
     kind="knowledge_base",
@@ -206,12 +202,17 @@ EXTERNAL_SOURCE = Audited(
     kind="external_source", columns=("name", "kind", "settings", "enabled", "timeout_ms", "weight")
 )
 EVAL_SET = Audited(kind="eval_set", columns=("name",))
-EVAL_QUERY = Audited(kind="eval_query", columns=("external_id", "text", "answerable"), name="r.text", kb=_OF_SET)
+EVAL_QUERY = Audited(
+    kind="eval_query",
+    columns=("external_id", "text", "answerable"),
+    name="r.text",
+    kb="(SELECT s.knowledge_base_id FROM kb_evalset s WHERE s.id = r.eval_set_id)",
+)
 JUDGMENT = Audited(
     kind="judgment",
     columns=("source", "quote", "grade"),
     name="(SELECT q.text FROM kb_evalquery q WHERE q.id = r.query_id)",
-    kb=_OF_QUERY,
+    kb="(SELECT s.knowledge_base_id FROM kb_evalset s JOIN kb_evalquery q ON q.eval_set_id = s.id WHERE q.id = r.query_id)",
 )
 
 # Changes of chunks by people, which keep what was there before; what ingestion writes is not looked at.

@@ -71,7 +71,6 @@ _SOURCED = """
     SELECT knowledge_base_id FROM (
         SELECT knowledge_base_id, id, source_chunk_id FROM new_rows WHERE source_chunk_id IS NOT NULL
         EXCEPT SELECT knowledge_base_id, id, source_chunk_id FROM old_rows) sourced"""
-_OF_DOCUMENTS = "SELECT d.knowledge_base_id FROM {rows} r JOIN kb_document d ON d.id = r.document_id"
 _SHOWN_OF_KNOWLEDGE_BASE = (
     "id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors,"
     " tokenizer_id, lacks_postings, store"
@@ -98,9 +97,6 @@ _CHANGED_CHUNKS = """
 _POSTINGS = """
     SELECT DISTINCT r.knowledge_base_id, r.chunk_id, '' AS model FROM new_rows r
     JOIN kb_knowledgebase b ON b.id = r.knowledge_base_id AND b.tokenizer_id = r.tokenizer_id"""
-_VECTORS = "SELECT DISTINCT knowledge_base_id, chunk_id, model FROM {rows}"
-# Those of a chunk that is gone have gone with it, one statement a chunk, and its own trigger has noted it.
-_OF_CHUNKS = " r WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
 _GONE = """
     DELETE FROM kb_storechange c USING old_rows o WHERE c.knowledge_base_id = o.id;
     INSERT INTO kb_storechange (knowledge_base_id, store)
@@ -212,13 +208,14 @@ POSTINGS_TRIGGERS = [
 # they are made or dropped, responses stay as they are. Stores take in vectors of any model: one that is on its way is there
 # when searches change over to it.
 _NEW_SEARCHED, _OLD_SEARCHED = _of_rows(_SEARCHED_ROWS)
-_NEW_VECTORS, _OLD_VECTORS = _of_rows(_VECTORS)
+_NEW_VECTORS, _OLD_VECTORS = _of_rows("SELECT DISTINCT knowledge_base_id, chunk_id, model FROM {rows}")
 EMBEDDING_TRIGGERS = [
     *_content_triggers(
         insert=_NEW_SEARCHED, update=f"{_OLD_SEARCHED} UNION {_NEW_SEARCHED}", delete=_OLD_SEARCHED + _WITH_CHUNK
     ),
+    # Vectors of a chunk that is gone have gone with it, one statement a chunk, and its own trigger has noted it.
     *_store_triggers(
-        insert=_NEW_VECTORS, update=f"{_OLD_VECTORS} UNION {_NEW_VECTORS}", delete=_OLD_VECTORS + _OF_CHUNKS
+        insert=_NEW_VECTORS, update=f"{_OLD_VECTORS} UNION {_NEW_VECTORS}", delete=f"{_OLD_VECTORS} r{_WITH_CHUNK}"
     ),
 ]
 
@@ -266,7 +263,9 @@ DOCUMENT_TRIGGERS = _content_triggers(
 )
 
 # For giving a document concepts or taking them.
-_NEW_CONCEPTS, _OLD_CONCEPTS = _of_rows(_OF_DOCUMENTS)
+_NEW_CONCEPTS, _OLD_CONCEPTS = _of_rows(
+    "SELECT d.knowledge_base_id FROM {rows} r JOIN kb_document d ON d.id = r.document_id"
+)
 DOCUMENT_CONCEPT_TRIGGERS = _content_triggers(
     insert=_NEW_CONCEPTS, update=f"{_OLD_CONCEPTS} UNION {_NEW_CONCEPTS}", delete=_OLD_CONCEPTS
 )

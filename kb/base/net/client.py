@@ -170,10 +170,6 @@ REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS: Final = 5
 _VALIDATORS: Final = {"etag": 500, "last-modified": 100}
 
-# Is called with every address before it is asked; returns the seconds that its host wants between requests, or
-# raises.
-Hop = Callable[[httpx.URL], float]
-
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -212,14 +208,15 @@ class WebClient:
         max_bytes: int | None = None,
         etag: str = "",
         last_modified: str = "",
-        before_hop: Hop = lambda _: 0.0,
+        before_hop: Callable[[httpx.URL], float] = lambda _: 0.0,
         deadline: Deadline | None = None,
     ) -> Fetched:
         """Reads an address, following where it leads; every hop is checked as the first. Raises FetchError.
 
         `types` are the media types that are of use; None: any. `max_bytes` are of the content, unpacked; None: the client's.
         `etag` and `last_modified` are of the copy at hand, which need not be sent again. A deadline is for all of it, where
-        somebody waits: no pauses between requests then; None: `seconds` for each hop.
+        somebody waits: no pauses between requests then; None: `seconds` for each hop. `before_hop` is called with every address
+        before it is asked, and returns the seconds that its host wants between requests, or raises.
         """
         at = parse_url(url)
         for _ in range(MAX_REDIRECTS + 1):

@@ -86,7 +86,6 @@ class Scope:
 MAX_DELAY_S: Final = 30.0
 # Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them.
 SITES: Final = 100
-_ABSENT: Final = frozenset({"gone", "forbidden"})
 # What is wrong with the host is no fault of its robots.txt.
 _ABOUT_THE_HOST: Final = frozenset(
     {
@@ -129,7 +128,7 @@ class Robots:
         try:
             fetched = self._client.fetch(f"{origin}/robots.txt", max_bytes=MIB, deadline=self._deadline)
         except FetchError as error:
-            if error.code in _ABSENT:
+            if error.code in {"gone", "forbidden"}:
                 return Protego.parse("")
             if error.code in _ABOUT_THE_HOST:
                 raise

@@ -116,11 +116,12 @@ BY_STATUS = {
     500: BY_CODE["internal_error"],
     503: gettext_lazy("Try again after as many seconds as Retry-After says."),
 }
-OTHERWISE = gettext_lazy("Change the request as “detail” says, or try again later.")
 
 
 def remedy_of(code: str, status: int) -> str:
-    return str(BY_CODE.get(code) or BY_STATUS.get(status) or OTHERWISE)
+    return str(
+        BY_CODE.get(code) or BY_STATUS.get(status) or _("Change the request as “detail” says, or try again later.")
+    )
 
 
 logger = logging.getLogger(__name__)

@@ -96,7 +96,6 @@ def _parts(data: Any) -> Iterator[str]:
             yield f"{value.name} {sha256_of(value)}" if isinstance(value, UploadedFile) else str(value)
 
 
-EXAMPLE = '"0f343b0931126a20f133d67c2b018a3b"'
 IF_NONE_MATCH = OpenApiParameter(
     "If-None-Match",
     str,

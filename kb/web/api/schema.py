@@ -11,7 +11,6 @@ from drf_spectacular.utils import OpenApiExample
 from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]
 
 from kb.web.api.errors import remedy_of
-from kb.web.api.idempotency import EXAMPLE as ETAG
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -118,6 +117,7 @@ Schema = Mapping[str, Any]
 
 TITLE, SENTENCE, QUESTION = "员工手册", "工作满一年的员工每年享有五天带薪年假。", "年假可以休几天？"
 UUID, TIME = "2f1c6a52-5b0e-4f0e-8d0c-1c6ad4f2b7aa", "2026-03-01T08:00:00Z"
+ETAG = '"0f343b0931126a20f133d67c2b018a3b"'
 SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 BY_NAME: dict[str, Any] = {

@@ -56,7 +56,6 @@ _TEXTS: Final = ("content", "text", "body", "description", "abstract", "summary"
 _TITLES: Final = ("title", "name", "headline")
 _URLS: Final = ("link", "url", "uri")
 _DATES: Final = ("published", "published_at", "date", "datePublished", "update_time")
-_NO_SNIPPET: Final = "NO_SNIPPET_AVAILABLE"
 _MOST_CHARACTERS: Final = 8_000
 
 
@@ -106,7 +105,7 @@ def _snippet(derived: Mapping[str, Any]) -> str:
     snippets = (
         _cleaned(part.get("snippet"))
         for part in _parts(derived, "snippets")
-        if part.get("snippet_status", "SUCCESS") == "SUCCESS" and part.get("snippet") != _NO_SNIPPET
+        if part.get("snippet_status", "SUCCESS") == "SUCCESS" and part.get("snippet") != "NO_SNIPPET_AVAILABLE"
     )
     return " … ".join(filter(None, snippets))
 
@@ -149,8 +148,6 @@ def _as_dict(message: Any, name: str) -> dict[str, Any]:
 
 KIND: Final = "vertex_ai_search"
 GOOGLE: Final = "discoveryengine.googleapis.com"
-CREDENTIALS: Final = r"VERTEX_[A-Z0-9_]{1,80}"
-CLIENTS: Final = 32
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"
 
 
@@ -218,7 +215,7 @@ class VertexSearch:
                 "The name of an environment variable, VERTEX_…, that holds the path of a service account’s key file. "
                 "Blank: the server’s application default credentials."
             ),
-            pattern=CREDENTIALS,
+            pattern=r"VERTEX_[A-Z0-9_]{1,80}",
         ),
         Field(
             "endpoint",
@@ -297,7 +294,7 @@ class VertexSearch:
         )
 
 
-@lru_cache(maxsize=CLIENTS)
+@lru_cache(maxsize=32)
 def _client(endpoint: str, transport: str, credentials_env: str) -> Any:
     """One for all sources of the same endpoint and credentials, which keeps its connections.
 
@@ -331,5 +328,4 @@ def _credentials(name: str, *, is_plain: bool) -> Any:
     if not path:
         raise DefaultCredentialsError(f"the environment variable {name} is not set")  # type: ignore[no-untyped-call]
     scopes = ["https://www.googleapis.com/auth/cloud-platform"]
-    credentials, _project = google.auth.load_credentials_from_file(path, scopes=scopes)  # type: ignore[no-untyped-call]
-    return credentials
+    return google.auth.load_credentials_from_file(path, scopes=scopes)[0]  # type: ignore[no-untyped-call]
