@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from django.conf import settings
@@ -190,5 +190,4 @@ def _application(
     if token and not (scheme.lower() == "bearer" and secrets.compare_digest(sent.strip().encode(), token.encode())):
         start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer")])
         return [b"Send METRICS_TOKEN as Authorization: Bearer.\n"]
-    answer: Iterable[bytes] = make_wsgi_app(registry())(environ, start_response)
-    return answer
+    return cast("Iterable[bytes]", make_wsgi_app(registry())(environ, start_response))

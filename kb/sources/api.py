@@ -1,4 +1,4 @@
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db.models import Q, QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
@@ -299,8 +299,7 @@ class WebSourceViewSet(ApiViewSet):
         return Response(PreviewSerializer(web_source_preview(source, web_client())).data)
 
     def _editable(self, pk: int) -> WebSource:
-        found: WebSource = self.editable(WebSource.objects.visible_to(self.principal), pk)
-        return found
+        return cast(WebSource, self.editable(WebSource.objects.visible_to(self.principal), pk))
 
     def _described(self, pk: int) -> dict[str, Any]:
         return WebSourceSerializer(one(web_source_overview(self.principal), pk)).data
@@ -435,10 +434,8 @@ class ExternalSourceViewSet(ApiViewSet):
         return Response(ExternalTestSerializer(tested).data)
 
     def _kb(self, kb_id: int) -> KnowledgeBase:
-        found: KnowledgeBase = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        return found
+        return cast(KnowledgeBase, self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id))
 
     def _source(self, kb_id: int, source_id: int) -> SearchProvider:
         visible = SearchProvider.objects.visible_to(self.principal)
-        found: SearchProvider = one(visible.filter(knowledge_base=self._kb(kb_id)), source_id)
-        return found
+        return cast(SearchProvider, one(visible.filter(knowledge_base=self._kb(kb_id)), source_id))

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from django import forms
 from django.conf import settings
@@ -256,8 +256,7 @@ class WebSourceAdmin(SourceAdmin):
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         documents = Document.objects.filter(web_page__source__in=row_ids([object_id]))
         context = {"document_count": documents.count(), **(extra_context or {})}
-        response: HttpResponse = super().delete_view(request, object_id, context)
-        return response
+        return cast(HttpResponse, super().delete_view(request, object_id, context))
 
     @admin.action(description=gettext_lazy("Read now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[WebSource]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
@@ -142,8 +142,7 @@ def _cleaned(text: Any) -> str:
 def _as_dict(message: Any, name: str) -> dict[str, Any]:
     from google.protobuf import json_format  # type: ignore[import-untyped]  # noqa: PLC0415 - it comes with the library, which is an optional extra
 
-    values: dict[str, Any] = json_format.MessageToDict(getattr(type(message).pb(message), name))
-    return values
+    return cast(dict[str, Any], json_format.MessageToDict(getattr(type(message).pb(message), name)))
 
 
 KIND: Final = "vertex_ai_search"
