@@ -31,10 +31,7 @@ class User(AbstractUser):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller: a user, narrowed by the scope of the API key in use.
-
-    `kb_ids` are the knowledge bases that the key is bound to; None: all that the user may see.
-    """
+    """A caller: a user, narrowed by the scope of the API key in use; `kb_ids` None: all that the user may see."""
 
     user: User | AnonymousUser
     kb_ids: frozenset[int] | None = None

@@ -163,10 +163,7 @@ class WebPage(models.Model):
 
 
 class WebPageChange(models.Model):
-    """What a page with a document says now, held until its run has seen whether other pages say the same.
-
-    `data` is the file, and `details` what `Run` needs of it and of the answer that it came with.
-    """
+    """What a page with a document says now (file and `details`), held until its run has seen whether others say the same."""
 
     page = models.OneToOneField(WebPage, models.CASCADE, related_name="change")
     text_key = models.CharField(max_length=64, db_index=True)

@@ -51,10 +51,7 @@ _DAY_S = 24 * 60 * 60
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What is left of a `limit` of requests in a window of `seconds`, and whether this one was `allowed`.
-
-    `resets_in_s` is at least 1.
-    """
+    """What is left of a `limit` of requests in a window of `seconds`, and after how many, at least 1, the next one begins."""
 
     limit: int
     seconds: int

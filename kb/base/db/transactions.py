@@ -124,10 +124,7 @@ def _fields(model: type[models.Model]) -> tuple[list[str], list[tuple[int, Calla
 
 
 def after_commit(function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function once the transaction is committed; that it fails is logged, and keeps nothing else from being done.
-
-    Django's own way to do that fails itself where the function is a `partial`, which has no name to be logged by.
-    """
+    """Calls a function after the commit, a `partial` too, whose failure is logged and keeps nothing else from being done."""
 
     def call() -> None:
         function(*arguments)

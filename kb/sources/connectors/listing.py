@@ -178,10 +178,7 @@ Sitemap = tuple[list[str], list[str], bool]
 
 @dataclass
 class CrawlListing(Listing):
-    """The first page and those that it leads to, and last the known pages that no link leads to: they may still be there.
-
-    It is complete where no page was left out for their number.
-    """
+    """The first page, those that it leads to, and then known pages that no link leads to; incomplete if some are too many."""
 
     def __post_init__(self) -> None:
         first = normal(self.url) or self.url
@@ -215,10 +212,7 @@ class CrawlListing(Listing):
 
 
 class SitemapListing(Listing):
-    """The addresses of a sitemap (sitemaps.org) and of those that it names.
-
-    It is complete where each of them could be read and none was left out for their number.
-    """
+    """The addresses of a sitemap (sitemaps.org) and of those that it names; incomplete if one is unread or some are too many."""
 
     def __iter__(self) -> Iterator[Candidate]:
         seen: set[str] = set()

@@ -106,10 +106,7 @@ _reading_lock = threading.Lock()
 
 
 class LiveSearch:
-    """Passages of a page or feed by BM25 over these alone, and by cosine too where the model of the vectors runs here.
-
-    They are cut as those of the knowledge base, so that what is a document too is known for the same.
-    """
+    """Passages, cut as the knowledge base's, ranked by BM25 over these alone, and by cosine if the vectors' model runs here."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""What pages and entries of feeds hold, and where they lead: read in the sandbox, whose side of each job is here too.
-
-HTML is read without building a tree: what was made for it would take far longer than its length.
-"""
+"""What pages and entries of feeds hold: both sides of the sandbox's jobs, which read HTML without building a tree."""
 
 import calendar
 import hashlib

@@ -64,10 +64,7 @@ def user_of(request: Request) -> User:
 
 
 class PrincipalPermission(BasePermission):
-    """Callers are known, and only those that can write may use a writing method.
-
-    A view whose POST only reads says so with `post_reads = True`.
-    """
+    """Callers are known, and may use a writing method if they can write, or the view's POST only reads: `post_reads = True`."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         reads = request.method in SAFE_METHODS or (request.method == "POST" and getattr(view, "post_reads", False))

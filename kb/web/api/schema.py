@@ -1,7 +1,4 @@
-"""What the OpenAPI description says beyond the serializers: authentication and examples.
-
-Examples are made from the schemas and from what fields are called, unless an operation states its own; a test checks them all.
-"""
+"""What the OpenAPI description says beyond the serializers: authentication, and examples by what fields are called."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -300,10 +300,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     pagination_class: type[BasePagination] | None = Cursors
 
     def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
-        """The rows of the page that the parameters of the URL ask for.
-
-        Raises ValidationError, and NotVisible where one names an object that the caller may not see.
-        """
+        """The rows that the URL asks for; raises ValidationError, and NotVisible where it names what the caller may not see."""
         require_known(self.request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
         ordering = self.request.query_params.get(ORDERING, filters.orders[0])
         if ordering not in filters.orders:

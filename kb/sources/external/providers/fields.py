@@ -33,10 +33,7 @@ def unanswered(code: DegradationCode, source: str, **details: str) -> ChannelUna
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting, which is a text, one of `choices`, or true or false; `hint` says what may be given.
-
-    `pattern` is a regular expression that a value matches as a whole; blank: any text.
-    """
+    """A setting: a text that matches `pattern` as a whole, if there is one; one of `choices`; or true or false."""
 
     name: str
     label: str | Promise

@@ -1,7 +1,4 @@
-"""Vertex AI Search (Google Cloud's Discovery Engine) through its official client library, an optional extra.
-
-The library is imported at the first use: it is large, and most installations do without it.
-"""
+"""Vertex AI Search (Google Cloud's Discovery Engine) by its client library, an optional extra that is imported at first use."""
 
 import html
 import importlib.util

@@ -37,7 +37,7 @@ _NO_ERROR: dict[str, Any] = {"error": "", "error_code": "", "error_params": {}, 
 
 
 class Run(Job[WebSource]):
-    """One worker's hold on a source: counts what became of its addresses, and writes what is known of them.
+    """A worker's hold on a source, which counts and writes what became of addresses.
 
     A page that has been gone since `gone_before` loses its document.
     """
@@ -287,10 +287,7 @@ class Preview:
 
 
 def web_source_preview(source: WebSource, client: WebClient, *, seconds: float = PREVIEW_SECONDS) -> Preview:
-    """Reads the first addresses of a source, saved or not, and writes nothing; after `seconds` it shows what there is.
-
-    Those after the first few are only looked up in robots.txt.
-    """
+    """Reads the first addresses of a source, saved or not, and looks the next ones up in robots.txt, within `seconds`."""
     deadline = Deadline(seconds)
     robots = Robots(client, deadline)
     listing = listing_of(source, client, deadline=deadline)

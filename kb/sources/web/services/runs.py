@@ -74,10 +74,7 @@ INTERNAL_ERROR = gettext_noop(
 
 
 def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: float = SLICE_S) -> bool:
-    """Carries a waiting run on for `slice_s` seconds, then other tasks have their turn; returns whether another task is needed.
-
-    A source that does not wait for a worker is left alone.
-    """
+    """Carries a run that waits for a worker on for `slice_s` seconds; returns whether another task is needed."""
     run = Run.claim(source_id)
     if run is None:
         return False

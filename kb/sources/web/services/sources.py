@@ -86,10 +86,7 @@ def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fie
 
 
 def web_source_update(source: WebSource, **changes: Any) -> None:
-    """Changes a source; raises as `web_source_check`.
-
-    Where that changes what is read, a run begins at once, in place of one that is under way.
-    """
+    """Changes a source; a run begins at once where that changes what is read. Raises as `web_source_check`."""
     with transaction.atomic():
         source.refresh_from_db(from_queryset=WebSource.objects.select_for_update(no_key=True))
         changed = {name for name, value in changes.items() if value != getattr(source, name)}
