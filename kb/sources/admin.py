@@ -29,6 +29,7 @@ from kb.sources.models import SearchProvider
 from kb.web.admin.scoped import KnowledgeBaseRowAdmin, column
 
 PREFIX: Final = "setting_"
+_capitalised: Any = lazy(capfirst, str)  # in the language of whoever reads it
 OF_MODEL: Final = ("knowledge_base", "name", "kind", "enabled", "weight", "timeout_ms")
 
 
@@ -80,7 +81,7 @@ class SourceAdmin(KnowledgeBaseRowAdmin):
 # -- External sources -----------------------------------------------------------------------------------------------------
 def setting_field(field: Field) -> forms.Field:
     about: dict[str, Any] = {
-        "label": lazy(capfirst, str)(field.label),  # in the language of whoever reads it
+        "label": _capitalised(field.label),
         "help_text": field.hint,
         "required": False,
         "initial": field.default,

@@ -215,10 +215,11 @@ def add_part(model: type[Model], *, pages: Pages | None = None, context: Context
 
 class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]
     def get_urls(self) -> list[URLPattern]:
-        return [
+        pages = [
             path(route, self.admin_view(view.as_view() if hasattr(view, "as_view") else view), name=name)
             for route, view, name in _PAGES
-        ] + super().get_urls()
+        ]
+        return [*pages, *super().get_urls()]
 
     def admin_view(self, view: Callable[..., HttpResponseBase], cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002
         return limited(super().admin_view(view, cacheable))
