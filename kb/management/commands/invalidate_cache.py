@@ -25,11 +25,10 @@ class Command(KnowledgeBaseCommand):
             found = list(every.filter(owner__username=options["owner"]) if options["owner"] else every)
         responses_invalidate([kb.pk for kb in found])
         store = BM25Store()
+        then = "." if options["hot_queries"] else ", and the next search builds the index again."
         for kb in found:
-            then = "."
             if not options["hot_queries"]:
                 store.invalidate(kb.pk)
-                then = ", and the next search builds the index again."
             self.stdout.write(f"{kb.name}: no earlier response is served again{then}")
         if not found:
             self.stdout.write("There is no knowledge base, so there is nothing to drop.")

@@ -132,10 +132,8 @@ class Command(KnowledgeBaseCommand):
         )
         if entry is None or not knowledge_bases:
             raise CommandError(f"There is no search with the trace id {trace_id}, or its knowledge bases are gone.")
-        if options["user"] is None and entry.user is not None:
-            principal = Principal(entry.user)
-        else:
-            principal = self.principal(options, knowledge_bases.values())
+        is_searchers = options["user"] is None and entry.user is not None
+        principal = Principal(entry.user) if is_searchers else self.principal(options, knowledge_bases.values())
         replayed = replay(principal, trace_id)
         self.answer(options, replayed, as_text(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}))
 

@@ -31,7 +31,7 @@ from kb.access.models import MODELS, AuditEntry, KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.errors import Rejected
 from kb.content.models import Document
-from kb.operations.services.archives.export import archive_name, export_open
+from kb.operations.services.archives.export import export_download
 from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
 from kb.web.admin.scoped import ModelPage, ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
@@ -246,13 +246,7 @@ def export_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpR
 def export_file_view(model_admin: Any, request: HttpRequest, object_id: int) -> FileResponse:
     """The archive itself."""
     kb: KnowledgeBase = model_admin.get_object_or_404(request, str(object_id), to_change=True)
-    return FileResponse(
-        export_open(principal(request), kb, vectors="vectors" in request.GET),
-        as_attachment=True,
-        filename=archive_name(kb),
-        content_type="application/zip",
-        headers={"X-Content-Type-Options": "nosniff"},
-    )
+    return export_download(principal(request), kb, vectors="vectors" in request.GET)
 
 
 def archive_pages(model_admin: Any) -> list[URLPattern]:

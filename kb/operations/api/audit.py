@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from kb.access.models import AuditEntry, KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.operations.services.archives.export import archive_name, export_open
+from kb.operations.services.archives.export import export_download
 from kb.operations.services.archives.restore import import_upload
 from kb.web.api.callers import user_of
 from kb.web.api.fields import StrictCharField, StrictSerializer, answers
@@ -122,13 +122,7 @@ class KnowledgeBaseExportView(ApiView):
         kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
         given = ArchiveExportSerializer(data=request.query_params)
         given.is_valid(raise_exception=True)
-        return FileResponse(
-            export_open(self.principal, kb, vectors=given.validated_data["vectors"]),
-            as_attachment=True,
-            filename=archive_name(kb),
-            content_type="application/zip",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+        return export_download(self.principal, kb, vectors=given.validated_data["vectors"])
 
 
 @extend_schema_view(

@@ -19,6 +19,7 @@ import numpy as np
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, QuerySet
+from django.http import FileResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
@@ -95,9 +96,14 @@ def archive_folder() -> Path:
     return private_folder(Path(settings.MEDIA_ROOT) / "archives")
 
 
-def archive_name(kb: KnowledgeBase) -> str:
-    """The file name of a download."""
-    return re.sub(r'[/\\:*?"<>|]', "-", kb.name) + ".zhiku.zip"
+def export_download(principal: Principal, kb: KnowledgeBase, *, vectors: bool) -> FileResponse:
+    """As `export_open`, for a browser or a client of the API."""
+    return FileResponse(
+        export_open(principal, kb, vectors=vectors),
+        as_attachment=True,
+        filename=re.sub(r'[/\\:*?"<>|]', "-", kb.name) + ".zhiku.zip",
+        content_type="application/zip",
+    )
 
 
 def archive_rows(kb: KnowledgeBase, *, vectors: bool = False) -> int:

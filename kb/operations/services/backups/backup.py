@@ -13,6 +13,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -71,20 +72,20 @@ class Writer:
             self._tar.addfile(_entry(name, len(content)), io.BytesIO(content))
 
 
+@dataclass(frozen=True, slots=True)
 class Reader:
     """A backup that has been read through once, and is whole; `manifest` is what its writer says of it."""
 
-    def __init__(self, tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], manifest: dict[str, Any]) -> None:
-        self._tar, self._members = tar, members
-        self.manifest = manifest
+    tar: tarfile.TarFile
+    manifest: dict[str, Any]
 
     @property
     def files(self) -> list[str]:
         """The names of the uploads."""
-        return [name.removeprefix(FILES) for name in self._members if name.startswith(FILES)]
+        return [name.removeprefix(FILES) for name in self.manifest["parts"] if name.startswith(FILES)]
 
     def open(self, name: str) -> IO[bytes]:
-        return cast(IO[bytes], self._tar.extractfile(self._members[name]))  # a regular file, which has one
+        return cast(IO[bytes], self.tar.extractfile(name))  # a regular file, which has one
 
 
 @contextmanager
@@ -108,11 +109,10 @@ def damaged(why: str) -> Rejected:
 
 
 def _verified(tar: tarfile.TarFile, *, is_trusted: bool, on_bytes: OnBytes) -> Reader:
-    members: dict[str, tarfile.TarInfo] = {}
     hashes: dict[str, str] = {}
     texts: dict[str, bytes] = {}
     for member in tar:
-        if not member.isreg() or member.name in members or member.name in texts:
+        if not member.isreg() or member.name in hashes or member.name in texts:
             raise damaged(f"{member.name[:200]!r} does not belong there")
         stream = cast(IO[bytes], tar.extractfile(member))  # a regular file has one
         if member.name in (MANIFEST, SIGNATURE):
@@ -125,11 +125,11 @@ def _verified(tar: tarfile.TarFile, *, is_trusted: bool, on_bytes: OnBytes) -> R
         counted = _Counted(stream, on_bytes)
         while counted.read(_PIECE):
             pass
-        members[member.name], hashes[member.name] = member, counted.digest.hexdigest()
+        hashes[member.name] = counted.digest.hexdigest()
     manifest = _manifest(texts, is_trusted=is_trusted)
     if {name: part["sha256"] for name, part in manifest["parts"].items()} != hashes or DUMP not in hashes:
         raise damaged("its parts are not those that its manifest names")
-    return Reader(tar, members, manifest)
+    return Reader(tar, manifest)
 
 
 def _manifest(texts: dict[str, bytes], *, is_trusted: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from django.core.cache import caches
 from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
-from django.db.models import Count, Min, Q
+from django.db.models import Count, F, Min, Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
@@ -255,19 +255,17 @@ def keyword_packages() -> Finding:
 @check("tokenizer packages")
 def tokenizer_packages() -> Finding:
     """The packages that only some tokenizer settings need, where a knowledge base has such settings."""
-    used: dict[str, list[str]] = defaultdict(list)
-    rows = TokenizerSettings.objects.defer("dictionary", "stop_words")
-    settings_of = {(row.knowledge_base_id, row.tokenizer_id): row for row in rows}
-    for kb in KnowledgeBase.objects.order_by("name"):
-        ids = [(kb.pk, kb.tokenizer_id), (kb.pk, kb.target_tokenizer_id)]
-        chosen = [settings_of[each] for each in ids if each in settings_of]
+    used: dict[str, dict[int, str]] = defaultdict(dict)
+    in_use = [F("knowledge_base__tokenizer_id"), F("knowledge_base__target_tokenizer_id")]
+    rows = TokenizerSettings.objects.filter(tokenizer_id__in=in_use).select_related("knowledge_base")
+    for row in rows.defer("dictionary", "stop_words"):
         for module, is_needed in OPTIONAL_TOKENIZER_PACKAGES.items():
-            if any(map(is_needed, chosen)):
-                used[module].append(kb.name)
-    missing = [module for module in used if not _can_import(module)]
+            if is_needed(row):
+                used[module][row.knowledge_base_id] = row.knowledge_base.name
+    missing = [module for module in sorted(used) if not _can_import(module)]
     if not missing:
-        return ok(f"{', '.join(used)} installed" if used else "no knowledge base needs more")
-    detail = "; ".join(f"{module} is missing, needed by {listed(used[module])}" for module in missing)
+        return ok(f"{', '.join(sorted(used))} installed" if used else "no knowledge base needs more")
+    detail = "; ".join(f"{module} is missing, needed by {listed(sorted(used[module].values()))}" for module in missing)
     remedy = "run " + ", ".join(f"`pip install 'zhiku[{EXTRA_OF[module]}]'`" for module in missing)
     return degraded(detail, f"{remedy}; until then these are searched by vectors only")
 
