@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def get_embedder(model_id: str, base_url: str = "", api_key: str = "") -> Embedder:
-    """The process's embedder of a model; the model itself loads on first use. Address and key are an OpenAI-compatible server's."""
+    """The process's embedder of a model, which loads on first use; address and key are an OpenAI-compatible server's."""
     name = normalize_model_id(model_id)
     with _lock:
         if name == HASHING_MODEL_ID:
