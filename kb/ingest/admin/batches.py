@@ -28,7 +28,7 @@ from kb.ingest.services.batches import (
     batch_resume,
     batch_retry,
     is_moving,
-    note_message,
+    shown_note,
     with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
@@ -146,10 +146,7 @@ class IngestBatchAdmin(UploadedAdmin):
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
             "time_left": time_text(progress.seconds_left),
             "rows": [_row(each) for each in documents[:SHOWN_DOCUMENTS]],
-            "notes": [
-                {"name": each["name"], "why": note_message(each), "document": each.get("document")}
-                for each in batch.notes[:SHOWN_NOTES]
-            ],
+            "notes": [shown_note(each) for each in batch.notes[:SHOWN_NOTES]],
             "may_change": self.has_change_permission(request, batch),
         }
 

@@ -23,7 +23,7 @@ from kb.ingest.services.batches import (
     batch_pause,
     batch_resume,
     batch_retry,
-    note_message,
+    shown_note,
     with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
@@ -116,15 +116,7 @@ class BatchDetailSerializer(BatchSerializer):
 
     @extend_schema_field(BatchNoteSerializer(many=True))
     def get_notes(self, batch: IngestBatch) -> list[dict[str, Any]]:
-        return [
-            {
-                "name": note["name"],
-                "code": note["code"],
-                "message": note_message(note),
-                "document_id": note.get("document"),
-            }
-            for note in batch.notes[:NOTES_SHOWN]
-        ]
+        return [shown_note(note) for note in batch.notes[:NOTES_SHOWN]]
 
 
 class BatchTakenSerializer(BatchDetailSerializer):

@@ -61,8 +61,9 @@ class ChunkSettings:
             f"Chunk overlap {self.overlap} does not fit chunk size {self.size}: set it between 0 and {self.size - 1}.": (
                 not 0 <= self.overlap < self.size
             ),
-            f"Unknown chunk unit {self.unit!r}: use one of {', '.join(get_args(Unit))}.": self.unit
-            not in get_args(Unit),
+            f"Unknown chunk unit {self.unit!r}: use one of {', '.join(get_args(Unit))}.": (
+                self.unit not in get_args(Unit)
+            ),
             f"Unknown chunking strategy {self.strategy!r}: use one of {', '.join(get_args(Strategy))}.": (
                 self.strategy not in get_args(Strategy)
             ),

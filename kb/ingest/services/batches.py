@@ -287,12 +287,11 @@ def batch_add_files(
     return refused
 
 
-def note_message(note: dict[str, Any]) -> str:
+def shown_note(note: Mapping[str, Any]) -> dict[str, Any]:
     """Why a file of an archive became no document, in the reader's language; blank where this version cannot tell."""
-    if note["code"] == "known":
-        return _("The same content is here already.")
-    template = MESSAGES.get(note["code"])
-    return _(template).format(**note["params"]) if template else ""
+    template = _(MESSAGES.get(note["code"], ""))
+    message = _("The same content is here already.") if note["code"] == "known" else template.format(**note["params"])
+    return {"name": note["name"], "code": note["code"], "message": message, "document_id": note.get("document")}
 
 
 MOST_NOTES = 500  # How many of the files that became no document an upload names; it counts all
