@@ -156,14 +156,15 @@ class Command(BaseCommand):
         from kb.access.services.attribution import How, acting  # noqa: PLC0415
         from kb.operations.services.bootstrap import first_start  # noqa: PLC0415
 
-        with _advisory_lock():
-            executor = MigrationExecutor(connection)
-            if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-                self.stdout.write("Preparing the database ...")
-                call_command("migrate", interactive=False, verbosity=max(verbosity - 1, 0), stdout=self.stdout)
-            with acting(How.COMMAND, via="serve"):
-                is_first = first_start(stdout=self.stdout)
-        _disconnect()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(%s)", [MIGRATION_LOCK])
+        executor = MigrationExecutor(connection)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            self.stdout.write("Preparing the database ...")
+            call_command("migrate", interactive=False, verbosity=max(verbosity - 1, 0), stdout=self.stdout)
+        with acting(How.COMMAND, via="serve"):
+            is_first = first_start(stdout=self.stdout)
+        _disconnect()  # which releases the lock
         return is_first
 
     def _await(self, address: Address, mcp: Address | None, children: Children) -> None:
@@ -222,13 +223,3 @@ def environment_of_children() -> dict[str, str]:
         folder.mkdir(parents=True)
         found[SHARED_FOLDER] = str(folder)
     return found
-
-
-@contextlib.contextmanager
-def _advisory_lock() -> Iterator[None]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_lock(%s)", [MIGRATION_LOCK])
-        try:
-            yield
-        finally:
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [MIGRATION_LOCK])
