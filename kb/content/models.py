@@ -74,7 +74,6 @@ def upload_path(document: "Document", filename: str) -> str:
 
 
 def documents_folder(kb_id: int) -> str:
-    """Where the files of all documents of a knowledge base lie, in the storage of uploads."""
     return f"documents/{kb_id}"
 
 

@@ -6,7 +6,7 @@ A call's API key is looked up each time, so that one that was revoked opens noth
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
@@ -39,8 +39,6 @@ KEY_VARIABLE = "ZHIKU_API_KEY"
 
 
 class Refusal(ToolError):
-    """What the caller gets instead of a result, with the HTTP status that it counts as."""
-
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -106,10 +104,8 @@ def _admitted(headers: Mapping[str, str] | None, kind: str, caller: dict[str, An
 def _language(headers: Mapping[str, str] | None) -> str:
     """That of the request's Accept-Language as far as the sentences are translated, else the site's."""
     for wanted, _quality in parse_accept_lang_header((headers or {}).get("accept-language", "").lower()):
-        try:
+        with suppress(LookupError):
             return str(translation.get_supported_language_variant(wanted))
-        except LookupError:
-            continue
     return str(settings.LANGUAGE_CODE)
 
 

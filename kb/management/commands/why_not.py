@@ -4,9 +4,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from kb.management.base import USER, KnowledgeBaseCommand, argument, kb_arguments, one_of, table
-from kb.quality.why_not.services.places import Remedy, RemedyCode, State, the_chunk
+from kb.quality.why_not.services.places import Remedy, RemedyCode, State, stage_text, the_chunk, verdict_sentence
 from kb.quality.why_not.services.remedies import answer_of, remedies
-from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
 from kb.search.services.search import SearchRequest
 

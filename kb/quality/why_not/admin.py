@@ -30,10 +30,13 @@ from kb.quality.why_not.services.places import (
     Step,
     Term,
     Terms,
+    channel_text,
+    filter_text,
     find_chunks,
+    stage_text,
+    verdict_sentence,
 )
 from kb.quality.why_not.services.remedies import apply_remedy, changed_request, profile_in_force, remedies
-from kb.quality.why_not.services.sentences import channel_text, filter_text, stage_text, verdict_sentence
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
 from kb.search.admin.labels import degradation_heading, notices
 from kb.search.services.search import SearchRequest, request_as_json

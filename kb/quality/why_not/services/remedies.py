@@ -31,8 +31,8 @@ from kb.quality.why_not.services.places import (
     State,
     Step,
     Terms,
+    verdict_sentence,
 )
-from kb.quality.why_not.services.sentences import verdict_sentence
 from kb.quality.why_not.services.walk import VECTOR_KINDS, WhyNot
 from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RANGES, RetrievalConfig
@@ -58,7 +58,6 @@ def remedies(why: WhyNot) -> tuple[Remedy, ...]:
 
 
 def _of_its_content(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    """What may be done with the chunk itself, wherever it was lost on its way."""
     if any(step.state is State.WEAKENED and step.stage in (Stage.POSTINGS, Stage.EMBEDDING) for step in why.steps):
         yield Remedy(RemedyCode.INDEX_CHUNK)
     if verdict.stage not in ANSWERS_TO_A_QUESTION or verdict.reason is Reason.BLANK_QUERY:

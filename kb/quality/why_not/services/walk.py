@@ -2,7 +2,8 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -17,16 +18,30 @@ from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.pgvector import exact_place
-from kb.quality.why_not.services.places import Place, PlaceState, Reason, Stage, State, Step, terms_of
-from kb.quality.why_not.services.sentences import sentence
+from kb.index.services.writing import searchable_text_of
+from kb.quality.why_not.services.places import (
+    ChunkTerm,
+    Place,
+    PlaceState,
+    Reason,
+    Stage,
+    State,
+    Step,
+    Term,
+    Terms,
+    sentence,
+)
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.bm25 import OkapiIndex
+from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord
 from retrieval.errors import ChannelUnavailable
 from retrieval.external import ExternalChannel
-from retrieval.protocols import Channel, Scope
+from retrieval.postings import hash_terms
+from retrieval.protocols import Channel, Scope, Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.selection import CAPS, result_count, stands_for_parent
-from retrieval.types import Candidate, CutBy
+from retrieval.tokenize import SEGMENTABLE, JiebaTokenizer, normalize
+from retrieval.types import Analysis, Candidate, CutBy
 
 # How long a channel may take to answer once more; what it needs is in memory, or cheap, after the search.
 SECONDS = 30.0
@@ -35,6 +50,92 @@ EVERY_CHUNK = 2**31 - 1
 TEXT_MATCHES = 2_000
 VECTOR_KINDS: Mapping[str, str] = {"vector": ChunkEmbedding.Kind.CONTENT, "question": ChunkEmbedding.Kind.QUESTION}
 BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
+
+
+MOST_TERMS = 64
+MOST_WORDS = 5
+LEAST_CHARACTERS = 2
+# A dictionary of more words takes too long to load for a try, which then goes without it.
+MOST_KNOWN_WORDS = 2_000
+# Words in common are looked for from each place of the query, so in the beginning of a long one only.
+MOST_QUERY_CHARACTERS = 300
+
+
+def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Chunk) -> Terms:
+    """BM25 of a chunk for the query itself, without its sub-queries, by the index that was searched."""
+    text = searchable_text_of(chunk)
+    in_chunk = Counter(cutter(text))
+    own = Counter(analysis.tokens(chunk.knowledge_base_id))
+    terms = list(dict.fromkeys(analysis.search_tokens(chunk.knowledge_base_id)))[:MOST_TERMS]
+    hashes, ids = hash_terms(terms), np.array([chunk.pk], dtype=np.int64)
+    counts = np.array([max(own[term], 1) for term in terms])
+    columns = zip(
+        terms,
+        index.idf(hashes).tolist(),
+        index.frequencies(hashes, ids)[0].tolist(),
+        (index.contributions(hashes, ids)[0] * counts).tolist(),
+        strict=True,
+    )
+    written = _folded(text, cutter)
+    rows = tuple(
+        Term(
+            term=term,
+            in_query=own[term],
+            is_other=term not in own,
+            idf=idf,
+            in_chunks=int(index.search(hash_terms([term]), max(index.chunk_count, 1))[0].size),
+            in_chunk=held,
+            contribution=contribution,
+            is_written=not held and _is_word(term) and term in written,
+        )
+        for term, idf, held, contribution in columns
+    )
+    shared = in_chunk.keys() & own.keys()
+    common = _common_words(_folded(analysis.text, cutter)[:MOST_QUERY_CHARACTERS], written)
+    words = [row.term for row in rows if row.is_written]
+    words += [word for word in common if not shared.issuperset(cutter(word))]
+    return Terms(
+        query=rows,
+        missing=tuple(row.term for row in rows if not row.in_chunk and not row.is_other),
+        chunk=tuple(ChunkTerm(term, count) for term, count in in_chunk.items()),
+        words=_joining(list(dict.fromkeys(words))[:MOST_WORDS], cutter, analysis.text, text),
+    )
+
+
+def _joining(words: Sequence[str], cutter: Tokenizer, query: str, text: str) -> tuple[str, ...]:
+    """The words that query and chunk would both be cut into if the dictionary had them: some never prevail there."""
+    if not words or not isinstance(cutter, JiebaTokenizer):
+        return ()
+    options = cutter.options
+    known = options.dictionary if len(options.dictionary) <= MOST_KNOWN_WORDS else ()
+    changed = JiebaTokenizer(dataclasses.replace(options, dictionary=(*known, *map(DictionaryWord, words))))
+    both = set(changed(query)) & set(changed(text))
+    return tuple(word for word in words if word in both)
+
+
+def _is_word(term: str) -> bool:
+    """Whether it depends on the dictionary that a term is found: other scripts are cut by rules."""
+    return len(term) >= LEAST_CHARACTERS and SEGMENTABLE.fullmatch(term) is not None
+
+
+def _folded(text: str, cutter: Tokenizer) -> str:
+    return cutter.simplify(normalize(text)).casefold()
+
+
+def _common_words(query: str, text: str) -> Iterator[str]:
+    """The longest pieces of Chinese that stand in both, from left to right in the query."""
+
+    def is_common(piece: str) -> bool:
+        return SEGMENTABLE.fullmatch(piece) is not None and piece in text
+
+    place = 0
+    while place < len(query):
+        most = min(place + MAX_WORD_CHARACTERS, len(query))
+        pieces = (query[place:end] for end in range(place + 1, most + 1))
+        longest = max(map(len, takewhile(is_common, pieces)), default=0)
+        if longest >= LEAST_CHARACTERS:
+            yield query[place : place + longest]
+        place += max(longest, 1)
 
 
 class WhyNot:

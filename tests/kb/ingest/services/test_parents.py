@@ -9,7 +9,7 @@ from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, EvalSet, KnowledgeBase
 from kb.quality.eval_sets.services.sets import judge
 from kb.quality.runs.services.run import load_judged, observe
-from kb.quality.why_not.services.sentences import verdict_sentence
+from kb.quality.why_not.services.places import verdict_sentence
 from kb.quality.why_not.services.walk import why_not_found
 from kb.search.admin.explain.rows import why_cut
 from kb.search.services.search import SearchRequest, result_of, search, trace_as_json

@@ -4,9 +4,8 @@ from django.utils import translation
 from kb.base.shapes import as_values
 from kb.index.filters import Filters
 from kb.models import ChunkEmbedding
-from kb.quality.why_not.services.places import Stage
+from kb.quality.why_not.services.places import Stage, stage_text, verdict_sentence
 from kb.quality.why_not.services.remedies import answer_of
-from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
 from retrieval.types import CutBy
 from tests.factories import make_document
 from tests.kb.quality.why_not.services.asking import ask
