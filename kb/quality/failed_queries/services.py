@@ -199,12 +199,8 @@ def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *,
 
     The target is a set of one of its knowledge bases; one that is not saved is made, unless there is one of its name. Not
     answerable: the knowledge base has no answer, and finding nothing is right. Returns the set's query of these words, which
-    it may have had before.
-
-    Raises:
-        NotVisible, NotAllowed: the failed query, the set or the knowledge base does not exist for the principal, or is not
-            the principal's to edit.
-        Rejected: the set is of another knowledge base; or the query is marked as without an answer, but has judgments.
+    it may have had before. Raises NotVisible or NotAllowed where one of them is not the principal's to edit, and Rejected
+    where the set is of another knowledge base, or the query is marked as without an answer, but has judgments.
     """
     require_editable_rows(principal, FailedQuery.objects.filter(pk=failed.pk), _("There is no such object."))
     if target.knowledge_base_id not in failed.knowledge_base_ids:

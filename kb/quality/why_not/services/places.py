@@ -418,12 +418,7 @@ def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -
 
 
 def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
-    """The id of the one chunk that holds a text.
-
-    Raises:
-        NotVisible: none does.
-        Rejected: several do.
-    """
+    """The id of the one chunk that holds a text; raises NotVisible where none does, and Rejected where several do."""
     found = find_chunks(principal, kb_ids, text)
     if not found.chunks:
         message = _("No chunk there holds this text: give less of it, or the chunk’s id.")
