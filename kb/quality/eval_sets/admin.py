@@ -1,7 +1,7 @@
 """Evaluation sets: their list, their pages with queries and judgments, import and export."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -116,7 +116,12 @@ TAKEN_BACK = "none"
 
 
 class OfSetView(ModelPage, TemplateView):
-    """A page of one set. Whoever sees the set sees it; only editors may post."""
+    """A page of one set. Whoever sees the set sees it; only editors may post.
+
+    `write` does what was posted, and returns the page to go on to; the message of a `ServiceError` says what to do.
+    """
+
+    write: Callable[[QueryDict], str]
 
     @cached_property
     def eval_set(self) -> Any:
@@ -147,14 +152,6 @@ class OfSetView(ModelPage, TemplateView):
         except ServiceError as error:
             messages.error(request, str(error))
             return self.render_to_response(self.get_context_data(posted=request.POST))
-
-    def write(self, posted: QueryDict) -> str:
-        """Does what was posted; returns the page to go on to.
-
-        Raises:
-            ServiceError: it cannot be done; the message says what to do.
-        """
-        raise NotImplementedError
 
 
 class SetView(OfSetView):

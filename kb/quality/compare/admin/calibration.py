@@ -131,7 +131,7 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
     centres = [round((low + high) / 2, 4) for low, high in pairwise(calibration.bins)]
     kinds = {kind: getattr(calibration, kind) for kind in labels}
     shares = {kind: [round(100 * each / sum(own), 2) for each in own] for kind, own in kinds.items() if any(own)}
-    datasets: list[dict[str, Any]] = [
+    bars: list[dict[str, Any]] = [
         {
             "label": labels[kind],
             "data": [{"x": x, "y": y} for x, y in zip(centres, own, strict=True)],
@@ -141,7 +141,7 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
         }
         for kind, own in shares.items()
     ]
-    datasets += _cut_lines(calibration, max(map(max, shares.values()), default=0.0))
+    datasets = [*bars, *_cut_lines(calibration, max(map(max, shares.values()), default=0.0))]
     y_axis = {"min": 0, "title": {"display": True, "text": _("share of its kind, %"), "color": "#9ca3af"}}
     return {"data": json.dumps({"datasets": datasets}), "options": chart_options(X_AXIS, y_axis)}
 
@@ -153,7 +153,7 @@ def curve_chart(calibration: Calibration) -> dict[str, str]:
         "recall": (_("recall"), "var(--color-green-500)"),
         "f1": (_("F1"), "var(--color-red-400)"),
     }
-    datasets: list[dict[str, Any]] = [
+    curves: list[dict[str, Any]] = [
         {
             "label": label,
             "data": [{"x": each.cut, "y": round(getattr(each, name), 4)} for each in calibration.curve],
@@ -165,9 +165,8 @@ def curve_chart(calibration: Calibration) -> dict[str, str]:
         }
         for name, (label, colour) in lines.items()
     ]
-    datasets += _cut_lines(calibration, 1.0)
     return {
-        "data": json.dumps({"datasets": datasets}),
+        "data": json.dumps({"datasets": [*curves, *_cut_lines(calibration, 1.0)]}),
         "options": chart_options(X_AXIS, {"min": 0, "max": 1, "stepSize": 0.2}),
     }
 

@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
-from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.errors import NotAllowed, NotVisible, Rejected, found_in
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalRun, EvalSet, Judgment
@@ -181,9 +181,8 @@ def query_update(
     """
     require_editable(principal, query.eval_set)
     with transaction.atomic():
-        held = EvalQuery.objects.select_for_update(no_key=True).filter(pk=query.pk).first()
-        if held is None:
-            raise NotVisible(_("The query is gone."))
+        rows = EvalQuery.objects.select_for_update(no_key=True)
+        held = found_in(rows.filter(pk=query.pk), _("The query is gone."))
         if text is not None and text != held.text:
             held.text = query_text(text)
             if EvalQuery.objects.filter(eval_set=held.eval_set_id, text=held.text).exclude(pk=held.pk).exists():

@@ -350,16 +350,17 @@ def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
 
 def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:
     runs = visible(EvalRun, request).filter(eval_set__knowledge_base=kb).exclude(embedding_model="")
-    rows = []
-    for run in runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN]:
-        figures = run.report.get("stages", {})
-        cells = [
-            three_decimals(figures.get(stage, {}).get(metric))
-            for stage in ("vector", run.report.get("final_stage", "reranked"))
-            for metric in METRICS
-        ]
-        rows.append({"run": run, "cells": cells})
-    return rows
+    return [
+        {
+            "run": run,
+            "cells": [
+                three_decimals(run.report.get("stages", {}).get(stage, {}).get(metric))
+                for stage in ("vector", run.report.get("final_stage", "reranked"))
+                for metric in METRICS
+            ],
+        }
+        for run in runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN]
+    ]
 
 
 def reembedding_pages(model_admin: Any) -> list[URLPattern]:
