@@ -79,7 +79,12 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 def _searches(statistics: SearchStatistics) -> Chart:
     title, days = _("Searches a day"), statistics.days
     if not statistics.searches:
-        return Chart("searches", title, _("No search in %(days)d days.") % {"days": DAYS}, link=_to_debug())
+        return Chart(
+            "searches",
+            title,
+            _("No search in %(days)d days.") % {"days": DAYS},
+            link=(reverse("admin:search_debug"), _("Search debug")),
+        )
     verdict = _("%(count)s in %(days)d days. Those that were answered from the cache are not counted.")
     return Chart(
         "searches",
@@ -157,7 +162,7 @@ def _stages(statistics: SearchStatistics) -> Chart:
         ],
         is_horizontal=True,
         unit="millisecond",
-        link=_to_debug(),
+        link=(reverse("admin:search_debug"), _("Search debug")),
     )
 
 
@@ -243,10 +248,6 @@ def _degradations(statistics: SearchStatistics) -> Chart:
         is_horizontal=True,
         link=(f"{reverse('admin:kb_searchlog_changelist')}?degraded=yes", _("Degraded searches")),
     )
-
-
-def _to_debug() -> tuple[str, str]:
-    return reverse("admin:search_debug"), _("Search debug")
 
 
 def _degraded() -> Iterator[str]:

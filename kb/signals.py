@@ -71,10 +71,7 @@ TASKS: dict[type[Model], tuple["Task[..., Any]", Callable[[Any, bool, Collection
     ),
     Reembedding: (reembed_knowledge_base, lambda row, _new, _saved: row.status == Reembedding.Status.BUILDING),
     StoreState: (migrate_store, lambda row, _new, _saved: row.status == StoreState.Status.FILLING),
-    WebSource: (
-        read_web_source,
-        lambda row, _new, saved: row.status == WebSource.Status.WAITING and "status" in saved,
-    ),
+    WebSource: (read_web_source, lambda row, _new, saved: row.status == WebSource.Status.WAITING and "status" in saved),
 }
 
 

@@ -80,9 +80,7 @@ class RetrievalProfile(models.Model):
                 fields=["knowledge_base", "name"], condition=Q(published=True), name="profile_published_once"
             ),
             models.UniqueConstraint(
-                fields=["name"],
-                condition=Q(knowledge_base=None, published=True),
-                name="shared_profile_published_once",
+                fields=["name"], condition=Q(knowledge_base=None, published=True), name="shared_profile_published_once"
             ),
         ]
         triggers: ClassVar = [

@@ -268,10 +268,11 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
     started = time.perf_counter()
     conversation = None if request.conversation_id is None else conversation_get(principal, request.conversation_id)
     if conversation is not None:
-        kb_ids, history = conversation.knowledge_base_ids, conversation_history(conversation)
+        kb_ids = conversation.knowledge_base_ids
         if request.knowledge_base_ids and set(request.knowledge_base_ids) != set(kb_ids):
             message = _("This conversation has other knowledge bases: leave them out, or begin a new conversation.")
             raise Rejected("other_knowledge_bases", message)
+        history = conversation_history(conversation)
         request = dataclasses.replace(request, knowledge_base_ids=kb_ids, history=history)
     outcome = search(principal, request)
     # The results under the budget; an estimate of the tokens is the same whichever models are loaded

@@ -145,13 +145,12 @@ def choices_of(name: str) -> dict[str, str]:
     return {value: _(label) for value, label in SETTINGS[name].choices.items()} if name in SETTINGS else {}
 
 
-def reranker_label(name: str) -> str:
-    return {
-        "cross_encoder": _("cross-encoder"),
-        "http": _("rerank server"),
-        "overlap": _("overlap of words"),
-        "cosine": _("cosine"),
-    }.get(name, name)
+RERANKERS = {
+    "cross_encoder": gettext_lazy("cross-encoder"),
+    "http": gettext_lazy("rerank server"),
+    "overlap": gettext_lazy("overlap of words"),
+    "cosine": gettext_lazy("cosine"),
+}
 
 
 def value_text(name: str, value: Any) -> str:
@@ -161,7 +160,7 @@ def value_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return _("on") if value else _("off")
     if isinstance(value, list | tuple):
-        return ", ".join(map(reranker_label, value)) or _("none")
+        return ", ".join(str(RERANKERS.get(each, each)) for each in value) or _("none")
     if isinstance(value, float):
         return f"{value:g}"
     return choices_of(name).get(str(value), str(value))

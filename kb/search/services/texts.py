@@ -116,17 +116,14 @@ class PermittedTexts:
     @_borrowed_connection()
     def get(self, ids: Sequence[str]) -> dict[str, StoredText]:
         """The texts added under these ids; for other ids that are those of chunks, as a search returns them, these."""
-        chunks = Chunk.objects.filter(knowledge_base=self.knowledge_base(), enabled=True)
+        chunks = Chunk.objects.filter(knowledge_base=self._visible(self.principal()), enabled=True)
         found = _texts(chunks.filter(document__sha256__in=[_key(text_id) for text_id in ids]))
         others = [int(each) for each in ids if each not in found and CHUNK_ID.fullmatch(each)]
         return {**_texts(chunks.filter(pk__in=others)), **found}
 
     @_borrowed_connection()
     def embedder(self) -> Embedder:
-        return embedder(self.knowledge_base().embedding_model)
-
-    def knowledge_base(self) -> KnowledgeBase:
-        return self._visible(self.principal())
+        return embedder(self._visible(self.principal()).embedding_model)
 
     def _visible(self, principal: Principal) -> KnowledgeBase:
         rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.visible_to(principal).filter(pk=self.kb_id)

@@ -379,7 +379,11 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
         if row["cut_by"]:
             found.setdefault(SHOWN_AT.get(row["cut_by"], row["cut_by"]), []).append(row)
     early = [each.chunk_id for chunks in found.values() for each in chunks[:MOST_LISTED] if isinstance(each, Dropped)]
-    titles = _titles(early, principal)
+    named = Chunk.objects.visible_to(principal).filter(pk__in=early)
+    titles = {
+        pk: _("%(title)s, chunk %(number)d") % {"title": title or source or _("untitled"), "number": position + 1}
+        for pk, title, source, position in named.values_list("pk", "document__title", "document__source", "position")
+    }
     configs = {scope.kb_id: scope.config for scope in outcome.wiring.pipeline.scopes}
 
     def shown(dropped: Dropped | Mapping[str, Any]) -> dict[str, Any]:
@@ -405,14 +409,6 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
             "unlisted": max(len(chunks) - MOST_LISTED, 0),
         }
         for stage, chunks in found.items()
-    }
-
-
-def _titles(chunk_ids: Sequence[int], principal: Principal) -> dict[int, str]:
-    chunks = Chunk.objects.visible_to(principal).filter(pk__in=chunk_ids)
-    return {
-        pk: _("%(title)s, chunk %(number)d") % {"title": title or source or _("untitled"), "number": position + 1}
-        for pk, title, source, position in chunks.values_list("pk", "document__title", "document__source", "position")
     }
 
 
