@@ -24,6 +24,7 @@ from kb.web.api.views import ApiViewSet, one
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
 
 MAX_SAMPLE_CHARACTERS = 10_000
+TOKENIZER = shape(TokenizerState, "Tokenizer")
 
 
 class LinesField(StrictCharField):
@@ -66,22 +67,14 @@ class TextSerializer(StrictSerializer):
     retrieve=extend_schema(
         summary="Read the tokenizer of a knowledge base",
         description="While it moves to other settings, these are reported, with the progress.",
-        responses=answers({200: shape(TokenizerState, "Tokenizer")}, 404),
+        responses=answers({200: TOKENIZER}, 404),
     ),
     update=extend_schema(
         summary="Replace the settings of the tokenizer",
         description="202: a worker tokenises the chunks, and searches use the present tokenizer until it is done. "
         "200: these settings are in use already.",
         request=TokenizerChangeSerializer,
-        responses=answers(
-            {200: shape(TokenizerState, "Tokenizer"), 202: shape(TokenizerState, "Tokenizer")},
-            400,
-            403,
-            404,
-            413,
-            415,
-            503,
-        ),
+        responses=answers({200: TOKENIZER, 202: TOKENIZER}, 400, 403, 404, 413, 415, 503),
     ),
     destroy=extend_schema(
         summary="Give up a change of the tokenizer that is not done yet",
@@ -96,9 +89,8 @@ class TokenizerViewSet(ApiViewSet):
     def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         is_started = tokenizer_change(kb, read_settings(**self.checked(TokenizerChangeSerializer)))
-        return Response(
-            as_values(tokenizer_state(kb)), status=status.HTTP_202_ACCEPTED if is_started else status.HTTP_200_OK
-        )
+        code = status.HTTP_202_ACCEPTED if is_started else status.HTTP_200_OK
+        return Response(as_values(tokenizer_state(kb)), status=code)
 
     def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         tokenizer_change_cancel(self.editable(KnowledgeBase.objects.visible_to(self.principal), pk))

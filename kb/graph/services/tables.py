@@ -437,10 +437,9 @@ def _entities(kb: KnowledgeBase) -> Iterator[Cells]:
 def _facts(kb: KnowledgeBase) -> Iterator[Cells]:
     rows = GraphFact.objects.filter(knowledge_base=kb).select_related("source_chunk__document")
     for fact in rows.order_by("subject", "predicate", "object", "pk").iterator(ROWS_AT_ONCE):
-        chunk = fact.source_chunk
-        source: Cells = (
-            ("", "") if chunk is None else (chunk.document.source or chunk.document.title, chunk.position + 1)
-        )
+        source: Cells = ("", "")
+        if chunk := fact.source_chunk:
+            source = chunk.document.source or chunk.document.title, chunk.position + 1
         yield fact.subject, fact.predicate, fact.object, *source
 
 
