@@ -26,9 +26,8 @@ class Deduplicated:
     """Rankings in which every content stands for itself."""
 
     rankings: tuple[Ranking, ...]  # one for each channel and knowledge base
-    dropped: Mapping[
-        int, int
-    ]  # the chunk that represents its content, by each chunk that no longer stands in a ranking
+    # The chunk that represents its content, by each chunk that no longer stands in a ranking.
+    dropped: Mapping[int, int]
     found: tuple[Ranking, ...]  # what the channels found, query by query
 
     def provenance_of(self, chunk_ids: Collection[int]) -> dict[int, tuple[Provenance, ...]]:

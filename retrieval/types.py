@@ -288,9 +288,8 @@ class Result:
     timings_ms: Mapping[str, float]  # by stage, and "total"
     facts: tuple[Fact, ...] = ()  # for the query's entities; beside the results, never among them
     dropped: tuple[Dropped, ...] = ()  # chunks that were found and are no candidates
-    lexicons: Mapping[int, "Lexicon"] = field(
-        default_factory=dict
-    )  # of knowledge bases whose keyword index has answered
+    # Of knowledge bases whose keyword index has answered.
+    lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
 
 
 class Lexicon(Protocol):
