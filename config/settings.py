@@ -264,7 +264,7 @@ MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of 
 # After which a document whose worker is gone is retried by another worker; one that lives renews it three times within.
 INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=60)
 
-# -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------
+# -- Pages of the web: see kb/base/net ---------------------------------------------------------------------------------
 # Names with or without a port, addresses and networks that may be read although they are not public.
 WEB_ALLOWED_HOSTS = env.list("WEB_ALLOWED_HOSTS", default=[])
 WEB_USER_AGENT = env.str("WEB_USER_AGENT", default="Zhiku/0.1 (knowledge base reader)")

@@ -127,7 +127,10 @@ class Parser(RequestParser):  # type: ignore[misc]
 
 
 class Connection(TConn):  # type: ignore[misc]
-    """A client's connection, looked at again when it is `due` (`time.monotonic`); its request may have waited for a body."""
+    """A client's connection, looked at again when it is `due` (`time.monotonic`).
+
+    `has_waited` says whether its request has waited for its body.
+    """
 
     def __init__(self, cfg: Config, sock: socket.socket, client: Any, server: Any) -> None:
         super().__init__(cfg, sock, client, server)

@@ -28,7 +28,7 @@ class Setting:
     env: str  # the environment variable that sets it for the installation, its name in capitals; blank: there is none
     alias: str = ""  # another name of that variable
     between: tuple[float, float] | None = None  # the least and the greatest value of a number
-    choices: Mapping[str, str] = field(default_factory=dict)  # labels of the values of one of a few words
+    choices: Mapping[str, str] = field(default_factory=dict)  # labels of the values, where there are only a few
 
 
 def setting(label: str, help: str, *, default: Any, **more: Any) -> Any:  # noqa: A002 - what it is called everywhere

@@ -81,7 +81,7 @@ def storable(text: str) -> str:
 
 
 class DegradationCode(StrEnum):
-    """Every way in which an answer can be less than asked for. The README lists them; tests depend on them."""
+    """Every way in which an answer can be less than asked for. docs/degradations.md lists them; tests rely on them."""
 
     BM25_DEPENDENCIES_MISSING = "bm25_dependencies_missing"
     BM25_POSTINGS_OUTDATED = "bm25_postings_outdated"

@@ -147,9 +147,10 @@ def _unusable(fault: str) -> GenerationFailed:
     )
 
 
-# Words that carry no topic, of questions to a knowledge base; of alternatives that begin alike the longest is first, because
-# regular expressions take the first that fits.
-# Openings and endings of politeness. Patterns, matched at the start of a query, one after the other.
+# Words of questions to a knowledge base that carry no topic. Of alternatives that begin alike the longest comes first,
+# because regular expressions take the first that fits.
+
+# Polite openings and endings: the openings are matched at the start of a query, one after the other.
 _CHINESE_COURTESIES: Final = (
     r"您好|你好|请问一下|请问|请教一下|请教|麻烦问一下|麻烦问下|打扰一下|不好意思|劳驾|麻烦(?:您|你)",
     r"(?:我|我们)?(?:想|要|想要|希望|需要)(?:知道|了解|问|咨询|请教|查询|打听|搞清楚|弄清楚)(?:一下|一问|下)?",

@@ -43,9 +43,8 @@ class Cut:
     """The least score that passes; 0 lets everything pass."""
 
     threshold: float
-    replaced: bool = (
-        False  # an explicit threshold was meant for another scale, and this scale's default applies instead
-    )
+    # An explicit threshold was meant for another scale, and this scale's default applies instead.
+    replaced: bool = False
 
 
 def default_cut(scale: ScoreScale, config: RetrievalConfig, chunk_count: int | None = None) -> float:

@@ -31,9 +31,8 @@ def pytest_configure(config):
     django.setup()
     from django.conf import settings
 
-    settings.PASSWORD_HASHERS = [
-        "django.contrib.auth.hashers.MD5PasswordHasher"
-    ]  # slow ones would take most of the time
+    # Slow ones would take most of the time.
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.WHITENOISE_AUTOREFRESH = True  # else every client of a test lists all static files first
     _delete_rows_instead_of_flushing()
 

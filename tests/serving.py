@@ -43,7 +43,7 @@ def environment(folder):
 
 
 def servers_run():
-    """Whether the PostgreSQL and the Redis of the data directory do."""
+    """Whether the PostgreSQL and the Redis of the data directory run."""
     return Postgres(data_dir() / "postgres").answers() and Redis(data_dir() / "redis").answers()
 
 

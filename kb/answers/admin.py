@@ -201,7 +201,7 @@ def _turns(caller: Principal, conversation: Conversation) -> Iterator[tuple[str,
     feedback = dict(searches.values_list("pk", "feedback"))
     for question, message in pairwise(stored):
         if message.role == Message.Role.ASSISTANT:
-            # A search that is no longer in the log can be called helpful or not no more.
+            # A search that is no longer in the log can no longer be called helpful or not.
             data = {
                 "sources": message.sources,
                 "hit": message.hit,

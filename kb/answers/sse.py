@@ -16,7 +16,7 @@ from kb.base import draining
 
 logger = logging.getLogger(__name__)
 
-# Of the time that a process has to end: by then a stream has said that it breaks off.
+# So long before the time that a process has to end is over, its streams say that they break off.
 LAST_SECONDS = 2.0
 
 

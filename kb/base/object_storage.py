@@ -32,7 +32,7 @@ class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
 
 
 class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
-    """S3 whose objects are never public, each with a name of its own: no call makes one only if it is not there."""
+    """S3 whose objects are never public; each has a name of its own, as no call creates one only where none is yet."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -122,7 +122,7 @@ def read_id_or_text(field: str, value: Any) -> int | str:
 
 
 def read_time(field: str, value: Any) -> datetime:
-    """In the installation's zone, which is also that of one without any; a date is its first moment."""
+    """A time in the installation's zone, which is taken for one without a zone; a date is its first moment."""
     try:
         day = parse_date(value) if isinstance(value, str) else None
         moment = datetime.combine(day, time()) if day else parse_datetime(value) if isinstance(value, str) else value

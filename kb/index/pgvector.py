@@ -176,7 +176,10 @@ GROUP BY own.distance
 
 @dataclass(frozen=True, slots=True)
 class ExactPlace:
-    """A chunk among the `total` that vectors of one kind find; it has no rank, from 1, and no cosine without one of length > 0."""
+    """A chunk among the `total` that vectors of one kind find: its rank, from 1, and its cosine.
+
+    Both are None where it has no such vector of a length above 0.
+    """
 
     rank: int | None
     similarity: float | None

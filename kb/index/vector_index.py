@@ -142,12 +142,12 @@ class VectorSpace:
 
     @property
     def build_bytes(self) -> int:
-        """Of memory: a graph of halfvec vectors that does not fit is built many times more slowly."""
+        """The memory that a build needs: a graph of halfvec vectors that does not fit is built many times slower."""
         return max(LEAST_BYTES, self.vectors * (2 * self.dimension + GRAPH_BYTES) + SPARE_BYTES)
 
     @property
     def build_remedy(self) -> str:
-        """The setting that gives a build as much; blank where it gets that."""
+        """The setting that gives a build `build_bytes`; blank where it gets as much."""
         is_enough = self.build_bytes <= most_build_bytes()
         return "" if is_enough else f"INDEX_BUILD_MEMORY_MB={-(-self.build_bytes // MEGABYTE)}"
 
@@ -323,7 +323,7 @@ ORDER BY (searched.id IS NULL), coalesce(i.chunk_count, 0) DESC, k.id
 VECTORS = """
 SELECT count(*) FILTER (WHERE enabled) FROM kb_chunkembedding WHERE knowledge_base_id = %s AND model = %s AND kind = %s
 """
-# At most the table: its estimated number of rows may be of a time when it had few.
+# At most the size of the table, whose estimated number of rows may date from a time when it had few.
 CHUNK_BYTES = """
 SELECT least(size, (SELECT count(*) FROM kb_chunk WHERE knowledge_base_id = %s) * size / greatest(reltuples, 1))
 FROM (SELECT reltuples, pg_relation_size(oid) AS size FROM pg_class WHERE oid = 'kb_chunk'::regclass) AS chunks
@@ -430,6 +430,6 @@ def _read_index(name: str, blocks: int, session: BaseDatabaseWrapper) -> None:
 
 
 def note_key() -> str:
-    """Under which the cache notes that it was done since PostgreSQL started."""
+    """The key under which the cache notes that indexes were read in since PostgreSQL started."""
     [(seconds,)] = fetch_all("SELECT extract(epoch FROM pg_postmaster_start_time())::bigint")
     return f"page-cache:{installation_id()}:{seconds}"

@@ -91,7 +91,7 @@ class Queue(Generic[M]):
         return cast("QuerySet[M]", rows.alias(_end=end).filter(_end__lt=now))
 
     def claim(self, row_filter: Q, **fields: Any) -> "Job[M] | None":
-        """Takes the one row of a filter, and writes the fields with that.
+        """Takes the one row that a filter finds, and writes the fields with that.
 
         None if another worker has it, or there is nothing to do for it: a task may be delivered more than once.
         """

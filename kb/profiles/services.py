@@ -146,7 +146,7 @@ def named_at(principal: Principal, name: str, *, scope: Collection[int] = ()) ->
 
 
 def place_of(principal: Principal, name: str) -> KnowledgeBase | None:
-    """The knowledge base whose own the profile of a name is; None for a shared one, and where there is none of the name.
+    """The knowledge base that the profile of a name belongs to; None for a shared one, and where there is none.
 
     Raises Rejected where several knowledge bases have a profile of that name.
     """
@@ -233,8 +233,9 @@ def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuer
 def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = False) -> int:
     """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
 
-    Knowledge bases that search by another version of it move to this one; returns how many. With `adopt` the one whose own
-    profile it is does, whatever it has searched by. Raises NotAllowed where the principal may not change the profile.
+    Knowledge bases that search by another version of it move to this one; returns how many. With `adopt` the one that
+    the profile belongs to does so whatever it has searched by. Raises NotAllowed where the principal may not change the
+    profile.
     """
     with transaction.atomic():
         lock_until_commit(Purpose.PROFILES)

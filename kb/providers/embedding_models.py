@@ -213,7 +213,7 @@ def tokenizer_options(tokenizer_id: str) -> TokenizerOptions:
 
 
 def options_of(row: TokenizerSettings) -> TokenizerOptions:
-    """Settings as people write them, read; DictionaryError where a line cannot be used."""
+    """The options that settings, as people wrote them, stand for; DictionaryError where a line cannot be used."""
     return TokenizerOptions(
         engine=Engine(row.engine),
         dictionary=parse_dictionary(row.dictionary),

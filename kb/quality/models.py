@@ -100,7 +100,7 @@ class EvalRun(models.Model):
         embedding_model: that the vectors searched are of; blank: that which the knowledge base uses.
         configuration: as it was resolved.
         model_ids: by role ("embedding", "reranker", ...).
-        kb_version: and `content_version`: of the knowledge base when the run began.
+        kb_version: like `content_version` that of the knowledge base when the run began.
         report: what `manage.py evaluate --json` prints; empty until it is done.
         heartbeat: when its process last reported progress; from `lease_until` on that counts as lost.
     """

@@ -26,7 +26,7 @@ class WebSource(models.Model):
         live: whether queries read it too, without any document; of a page or a feed only.
         next_run_at: None: not planned.
         lease_until: until when a worker has it, or its task is awaited.
-        attempts: to carry the present run on, one after the other, of which none came to an end.
+        attempts: how many in a row to carry the present run on came to no end.
         started_at: None: the present run waits for its first worker.
         accepted_at: when somebody last accepted what a run held back: pages that were gone by then lose their documents.
         accepted_keys: the texts (`text_key`) that pages may then turn into; until the next run that is done.
@@ -116,7 +116,7 @@ class WebPage(models.Model):
         document: None where the page has none: not read yet, failed, vanished, or the same as another document.
         version: of what a feed says of the entry; while it is the same, the entry is not read again.
         fetched_at: when it was last asked for, with or without success.
-        etag: as `last_modified` from the server, sent back to ask whether anything has changed.
+        etag: like `last_modified` from the server, sent back to ask whether anything has changed.
         text_key: of its document's text without numbers and addresses, to compare pages by; blank: unknown.
         shown_key: of a text that it shows in place of its own and shares with other pages; blank: it shows its own.
         gone_at: since when it is gone or shows the text of others; a later run that finds it so still deletes its document.

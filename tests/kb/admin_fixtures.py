@@ -74,7 +74,7 @@ def few_flights(curator):
 
 @pytest.fixture
 def open_debug(client):
-    """Opens search debug as the curator; see `search_debug_page.open_page`."""
+    """Opens search debug as the curator; see `debug_page.open_page`."""
     from tests.kb.quality.debug.admin.debug_page import open_page
 
     return partial(open_page, client)

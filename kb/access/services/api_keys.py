@@ -39,14 +39,15 @@ def api_key_create(
 ) -> tuple[ApiKey, str]:
     """Makes a key that acts as a user, and returns it with its secret.
 
-    It opens the given knowledge bases; where none are given, all that the user may see, now and later. It expires never, or when
-    the key does that it is `made_with`: one with which the user asks for another, which opens no more and lives no longer. An
-    operator's may have more than the server's rate limit, now and after that has changed, as superusers' may.
+    It opens the given knowledge bases; where none are given, all that the user may see, now and later. `made_with` is
+    the key with which the user asks for it: it opens no more and lives no longer than that one. Without `expires` it
+    expires with that one, or never. A superuser's key, and one that an operator makes, may have more than the server's
+    rate limit, also after that has changed.
 
     Raises:
         NotVisible: the user may not see one of the knowledge bases.
-        NotAllowed: the key that it would be made with makes none.
-        Rejected: the scope or the rate limit is none, or it would be expired at once or exceed what it is made with.
+        NotAllowed: the key that asks for it may make none, or has been revoked.
+        Rejected: the scope is unknown, the rate limit cannot be used, or `expires` is past or beyond `made_with`.
     """
     if scope not in ApiKey.Scope.values:
         message = _("“%(scope)s” is no scope: choose one of %(scopes)s.")
@@ -87,7 +88,7 @@ def api_key_create(
 
 
 def check_rate_limit(rate_limit: str, user: User) -> None:
-    """Checks what a user gives a key of theirs; raises Rejected for no rate limit, or one that only superusers may give."""
+    """Checks the rate limit that a user gives a key; raises Rejected for what is none, or only superusers may give."""
     rate_limit_check(rate_limit)
     if rate_limit.strip() and not user.is_superuser and is_laxer(rate_limit, than=general_rate_limit()):
         message = _("A key of yours has a rate limit of %(most)s at most: ask an operator for a key with a higher one.")

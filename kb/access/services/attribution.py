@@ -17,7 +17,7 @@ How = AuditEntry.How
 def acting(
     how: str, *, via: str = "", user: User | None = None, address: str = "", request_id: str = ""
 ) -> Iterator[None]:
-    """Everything that is written inside was done this way (of `AuditEntry.How`).
+    """Attributes everything that is written inside; `how` is a value of `AuditEntry.How`.
 
     `via` is a route without ids or the name of a command. A user who is not known yet follows by `caller_is`.
     """

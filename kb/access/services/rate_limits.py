@@ -51,7 +51,7 @@ _DAY_S = 24 * 60 * 60
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What is left of a `limit` of requests in a window of `seconds`, and after how many, at least 1, the next one begins."""
+    """What is left of a `limit` of requests in a window of `seconds`, and in how many (at least 1) the next begins."""
 
     limit: int
     seconds: int

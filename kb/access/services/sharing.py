@@ -79,8 +79,8 @@ def member_of(kb: KnowledgeBase, user_id: int) -> Member:
 def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = Role.VIEWER) -> Member:
     """Invites a user to a knowledge base; a superuser makes the user a member at once.
 
-    Raises Rejected where no active user has this name (an inactive one gets the same answer), is a member or invited already or
-    has declined lately, or `by` has too many open invitations.
+    Raises Rejected where no active user has this name (an inactive one gets the same answer), the user is a member, is
+    invited already or has declined lately, or `by` has too many open invitations.
     """
     with _locked(kb, by, as_owner=True):
         user = _user_of(username)
@@ -137,10 +137,11 @@ def member_leave(*, kb: KnowledgeBase, principal: Principal) -> None:
 
 
 def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Member:
-    """Offers a knowledge base to a user, whose it is once they accept; at once where a superuser gives it, or one takes it.
+    """Offers a knowledge base to a user, who owns it once they accept; at once where a superuser gives or takes it.
 
-    An offer replaces the one before it. Who had the knowledge base stays as a member with the role owner. Raises Rejected where
-    no active user has this name, or has it already, or has another one of its name, where it is theirs at once.
+    An offer replaces the one before it. Who had the knowledge base stays as a member with the role owner. Raises
+    Rejected where no active user has this name, the user has it already or, where it is theirs at once, has another one
+    of its name.
     """
     user = _user_of(username)
     with _locked(kb, by, as_owner=True):
@@ -251,7 +252,7 @@ def _check_may_write(principal: Principal) -> None:
 
 
 def check_owner(kb: KnowledgeBase, owned: ScopedQuerySet) -> None:
-    """Raises NotAllowed where a knowledge base that the caller may see is none of those that the caller owns."""
+    """Raises NotAllowed where a knowledge base that the caller may see is not among `owned`, which are the caller's."""
     if not owned.filter(pk=kb.pk).exists():
         raise NotAllowed(_("Only an owner may see and change who uses a knowledge base."))
 

@@ -53,11 +53,11 @@ _CHUNKS_UPDATED = """
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What the log holds of a table, of the `kind` that it calls its rows by; SQL expressions call the row `r`.
+    """What the log holds of a table, whose rows it calls `kind`; in SQL expressions the row is `r`.
 
     Attributes:
         columns: those whose values are stored; of `secret` ones only that they have changed.
-        as_text: stands in for the value of a column, as the name of who an id refers to.
+        as_text: what stands in for the value of a column, such as the name of the user that an id refers to.
         only: which rows the log is about.
         routine: which updates, from OLD to NEW, belong to the ordinary course of work and to nobody; blank: none.
     """

@@ -26,7 +26,7 @@ def network_of(address: str) -> str:
 
 
 def is_local(request: HttpRequest) -> bool:
-    """Whether a program of this machine asks, and no proxy, which an address that it forwards or a name of its own would show."""
+    """Whether a program of this machine asks, and no proxy: that would show by a forwarded address or a host name."""
     host = split_domain_port(request.get_host())[0].strip("[]")
     return (
         _is_loopback(request.META.get("REMOTE_ADDR", ""))

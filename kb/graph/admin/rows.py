@@ -237,7 +237,7 @@ Status = GraphExtraction.Status
 
 @admin.register(GraphExtraction)
 class GraphExtractionAdmin(ReadOnlyAdmin):
-    """Written by workers; the action that reads a document again needs the right to change on the list."""
+    """Rows that workers write; the action on the list that reads a document again needs the right to change it."""
 
     list_display = ("document_link", "state", "passages", "fact_count", "knowledge_base", "finished_at")
     list_display_links = None

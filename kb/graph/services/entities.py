@@ -314,7 +314,7 @@ WHERE name.entity_id = ANY(%s) GROUP BY name.entity_id
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an entity's facts, whose predicates stand beside whether the entity is their subject.
+    """The other end of an entity's facts; `relations` are predicates, each with whether the entity is its subject.
 
     It has no `entity_id` where the text there is no entity's name.
     """
@@ -364,9 +364,9 @@ def concept_update(
 ) -> Concept:
     """Changes what is given of a concept, or stores a new one, where the caller has checked that the user may.
 
-    `synonyms` and `abbreviations` are all that it is to have; `changes` are of name, description, and the wider one's
-    parent_id. ObjectDoesNotExist where it was deleted; Rejected, and nothing changed, where the name is blank or taken, the
-    wider concept is of another knowledge base or narrower than this one, or a word comes twice.
+    `synonyms` and `abbreviations` are all that it is to have; `changes` are of name, description and `parent_id`, the
+    wider concept's. ObjectDoesNotExist where it was deleted; Rejected, and nothing changed, where the name is blank or
+    taken, the wider concept is of another knowledge base or narrower than this one, or a word comes twice.
     """
     with transaction.atomic():
         _lock(concept, **changes)

@@ -167,7 +167,7 @@ class Mirror(ABC):
 
 
 def kb_prefix(kb_id: int) -> str:
-    """Of the names of all its collections; the installation's id keeps those of others apart that share the server."""
+    """Begins the names of all its collections; holds the installation's id, as several may share the server."""
     return f"zhiku_{installation_id().replace('-', '')[:16]}_{kb_id}_"
 
 

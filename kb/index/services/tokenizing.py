@@ -170,13 +170,12 @@ def _changed_texts(before: JiebaTokenizer, after: JiebaTokenizer) -> Callable[[s
 
     def may_differ(text: str) -> bool:
         folded = _fold(text, after)
+        # Stop words come last, in the text without its Chinese, which is cut at once.
         return any(
             folded[match.start() : match.start() + length] in words
             for match in starts.finditer(folded)
             for length in lengths[match[0]]
-        ) or bool(
-            terms and not terms.isdisjoint(plain(_CHINESE_RUN.sub(" ", text)))
-        )  # without Chinese it is cut at once
+        ) or bool(terms and not terms.isdisjoint(plain(_CHINESE_RUN.sub(" ", text))))
 
     return may_differ
 

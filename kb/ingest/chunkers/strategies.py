@@ -270,9 +270,8 @@ def split_tokens(text: str, settings: ChunkSettings) -> Iterator[str]:
                 first = last
                 break
             first = max(first + 1, last - settings.overlap)
-            while first < last and _divides_word(
-                piece, ends[first - 1]
-            ):  # an overlap begins behind a word that it divides
+            # An overlap begins behind a word that it divides.
+            while first < last and _divides_word(piece, ends[first - 1]):
                 first += 1
         # Where a piece was read to its end there is nothing left to read again.
         begin += ends[first - 1] if 0 < first < len(ends) else len(piece)

@@ -119,7 +119,7 @@ def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.
 
 
 def _start(child: str, order: Mapping[str, Any], **pipes: Any) -> subprocess.Popen[bytes]:
-    """Of a session of its own, which runs a function of this module that finds its order in `sys.argv[2]`."""
+    """Starts `child`, a function of this module, in a process and session of its own; `sys.argv[2]` holds its order."""
     bootstrap = _BOOTSTRAP.format(child=child)
     return subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
         [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), json.dumps(order)],

@@ -152,9 +152,8 @@ def document_delete(document: Document) -> None:
 def documents_delete(documents: QuerySet[Document]) -> None:
     """Deletes documents; a worker that is writing one of them finishes first."""
     with transaction.atomic():
-        lock_knowledge_bases(
-            documents.values_list("knowledge_base_id", flat=True)
-        )  # first, as every writer of chunks does
+        # First, as every writer of chunks does.
+        lock_knowledge_bases(documents.values_list("knowledge_base_id", flat=True))
         documents.delete()
 
 

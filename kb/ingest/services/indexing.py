@@ -89,7 +89,7 @@ class DocumentBatch:
         self._stage = str(Stage.PARSE)
 
     def report(self, stage: Document.Stage, progress: int) -> None:
-        """Shows how far the documents are, in per cent, and renews their lease; of many, of which it writes each, at times.
+        """Shows how far the documents are, in per cent, and renews their lease; for several only now and then.
 
         Raises WorkerEnds where they have to be given back, and LeaseLost where the only one is no longer this worker's.
         """
@@ -102,13 +102,13 @@ class DocumentBatch:
             self._update(**DOCUMENTS.renewed(), stage=stage, progress=progress)
 
     def enter(self, stage: str) -> None:
-        """Measures the stage of the only document that ends when another one begins; blank: it is ready."""
+        """Measures the stage that ends where another one begins, of a single document only; blank: it is ready."""
         if self.is_single and stage != self._stage:
             DOCUMENT_SECONDS.labels(self._stage).observe(time.monotonic() - self._since)
             self._stage, self._since = str(stage), time.monotonic()
 
     def locked(self, plans: Sequence[Recut]) -> list[Recut]:
-        """Those of documents that stay this worker's until the transaction ends; LeaseLost: the only one is not its."""
+        """The plans whose documents stay this worker's until the transaction ends; LeaseLost: the only one is not."""
         rows = self._rows.filter(pk__in=[plan.document.pk for plan in plans]).order_by("pk")
         own = set(rows.select_for_update(no_key=True).values_list("pk", flat=True))
         if self.is_single and not own:
@@ -378,7 +378,7 @@ def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocume
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
-    """How a knowledge base cuts its documents, by the tokens of its embedding model; ValueError: it cannot be so."""
+    """How a knowledge base cuts its documents, with its model's tokens; ValueError: its settings do not go together."""
     model = embedder(kb.embedding_model)
     by_tokens = KnowledgeBase.ChunkUnit.TOKENS in (kb.chunk_unit, kb.chunk_strategy)
     return ChunkSettings(

@@ -18,7 +18,7 @@ from kb.ingest.chunkers.matching import Pin, edited_part, hash_content, held_par
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
 from kb.providers.embedding_models import embedder
 
-DISABLED_SHARE = 0.8  # A chunk of which chunks that were switched off are so much is switched off too
+DISABLED_SHARE = 0.8  # A new chunk that holds so much of chunks that were switched off is switched off too
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Survival:
 
 
 def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> tuple[int, int]:
-    """Gives new chunks what a curator did to those that go; returns for how many edits, and disabled ones, it could."""
+    """Gives new chunks what a curator did to those that go; returns how many edits and disabled chunks were kept."""
     if not any(map(is_touched, lost)):
         return 0, 0
     cut = [chunk.cut_text or chunk.text for chunk in lost]

@@ -292,7 +292,7 @@ def query_table(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
 def judgment_rows(judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
     """Judgments, with their query, its set and document, and the documents and chunks of today that they are of.
 
-    `trouble` says why there is none.
+    Where there is none, `trouble` says why.
     """
     found = anchored_chunks(judgments)
     here = {source_label(chunk.document): chunk.document for chunk in found.values()}

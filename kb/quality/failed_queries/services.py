@@ -61,7 +61,7 @@ ON CONFLICT (key) DO UPDATE SET
 
 # -- What goes in --------------------------------------------------------------------------------------------------------
 def note_failures(rows: Iterable[SearchLog]) -> None:
-    """Takes those of some searches of the log that failed into the inbox, in one statement; those without a query not.
+    """Takes those of the searches that failed, and whose query is known, into the inbox, in one statement.
 
     The same words, whatever their case and spacing, in the same knowledge bases are one query. One that was resolved is
     open again, one that is ignored stays so.

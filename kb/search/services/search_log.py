@@ -31,7 +31,7 @@ BATCH = 200
 # How long the writer waits for more entries after the first, since a transaction for each would cost as much as its row.
 GATHERING_S = 0.5
 MOST_SHOWN = 20
-# The key in a trace that says so.
+# The key of an entry that says that its query was left out.
 WITHHELD = "withheld"
 
 _KEPT = ("request", "configuration", "models", "scopes", "score_scale", "threshold", "results")
@@ -75,8 +75,9 @@ def _is_figures(value: Any) -> bool:
 def record(principal: Principal, trace_id: UUID, entry: Callable[[], Mapping[str, Any]], *, now: bool) -> None:
     """Stores a search in the log: in the background, or `now`, as one that is explained.
 
-    Into that somebody looks already, and so it does not go into the inbox of failed queries. `entry` makes the fields of
-    SearchLog, in the log's own thread unless they are written at once: a trace is long, and no search is to wait for it.
+    An explained search does not go into the inbox of failed queries: somebody looks at it already. `entry` makes the
+    fields of SearchLog, in the log's own thread unless they are written at once: a trace is long, and no search is to
+    wait for it.
     """
     make = partial(_row, principal.user.pk, timezone.now(), entry)
     # Another connection would not see what an open transaction has made.

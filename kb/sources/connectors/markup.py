@@ -293,7 +293,10 @@ def text_of(markup: str) -> str:
 
 
 def feed_job(file: BinaryIO, media_type: str, charset: str, url: str, *, texts: int) -> list[dict[str, Any]] | None:
-    """What the entries of a feed say; None for what is no feed. Of bytes the library would first try whether they name a file."""
+    """What the entries of a feed say; None for what is no feed.
+
+    It takes a file: the library would first try whether bytes name one.
+    """
     import feedparser  # noqa: PLC0415 - pages need none of it
 
     headers = {"content-type": f"{media_type}; charset={charset}" if charset else media_type, "content-location": url}

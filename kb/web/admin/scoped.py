@@ -184,7 +184,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     """Rows are those that are visible to the caller; `delete_grant` names who may delete one.
 
     Attributes:
-        linked_lookups: of the query string, that links of the project's own lead to a list with, besides its filters'.
+        linked_lookups: lookups of the query string, besides the filters', that the project's links to the list use.
         unfinished: the statuses of rows that a page has to ask about again.
     """
 

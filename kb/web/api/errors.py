@@ -357,7 +357,7 @@ def bad_request(request: HttpRequest, exception: Exception, *args: Any, **kwargs
 
 
 def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-    """Of a fault outside of the views, which the framework logs; 503 where the database is out of reach, as in the views."""
+    """Answers a fault outside of the views, which the framework logs; 503 where the database is out of reach."""
     error = sys.exception()
     if request.path.startswith(PREFIX):
         return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())

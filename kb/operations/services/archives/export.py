@@ -115,7 +115,7 @@ def archive_rows(kb: KnowledgeBase, *, vectors: bool = False) -> int:
 def export_kb(
     kb: KnowledgeBase, target: IO[bytes] | Path, *, vectors: bool = False, on_progress: OnProgress = lambda _: None
 ) -> Exported:
-    """Writes a knowledge base as it is at this moment, with its originals, to a path or a file that can be sought in.
+    """Writes a knowledge base as it is at this moment, with its originals, to a path or a seekable file.
 
     `on_progress` is called with how many further rows, originals and vectors are written; `archive_rows` says of how many.
 

@@ -241,11 +241,11 @@ class _Restoring:
         self._rows = {table.name: archive.rows_in(table.part) for table in TABLES}
         self._done = 0
         self._total = 2 * sum(self._rows.values()) + chunk_count(archive) + archive.rows_in(FILE_LIST)
+        # The dimension comes last: a model is loaded for it, or asked.
         self._embeds = not (
             vector_parts(ChunkEmbedding.Kind.CONTENT)[0] in archive.parts
             and archive.manifest["embedding"]["model"] == self._model.model_id
-            and archive.manifest["embedding"]["dimension"]
-            == self._model.dimension  # last: a model is loaded for it, or asked
+            and archive.manifest["embedding"]["dimension"] == self._model.dimension
         )
 
     def run(self, folder: Path) -> Restored:

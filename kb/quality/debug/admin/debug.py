@@ -159,7 +159,7 @@ class SearchDebugView(AdminPage):
 
 
 MOST_LISTED = 20
-# Of the newest, among which there are as many different ones as are listed, unless someone repeats the same few.
+# So many of the newest are read: enough to find MOST_LISTED different ones, unless someone repeats the same few.
 ROWS_READ = 60
 
 

@@ -62,8 +62,8 @@ def judging(
     The name is that of the chosen set, of each knowledge base its own; one that is not there yet is made by the first
     judgment. `editable` are the knowledge bases that the caller may change, where the page has read them already.
 
-    `kb_ids` of the answer are where the caller may judge: the buttons are left out elsewhere. `grades` are by chunk id, of
-    those that are judged.
+    In what is returned, `kb_ids` are where the caller may judge: the buttons are left out elsewhere. `grades` are by
+    chunk id, of those that are judged.
     """
     if editable is None:
         bases = KnowledgeBase.objects.editable_by(caller).filter(pk__in=list(kb_ids))

@@ -209,7 +209,7 @@ def queries_delete(principal: Principal, eval_set: EvalSet, ids: Iterable[int]) 
 def mark_unanswerable(principal: Principal, eval_set: EvalSet, text: str, is_unanswerable: bool) -> EvalQuery | None:  # noqa: FBT001
     """Says that the knowledge base has no answer to a query, or takes that back.
 
-    Returns the query; None where it was to be taken back of one that the set does not have. Raises as `require_editable`,
+    Returns the query; None where that is taken back for one that the set does not have. Raises as `require_editable`,
     and `Rejected` where passages are judged relevant to it.
     """
     require_editable(principal, eval_set)
@@ -306,7 +306,8 @@ def judge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chunk
     A query that the set lacks is added to it; one without an answer has one once a passage is relevant. The chunk comes
     with its document; grades are 0 irrelevant, 1 partly relevant, 2 relevant, 3 for sets that grade finer.
 
-    Raises as `require_editable`, and `Rejected` where the grade or the query is none, or the chunk is of another base.
+    Raises as `require_editable`, and `Rejected` where there is no such grade, the query is blank or too long, or the
+    chunk is of another base.
     """
     _require_grade(grade)
     _require_pair(principal, eval_set, chunk)
@@ -353,7 +354,7 @@ def judgments_regrade(principal: Principal, query: EvalQuery, grades: Mapping[in
     """Changes judgments of a query, which comes with its set, and returns how many.
 
     `grades` are by judgment id, of which those of other queries are left alone; None takes a judgment back. Raises as
-    `require_editable`, and `Rejected` where a grade is none.
+    `require_editable`, and `Rejected` where there is no such grade.
     """
     require_editable(principal, query.eval_set)
     for grade in grades.values():

@@ -280,10 +280,10 @@ class StartForm(SetForm):
         return {title: [self[name] for name in names] for title, names in groups.items()}
 
     def clean_other(self) -> dict[str, Any]:
-        """Settings of one a line, their values as in JSON.
+        """Settings, one a line, with their values as in JSON.
 
         Raises:
-            ValidationError: a line is no setting; it is named.
+            ValidationError: a line, which is named, is no setting.
         """
         values = {}
         for number, line in enumerate(self.cleaned_data["other"].splitlines(), 1):
@@ -300,7 +300,7 @@ class StartForm(SetForm):
         if self.errors:
             return values
         self.overrides = {name: values[name] for name in COMMON if values[name] not in (None, "")} | values["other"]
-        # Says beside its field what the resolved settings cannot be
+        # What is wrong with the resolved settings is said beside its field.
         try:
             configuration_of({**(self.chosen_profile.settings if self.chosen_profile else {}), **self.overrides})
         except InvalidConfiguration as error:

@@ -32,9 +32,10 @@ QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
 class Judged:
     """The judgments of one query, on the documents and chunks of today, with grades by unit.
 
-    A document judged as a whole is one unit (`documents`, by id), and so is a judged passage, in whatever chunks it stands
-    (`passages`, by chunk id): as `retrieval.eval.judged_sets.same_passage` has it. To `unanchored`, relevant judgments,
-    nothing in the knowledge base answers any more; they have a unit all the same, which no search finds.
+    A document judged as a whole is one unit (`documents`, by id), and so is a judged passage, in whatever chunks it
+    stands (`passages`, by chunk id): as `retrieval.eval.judged_sets.same_passage` has it. `unanchored` are relevant
+    judgments to which nothing in the knowledge base answers any more; they have a unit all the same, which no search
+    finds.
     """
 
     grades: dict[str, int] = field(default_factory=dict)
@@ -136,8 +137,8 @@ def observe(
     """What a search without a gate made of the judgments, as a row without its query and its figures.
 
     The gate and selection of `config`, that of a search for readers, are applied here, with `cut`, the least score that
-    passes; the rankings are `depth` long at most. `found` is the same search with a reranker, of which the stages before it
-    are taken; where the reranker is off, the order of the results stands for what it would have made.
+    passes; the rankings are `depth` long at most. `found` is the same search with a reranker, whose candidates show the
+    stages before it; where the reranker is off, the order of the results stands for what it would have made.
     """
     found = found or result
     if config.use_rerank:
@@ -220,7 +221,7 @@ def _judged_scores(found: Found, judged: Judged, key: str) -> list[list[float]]:
 
 
 def _lost_at(result: Result, before: Found, judged: Judged, config: RetrievalConfig, cut: float) -> str:
-    """The stage that lost what is relevant and got furthest, as a search with a gate would have it.
+    """The stage that lost the relevant result that got furthest, as a search with a gate would have it.
 
     `before` is all that the channels found; the others are as for `observe`.
     """

@@ -39,7 +39,7 @@ WHAT_IS_READ: Final = frozenset({"kind", "url", "include", "exclude", "max_pages
 
 
 def web_source_check(source: WebSource) -> None:
-    """Raises Rejected where the name of a source is taken, or its address or an expression is none."""
+    """Raises Rejected where a source's name is taken, its address or an expression is wrong, or it cannot be live."""
     try:
         parse_url(source.url)
     except FetchError as error:

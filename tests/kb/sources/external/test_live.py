@@ -116,9 +116,8 @@ def test_a_weighted_sum_scores_it_by_keywords_and_by_cosine(owner, kb, web):
 def test_every_fault_is_told_and_costs_only_its_results(owner, kb, web, page, code):
     web.pages["/feed"] = page
     live_feed(kb, web)
-    timeout_ms = (
-        20_000 if page.hang_after is None else 400
-    )  # what reads a feed is a process of its own, which has to start
+    # What reads a feed is a process of its own, which has to start.
+    timeout_ms = 20_000 if page.hang_after is None else 400
     outcome = find(owner, kb, overrides={"external_timeout_ms": timeout_ms}, latency_budget_ms=25_000)
     assert codes(outcome) == [code]
     assert outcome.result.hits[0].passage.title == "Hours"
