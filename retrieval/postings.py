@@ -1,6 +1,6 @@
-"""The form in which a chunk's terms are stored, 64-bit hashes and counts, so that a rebuild never tokenises, and the same by term, in arrays.
+"""A chunk's terms as they are stored, as 64-bit hashes and counts, so that a rebuild never tokenises; and all by term.
 
-Character n-grams: what words share when they are misspelt, cut differently or unknown to any dictionary.
+Also character n-grams: what words share when they are misspelt, cut differently or unknown to any dictionary.
 """
 
 import re

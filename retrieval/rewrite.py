@@ -1,6 +1,6 @@
 """Queries rewritten by a language model: references completed, abbreviations expanded, further aspects asked for.
 
-What a query is about, without how it is asked, and whether it asks several things at once.
+Also what a query is about, without how it is asked, and whether it asks several things at once.
 """
 
 import json

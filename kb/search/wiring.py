@@ -202,7 +202,7 @@ def _layered(environment: Layer, profile: Layer, asked: Layer) -> RetrievalConfi
 
 
 def warm_up() -> None:
-    """Loads the tokenizers and the models in use, so that no request waits for them; `warming` says how far it is.
+    """Loads the tokenizers and the models in use, so that no request waits for them; `warmth` says how far it is.
 
     Then, beside the first requests, the keyword indexes in use, and what of the database is read from a cold disk.
     """

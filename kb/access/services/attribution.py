@@ -1,4 +1,4 @@
-"""Who acts, for the audit log: set once where a request, a command or a task begins, and read by the database's triggers.
+"""Who acts, for the audit log: set where a request, a command or a task begins, and read by the database's triggers.
 
 The library pghistory puts it before every writing statement as a setting of that transaction; reading costs nothing.
 """

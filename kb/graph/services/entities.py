@@ -1,4 +1,4 @@
-"""Facts, each once and by the names of their entities; entities, concepts and facts as curators change them one at a time."""
+"""Facts, each once and by the names of their entities; and entities, concepts and facts as curators change them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -51,7 +51,7 @@ class IndexState(StrEnum):
 
 
 def with_base(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Knowledge bases with what `bm25_indexes` says of their base, the count of `changes` since it, and `is_reset`."""
+    """Knowledge bases with what is stored of their index, the count of `changes` since it, and `is_reset`."""
     newer = ChunkChange.objects.filter(knowledge_base=OuterRef("pk"), version__gt=OuterRef("base_version"))
     written = newer.exclude(operation=ChunkChange.Operation.RESET).order_by().values("knowledge_base")
     changed = Subquery(written.annotate(chunks=Count("chunk_id", distinct=True)).values("chunks"))
@@ -68,7 +68,7 @@ def with_base(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 
 def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> IndexState:
-    """The state of a knowledge base that was read through `with_base`, with its `version_row`."""
+    """The state of the keyword index of a knowledge base that was read through `with_base`."""
     if not has_chunks:
         return IndexState.EMPTY
     serves = kb.base_tokenizer == kb.tokenizer_id and kb.base_format == index_fingerprint()

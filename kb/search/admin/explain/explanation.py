@@ -386,7 +386,7 @@ COLUMNS_BESIDE_STAGES = 3  # rank, passage, cut by
 
 
 def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> dict[str, Any]:
-    """Everything that the page says about a search with `explain`; the bases are by id, with their profile and `has_chunks`."""
+    """Everything that the page says about a search with `explain`; the bases are by id, with their profile."""
     result, wiring = outcome.result, outcome.wiring
     candidates, ranked = Rows(outcome, bases).all(), columns(outcome)
     tier = tier_that_answers(outcome)
