@@ -329,8 +329,8 @@ VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewe
 INDEX_BUILD_MEMORY_BYTES = _optional_int("INDEX_BUILD_MEMORY_MB", 1024**2)
 # Beside the process that builds; empty: as the server is set.
 INDEX_BUILD_WORKERS = _optional_int("INDEX_BUILD_WORKERS")
-# Read into memory after a start; 0: nothing; empty: half of the memory that is free here where PostgreSQL is embedded, else
-# half of its effective_cache_size.
+# Read into memory after a start; 0: nothing; empty: half of the memory that is free here where PostgreSQL is embedded,
+# else half of its effective_cache_size.
 WARM_UP_BYTES = _optional_int("WARM_UP_MB", 1024**2)
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 

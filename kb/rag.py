@@ -26,9 +26,9 @@ class RAGService:
     A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
     ranks, scores, metadata and neighbours, and the profile (its name and version) that it was found under.
 
-    A `profile` that is named serves all searches, in its published version unless `profile_version` names another, such as a
-    draft; without one each knowledge base is searched by its own. `score_threshold` is the least score: 0 is no gate, None
-    the profile's, or the default of the score's scale.
+    A `profile` that is named serves all searches, in its published version unless `profile_version` names another, such
+    as a draft; without one each knowledge base is searched by its own. `score_threshold` is the least score: 0 is no
+    gate, None the profile's, or the default of the score's scale.
     """
 
     def __init__(self, *, profile: str = "", profile_version: int | None = None) -> None:
@@ -65,9 +65,9 @@ class RAGService:
     ) -> dict[str, Any]:
         """An answer, written from at most `top_k` chunks, as POST /api/v1/ask/ returns it.
 
-        The order of the knowledge bases breaks ties; they may be left empty where the question continues a conversation.
-        With `remember` it begins one, whose id is in the answer. Raises as `search`, and Rejected where the conversation has
-        other knowledge bases.
+        The order of the knowledge bases breaks ties; they may be left empty where the question continues a
+        conversation. With `remember` it begins one, whose id is in the answer. Raises as `search`, and Rejected where
+        the conversation has other knowledge bases.
         """
         asked = AskRequest(
             query=query,

@@ -178,10 +178,10 @@ def build_prompt(
 ) -> list[Turn]:
     """The conversation that a language model continues with an answer from the fragments.
 
-    What stands in a fragment cannot end it: the tags carry a code (`boundary`; None: a new one) that no document can know,
-    and whatever reads like one of them is defused besides. Citations and sources of earlier answers (oldest first) are taken
-    out, because their numbers mean other fragments. Facts of the graph stand beside the fragments and cannot be cited. The
-    language is that of the question, "zh" or "en".
+    What stands in a fragment cannot end it: the tags carry a code (`boundary`; None: a new one) that no document can
+    know, and whatever reads like one of them is defused besides. Citations and sources of earlier answers (oldest
+    first) are taken out, because their numbers mean other fragments. Facts of the graph stand beside the fragments and
+    cannot be cited. The language is that of the question, "zh" or "en".
     """
     code = boundary or secrets.token_hex(6)
     rules = _FACTS.get(language, _FACTS["en"]).format(boundary=code) if facts else ""
@@ -202,7 +202,8 @@ def build_prompt(
 def sources_line(citations: Sequence[Citation], cited: Sequence[int], max_sources: int, language: str) -> str:
     """An answer's last line: "Sources: ProductFAQ.md page 3, Manual.pdf page 12"; empty where there is nothing to name.
 
-    It names at most `max_sources` of those that the answer cites; where it cites none, of all. The language is "zh" or "en".
+    It names at most `max_sources` of those that the answer cites; where it cites none, of all. The language is "zh" or
+    "en".
     """
     by_number = {citation.number: citation for citation in citations}
     chosen = [by_number[number] for number in cited if number in by_number] or citations

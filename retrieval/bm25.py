@@ -139,17 +139,19 @@ class OkapiIndex:
     def build(cls, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
         """An index of stored postings, made without tokenising.
 
-        Rows are (chunk id, `Postings.terms_bytes`, `Postings.frequencies_bytes`, `Postings.length`) in any order. Raises
-        RetrievalError where a row's terms and frequencies do not belong together, and DependencyMissing without rank_bm25.
+        Rows are (chunk id, `Postings.terms_bytes`, `Postings.frequencies_bytes`, `Postings.length`) in any order.
+        Raises RetrievalError where a row's terms and frequencies do not belong together, and DependencyMissing without
+        rank_bm25.
         """
         return cls([LivePostings(Segment.from_rows(rows))])
 
     def with_changes(self, changed: NDArray[np.int64], rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
         """The base with other postings for the changed chunks; shares the base's arrays.
 
-        `changed` holds ids of the chunks that were added, edited or deleted since the base, ascending, each once: what an
-        earlier call changed and this one does not name is as in the base again. `rows` are as for `build`, of those that
-        exist now. Raises RetrievalError as `build`, and ValueError where a row's chunk is not among the changed ones.
+        `changed` holds ids of the chunks that were added, edited or deleted since the base, ascending, each once: what
+        an earlier call changed and this one does not name is as in the base again. `rows` are as for `build`, of those
+        that exist now. Raises RetrievalError as `build`, and ValueError where a row's chunk is not among the changed
+        ones.
         """
         delta = Segment.from_rows(rows)
         if not positions(changed, delta.chunk_ids)[1].all():
@@ -182,8 +184,9 @@ class OkapiIndex:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The best `k` (at least 1) chunks that hold a query term and their scores, equal scores by chunk id.
 
-        `terms` are hashes, repeats included; `only` holds the ids of the chunks that may be found, ascending, each once, and
-        does not affect statistics. Scores are added up in 32 bits, those of `score` in 64: a difference of some 1e-7 of one.
+        `terms` are hashes, repeats included; `only` holds the ids of the chunks that may be found, ascending, each
+        once, and does not affect statistics. Scores are added up in 32 bits, those of `score` in 64: a difference of
+        some 1e-7 of one.
         """
         if k < 1:
             raise ValueError("k must be at least 1")

@@ -190,9 +190,9 @@ class Counts:
 class TieredCache(Generic[T]):
     """Looks in memory, then in each byte tier in order; what a lower tier answers goes up into those above. Thread-safe.
 
-    Memory holds live objects, the newest version of each lineage, bounded by the sum of their `nbytes`. `tiers` come nearest
-    first. `encode` turns a value into builtin types for the codec; `decode`, its inverse, raises ValueError for a state that
-    it does not understand. `observe` receives every count, for metrics that outlive this object.
+    Memory holds live objects, the newest version of each lineage, bounded by the sum of their `nbytes`. `tiers` come
+    nearest first. `encode` turns a value into builtin types for the codec; `decode`, its inverse, raises ValueError for
+    a state that it does not understand. `observe` receives every count, for metrics that outlive this object.
     """
 
     def __init__(
@@ -337,8 +337,8 @@ class Entry:
 class ByteCache:
     """Looks in memory, then in the shared tier; what that one answers goes up into memory, for the time it has left.
 
-    An entry lives `ttl_s` seconds, in both tiers together. `clock` gives seconds since the epoch; `observe` receives every
-    count, for metrics that outlive this object.
+    An entry lives `ttl_s` seconds, in both tiers together. `clock` gives seconds since the epoch; `observe` receives
+    every count, for metrics that outlive this object.
     """
 
     def __init__(

@@ -128,7 +128,8 @@ class LoadedIndex:
 class BM25Channel:
     """BM25Okapi over the knowledge base's postings.
 
-    `wait_for_index` is given a deadline of `time.monotonic`, and raises ChannelUnavailable if the index is not there by then.
+    `wait_for_index` is given a deadline of `time.monotonic`, and raises ChannelUnavailable if the index is not there by
+    then.
     """
 
     name = "bm25"

@@ -68,9 +68,9 @@ def merge_queries(rankings: Sequence[Ranking]) -> list[Ranking]:
 def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) -> Deduplicated:
     """Merges the queries of each channel, then the chunks of equal content across channels and knowledge bases.
 
-    Chunks without a passage (it is gone, or may not be seen) are taken out first. What comes from elsewhere has the same
-    content as a chunk where the texts are the same but for blanks: the addresses and headings of the two may well differ.
-    The chunk stands for both.
+    Chunks without a passage (it is gone, or may not be seen) are taken out first. What comes from elsewhere has the
+    same content as a chunk where the texts are the same but for blanks: the addresses and headings of the two may well
+    differ. The chunk stands for both.
 
     Of equal chunks the one with the best rank in any ranking stands for all; ties go by the order in which the rankings
     name their knowledge bases, then by chunk id. In a channel's ranking of its knowledge base it takes the best rank that
@@ -206,7 +206,8 @@ def _represented(ranking: Ranking, representatives: Mapping[int, int], own: Mapp
     )
 
 
-# Two texts with nine of ten terms in common are a candidate pair with probability 0.9999997, with eight 0.999, with half 0.6.
+# Two texts with nine of ten terms in common are a candidate pair with probability 0.9999997, with eight 0.999, with
+# half 0.6.
 BANDS: Final = 14
 ROWS: Final = 4
 # Of texts that share a band each is paired with so many that follow it: a phrase of all texts makes no square of them.
@@ -227,7 +228,8 @@ Terms = NDArray[np.uint64]
 class Sketches:
     """Sketches of texts, a row each, to find those that are alike.
 
-    Texts that share a key in its column are a candidate pair; two have about as large a share of marks in common as of terms.
+    Texts that share a key in its column are a candidate pair; two have about as large a share of marks in common as of
+    terms.
     """
 
     keys: NDArray[np.uint64]  # shape (n_texts, BANDS)

@@ -24,8 +24,8 @@ def gettext_noop(message: str) -> str:
 class Message(str):
     """A sentence in English that keeps what it was made of.
 
-    Its template has fields as `str.format` has them, and is the identifier under which translations are found; an argument
-    that is a message is translated with it.
+    Its template has fields as `str.format` has them, and is the identifier under which translations are found; an
+    argument that is a message is translated with it.
     """
 
     __slots__ = ("arguments", "template")

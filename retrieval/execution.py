@@ -140,8 +140,8 @@ class ModelGuard:
 
     A call that hangs keeps its slot and its thread until it returns; the process and its exit do not wait for it.
 
-    `name` is the model's, for messages; `slots` calls may run at once. The model may take `patience_s` seconds: a caller with
-    less time does not make it a failure, or whoever is in a hurry would take the model from all others.
+    `name` is the model's, for messages; `slots` calls may run at once. The model may take `patience_s` seconds: a
+    caller with less time does not make it a failure, or whoever is in a hurry would take the model from all others.
     """
 
     def __init__(
@@ -157,8 +157,8 @@ class ModelGuard:
     def call(self, function: Callable[[], R], deadline: float) -> R:
         """What the function returns or raises, at the latest at `deadline` (of `time.monotonic`).
 
-        Raises CircuitOpen where the model has failed repeatedly a short while ago, and ModelTimeout where it did not answer
-        in time.
+        Raises CircuitOpen where the model has failed repeatedly a short while ago, and ModelTimeout where it did not
+        answer in time.
         """
         if not self.breaker.allows():
             raise CircuitOpen(

@@ -155,8 +155,8 @@ def external_id(kb_id: int, channel: str, url: str, text: str) -> int:
 class SearchLexicon:
     """A knowledge base's statistics, under which texts that are none of its chunks are scored beside these.
 
-    Looks the same chunks up once: two stages ask which of the query's terms the same candidates hold. `texts` are the terms
-    of each text by its id, repeats kept.
+    Looks the same chunks up once: two stages ask which of the query's terms the same candidates hold. `texts` are the
+    terms of each text by its id, repeats kept.
     """
 
     def __init__(self, lexicon: Lexicon, texts: Mapping[int, Sequence[str]] = MappingProxyType({})) -> None:
@@ -209,8 +209,9 @@ def with_external_scores(
 ) -> list[Ranking]:
     """Rankings whose exact scores and term statistics know the passages that were brought along, as far as can be.
 
-    Keywords are scored as those of chunks are, by the knowledge base's statistics. Cosines are made when they are asked for,
-    where the scope can make them by the deadline (of `time.monotonic`); a passage without one is left out of that score.
+    Keywords are scored as those of chunks are, by the knowledge base's statistics. Cosines are made when they are asked
+    for, where the scope can make them by the deadline (of `time.monotonic`); a passage without one is left out of that
+    score.
     """
     by_kb: dict[int, list[Passage]] = {}
     for key in {key for ranking in rankings for key in ranking.chunk_ids.tolist() if key < 0}:

@@ -19,8 +19,9 @@ def reciprocal_rank_fusion(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Fuses rankings by the sum of weight / (k + rank), rank from 1.
 
-    Rankings are chunk ids, best first, shape (n,), without repeats, and the weight of their channel; `k` damps the lead of the
-    first ranks (60 in the source). Chunk ids and fused scores are of shape (n_union,), best first, ties by chunk id.
+    Rankings are chunk ids, best first, shape (n,), without repeats, and the weight of their channel; `k` damps the lead
+    of the first ranks (60 in the source). Chunk ids and fused scores are of shape (n_union,), best first, ties by chunk
+    id.
 
     Source: Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms Condorcet and individual rank learning
     methods", SIGIR 2009; the weights are ours.
@@ -41,9 +42,9 @@ def weighted_sum(
     """Fuses scores by the weighted mean of what min-max normalisation makes of them.
 
     Every channel scores every candidate, whoever found it: taken over each channel's own list instead, NDCG@10 of equal
-    weights on scifact with MiniLM falls from .733 to .70. So `chunk_ids` are the candidates of all channels, each once, and
-    each channel has scores of the same shape (n_union,), NaN where it has none, and a weight. The fused scores are from 0
-    to 1, best first, ties by chunk id.
+    weights on scifact with MiniLM falls from .733 to .70. So `chunk_ids` are the candidates of all channels, each once,
+    and each channel has scores of the same shape (n_union,), NaN where it has none, and a weight. The fused scores are
+    from 0 to 1, best first, ties by chunk id.
 
     Source: Fox and Shaw, "Combination of multiple searches", TREC-2, 1994 (CombSUM), with the normalisation of Lee,
     "Analyses of multiple evidence combination", SIGIR 1997.

@@ -89,9 +89,9 @@ _REFUSED_STATUSES = {400, 413, 422}
 class OpenAIGenerator:
     """Asks a model over HTTP; one retry where the time allows it, and a pause for a server that keeps failing.
 
-    `base_url` is the part before `/chat/completions`, as in "https://api.deepseek.com/v1"; the key is sent as a bearer token,
-    and a server on the loopback may have none. `breaker` is the server's, if other generators share it; a timeout after less
-    than `patience_s` seconds is no failure of the server's.
+    `base_url` is the part before `/chat/completions`, as in "https://api.deepseek.com/v1"; the key is sent as a bearer
+    token, and a server on the loopback may have none. `breaker` is the server's, if other generators share it; a
+    timeout after less than `patience_s` seconds is no failure of the server's.
     """
 
     def __init__(
@@ -142,9 +142,9 @@ class OpenAIGenerator:
     def stream(self, messages: Sequence[Turn], *, timeout_s: float) -> Iterator[str]:
         """The answer in pieces; who stops reading early closes the connection.
 
-        `timeout_s` is the time until the first piece, and from each to the next; up to twice that where the server fills the
-        silence with signs of life. Raises GenerationFailed as `complete`, and `llm_stream_broken` when the answer ends in
-        the middle.
+        `timeout_s` is the time until the first piece, and from each to the next; up to twice that where the server
+        fills the silence with signs of life. Raises GenerationFailed as `complete`, and `llm_stream_broken` when the
+        answer ends in the middle.
         """
         self._require_askable(timeout_s)
         breaker = self._guard.breaker
@@ -223,7 +223,8 @@ class OpenAIGenerator:
     ) -> Iterator["_TimedResponse"]:
         """An open response, closed at the end; every fault until then becomes one of ours.
 
-        The response starts with the deadline (of `time.monotonic`). `lost` is the code of a connection that is lost within it.
+        The response starts with the deadline (of `time.monotonic`). `lost` is the code of a connection that is lost
+        within it.
         """
         import httpx2  # noqa: PLC0415 - as slow to import as what it belongs to
         import openai  # noqa: PLC0415 - slow to import

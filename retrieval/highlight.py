@@ -25,8 +25,8 @@ class Segment(NamedTuple):
 def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[Segment]:
     """Cuts a text, as it is shown, where it holds terms; the segments, joined, are the text.
 
-    Terms are as the tokenizer makes them, which index and query went through: stemmed, folded, from words inside words. A
-    match is a word, or the part of a word, that it turns into one of them.
+    Terms are as the tokenizer makes them, which index and query went through: stemmed, folded, from words inside words.
+    A match is a word, or the part of a word, that it turns into one of them.
     """
     wanted = frozenset(terms)
     if not wanted or not text:

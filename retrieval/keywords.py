@@ -37,8 +37,8 @@ SETTLED: Final = 1e-4
 def textrank(words: Sequence[str], *, window: int = 5) -> Mapping[str, float]:
     """Ranks words by the words that they stand near, as PageRank ranks pages by links.
 
-    Words come in the order of a text, those that are no keywords left out; `window` of them in a row count as near each other.
-    The scores sum up to the number of different words, but for what words without neighbours lack.
+    Words come in the order of a text, those that are no keywords left out; `window` of them in a row count as near each
+    other. The scores sum up to the number of different words, but for what words without neighbours lack.
 
     Source: Mihalcea, Tarau, "TextRank: Bringing Order into Texts", 2004, with weighted edges.
     """
@@ -77,8 +77,8 @@ _LETTERS_A_CHARACTER = 3
 def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) -> tuple[str, ...]:
     """At most so many keywords of a query: quotations, then codes and names, then words, longer ones first.
 
-    Of the query's terms by a tokenizer in search mode the Chinese ones are used, the others would be stems. Length stands in
-    for rarity: a table of idf would cost a process 50 MB, and 0.3 s of the first search.
+    Of the query's terms by a tokenizer in search mode the Chinese ones are used, the others would be stems. Length
+    stands in for rarity: a table of idf would cost a process 50 MB, and 0.3 s of the first search.
     """
     plain = normalize(text)
     chinese = [token for token in tokens if _CHINESE.match(token)]
@@ -104,13 +104,14 @@ def extract_keywords(
 ) -> tuple[str, ...]:
     """A chunk's named entities and key phrases, the most telling ones first. Loads jieba's tables at the first call.
 
-    TextRank ranks the words that may be keywords by their part of speech in jieba's dictionary, in English all but function
-    words. TF-IDF, Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each other more
-    than once, and as a rule (Dice coefficient of at least a half), make a phrase. English: RAKE over runs of content words,
-    likewise with a premium on names. A language other than "en" is that of a text that is mostly Chinese.
+    TextRank ranks the words that may be keywords by their part of speech in jieba's dictionary, in English all but
+    function words. TF-IDF, Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each
+    other more than once, and as a rule (Dice coefficient of at least a half), make a phrase. English: RAKE over runs of
+    content words, likewise with a premium on names. A language other than "en" is that of a text that is mostly
+    Chinese.
 
-    Raises DependencyMissing where jieba is not installed. Source: Rose, Engel, Cramer, Cowley, "Automatic keyword extraction
-    from individual documents", 2010.
+    Raises DependencyMissing where jieba is not installed. Source: Rose, Engel, Cramer, Cowley, "Automatic keyword
+    extraction from individual documents", 2010.
     """
     plain = normalize(text)
     if method is Method.TEXTRANK:

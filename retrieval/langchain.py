@@ -60,9 +60,9 @@ class KnowledgeBaseVectorStore(VectorStore):
     ) -> list[str]:
         """Adds texts, none of them blank, or replaces those that have one of the ids, which are returned, one a text.
 
-        Of the metadatas, JSON objects, `source` and `title`, where they are strings, name the text in citations, and the
-        title is indexed with it. Empty ids are made up. `batch_size`, which LangChain's `index` passes on, changes nothing.
-        Raises ValueError where there are not as many metadatas or ids as texts.
+        Of the metadatas, JSON objects, `source` and `title`, where they are strings, name the text in citations, and
+        the title is indexed with it. Empty ids are made up. `batch_size`, which LangChain's `index` passes on, changes
+        nothing. Raises ValueError where there are not as many metadatas or ids as texts.
         """
         _refuse_unknown("add_texts", kwargs.keys() - {"batch_size"})
         contents = list(texts)
@@ -97,8 +97,9 @@ class KnowledgeBaseVectorStore(VectorStore):
     ) -> list[Document]:
         """At most `k` documents, best first; no threshold applies.
 
-        With a filter only documents whose metadata have these values: texts, numbers, true, false or None. `provenance` adds
-        the fields of the hit to the metadata, with the prefix `zhiku_` where the document has a field of that name.
+        With a filter only documents whose metadata have these values: texts, numbers, true, false or None. `provenance`
+        adds the fields of the hit to the metadata, with the prefix `zhiku_` where the document has a field of that
+        name.
         """
         _refuse_unknown("similarity_search", kwargs)
         found = self.knowledge_base.search(query, k, metadata=filter)
@@ -136,9 +137,9 @@ class KnowledgeBaseVectorStore(VectorStore):
     ) -> Self:
         """Adds texts to a knowledge base that is there, as `add_texts` does.
 
-        `embedding` is None, or the `embeddings` of the knowledge base's vector store: it embeds with no other model, and
-        raises ValueError for one. NotImplementedError is raised without a knowledge base; these are made and shared in the
-        admin or over the API.
+        `embedding` is None, or the `embeddings` of the knowledge base's vector store: it embeds with no other model,
+        and raises ValueError for one. NotImplementedError is raised without a knowledge base; these are made and shared
+        in the admin or over the API.
         """
         if knowledge_base is None:
             raise NotImplementedError(

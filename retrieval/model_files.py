@@ -56,8 +56,8 @@ def libraries_available() -> bool:
 def local_path(model_id: str) -> Path | None:
     """The folder with the model's complete files on this machine, or None; never touches the network.
 
-    A model id is a path, the name of an installed package that ships a `model` folder, or a Hugging Face id, whose files are
-    in its cache (HF_HOME, HF_HUB_CACHE).
+    A model id is a path, the name of an installed package that ships a `model` folder, or a Hugging Face id, whose
+    files are in its cache (HF_HOME, HF_HUB_CACHE).
     """
     folder = _as_folder(model_id)
     return folder if folder is not None and _is_complete(folder) else installed_path(model_id)
@@ -230,8 +230,8 @@ def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
 def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | None]:
     """Sizes in bytes of the needed files by path.
 
-    Raises ModelUnavailable offline, for what is no hub id and for what the hub does not know, and httpx.HTTPError where the
-    hub cannot be reached.
+    Raises ModelUnavailable offline, for what is no hub id and for what the hub does not know, and httpx.HTTPError where
+    the hub cannot be reached.
     """
     flags = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     if any(os.environ.get(flag, "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
@@ -317,8 +317,8 @@ _LOAD_ERRORS = (
 def open_local(model_id: str, open_folder: Callable[[str], Any], *, kind: str, otherwise: str) -> Any:
     """What `open_folder` makes of the folder with a model's files; transformers draws no progress bar meanwhile.
 
-    In messages `kind` is what the model is, as "reranker", and `otherwise` the way to go without it. Raises ModelUnavailable
-    where the libraries or the files are not here, or the files cannot be loaded.
+    In messages `kind` is what the model is, as "reranker", and `otherwise` the way to go without it. Raises
+    ModelUnavailable where the libraries or the files are not here, or the files cannot be loaded.
     """
     if not libraries_available():
         raise ModelUnavailable(

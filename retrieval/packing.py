@@ -179,8 +179,8 @@ def pack(
     A fragment takes in its neighbours as far as they fit. One that does not fit the budget is cut, visibly and where
     possible after a sentence, and is then the last; so the text is never larger than the budget.
 
-    `max_tokens` bounds the text, labels included, as `count_tokens` measures it, and `max_chunk_chars` a fragment with its
-    neighbours. Fragments of more than `max_sources` documents are left out. The labels are in "zh" or "en".
+    `max_tokens` bounds the text, labels included, as `count_tokens` measures it, and `max_chunk_chars` a fragment with
+    its neighbours. Fragments of more than `max_sources` documents are left out. The labels are in "zh" or "en".
     """
     taken = {fragment.chunk_id for fragment in fragments}
     documents: set[tuple[int | None, int | str]] = set()

@@ -24,8 +24,8 @@ class PayloadError(RetrievalError):
 class Signer:
     """Signs bytes together with the key that they are stored under, so that they open under no other.
 
-    The MAC's key is derived from the secret, which every process that shares a cache has; `purpose` keeps the signatures of
-    one cache from those of another. `covered` are bytes that the signature is of too, before the key.
+    The MAC's key is derived from the secret, which every process that shares a cache has; `purpose` keeps the
+    signatures of one cache from those of another. `covered` are bytes that the signature is of too, before the key.
     """
 
     MAC_SIZE = 32
@@ -77,8 +77,8 @@ class PayloadCodec:
     def open(self, key: str, payload: bytes) -> object:
         """The state that was signed under `key`.
 
-        Raises PayloadError where the payload is of another format, truncated, changed, signed with another secret or under
-        another key, too large, or holds more than builtin types.
+        Raises PayloadError where the payload is of another format, truncated, changed, signed with another secret or
+        under another key, too large, or holds more than builtin types.
         """
         if not payload:
             raise PayloadError("truncated to nothing")

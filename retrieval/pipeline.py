@@ -68,12 +68,12 @@ class Pipeline:
     ) -> Result:
         """Searches for a text, at most for `latency_budget` seconds; a blank text finds nothing.
 
-        `config` holds the settings of the stages that serve all knowledge bases together, `history` the earlier turns of the
-        conversation, oldest first. `explain` also reports which terms candidates hold that will not be results, and what
-        was dropped before.
+        `config` holds the settings of the stages that serve all knowledge bases together, `history` the earlier turns
+        of the conversation, oldest first. `explain` also reports which terms candidates hold that will not be results,
+        and what was dropped before.
 
-        Raises NoChannelAvailable where no channel of any knowledge base could answer, and ScopeOutdated where a knowledge
-        base has changed in a way that this pipeline cannot serve.
+        Raises NoChannelAvailable where no channel of any knowledge base could answer, and ScopeOutdated where a
+        knowledge base has changed in a way that this pipeline cannot serve.
         """
         trace = Trace(explains=explain)
         budget = Budget.of(latency_budget)

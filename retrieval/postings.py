@@ -163,8 +163,8 @@ class Segment:
     ) -> Self:
         """Gathers stored postings by column, chunks in any order, each once.
 
-        `sizes` are the numbers of postings of the chunks; `terms` and `frequencies` are their `Postings.terms_bytes` and
-        `Postings.frequencies_bytes`, one after the other. Raises RetrievalError where these do not fit the sizes.
+        `sizes` are the numbers of postings of the chunks; `terms` and `frequencies` are their `Postings.terms_bytes`
+        and `Postings.frequencies_bytes`, one after the other. Raises RetrievalError where these do not fit the sizes.
         """
         total = int(sizes.sum())
         if (len(terms), len(frequencies)) != (8 * total, 4 * total):

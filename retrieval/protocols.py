@@ -65,8 +65,8 @@ class Channel(Protocol):
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         """Returns at most k chunks, best first.
 
-        Raises ChannelUnavailable where it cannot answer or would wait past the deadline (of `time.monotonic`); the search
-        goes on without it.
+        Raises ChannelUnavailable where it cannot answer or would wait past the deadline (of `time.monotonic`); the
+        search goes on without it.
         """
 
 
@@ -101,8 +101,9 @@ class VectorStore(Protocol):
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns at most k chunk ids, each once, and cosine similarities, best first, ties by chunk id.
 
-        The vector has shape (dimension,). `only` holds the ids of the chunks that may be found, ascending; None: all. Raises
-        ChannelUnavailable with one of the codes STORE_... where it cannot answer now; another store of the same vectors may.
+        The vector has shape (dimension,). `only` holds the ids of the chunks that may be found, ascending; None: all.
+        Raises ChannelUnavailable with one of the codes STORE_... where it cannot answer now; another store of the same
+        vectors may.
         """
 
     def similarities(
@@ -163,7 +164,8 @@ class ExternalProvider(Protocol):
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         """Returns at most k results, best first, by the deadline (of `time.monotonic`); only the query's `text` is sent out.
 
-        Raises ChannelUnavailable with one of the codes EXTERNAL_... where it cannot answer; the search goes on without it.
+        Raises ChannelUnavailable with one of the codes EXTERNAL_... where it cannot answer; the search goes on without
+        it.
         """
 
 

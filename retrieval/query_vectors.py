@@ -51,9 +51,9 @@ class QueryEmbedder:
     A model is judged by patience of its own, not by the searches that wait for it: however little time these have, they
     do not open its breaker, and what it answers too late for them serves the next.
 
-    `guard` runs the model; None for an embedder that is arithmetic: it runs in the caller's thread, and another process makes
-    its vectors faster than it would fetch them. `cache` is of vectors as float32 bytes, and may be shared by several models.
-    The model may take `patience_s` seconds for a query; longer where a search waits longer.
+    `guard` runs the model; None for an embedder that is arithmetic: it runs in the caller's thread, and another process
+    makes its vectors faster than it would fetch them. `cache` is of vectors as float32 bytes, and may be shared by
+    several models. The model may take `patience_s` seconds for a query; longer where a search waits longer.
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class QueryEmbedder:
     def similarities(self, query: str, texts: Sequence[str], deadline: float, scope: str = "") -> NDArray[np.float64]:
         """Cosines of texts, at most MOST_CHARACTERS of each, to a query, in this model's space, shape (n_texts,).
 
-        The texts' vectors are cached in this process, since a page that is read for one query is read for the next. Scope,
-        deadline and errors are as for `embed`.
+        The texts' vectors are cached in this process, since a page that is read for one query is read for the next.
+        Scope, deadline and errors are as for `embed`.
         """
         vector, _ = self.embed(query, deadline, scope)
         held = {text: self._held(scope + PASSAGE + text) for text in texts}

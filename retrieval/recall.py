@@ -54,11 +54,11 @@ def search_channels(
     Candidates are what stands in the first places of any channel's ranking, as many as the configuration says. Channels
     are read deeper than that, so that a candidate has its rank in a channel that puts it a little further back.
 
-    A blank text searches nothing. Stand-ins have some of the time that is reserved for later stages. Channels in memory run
-    on this thread, those that wait for other servers in the executor.
+    A blank text searches nothing. Stand-ins have some of the time that is reserved for later stages. Channels in memory
+    run on this thread, those that wait for other servers in the executor.
 
-    Raises NoChannelAvailable where no channel of any knowledge base could answer, and ScopeOutdated where a knowledge base
-    has changed in a way that these channels cannot serve.
+    Raises NoChannelAvailable where no channel of any knowledge base could answer, and ScopeOutdated where a knowledge
+    base has changed in a way that these channels cannot serve.
     """
     if not analysis.text:
         return []

@@ -47,8 +47,8 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL | re.IGNOREC
 class LlmRewriter:
     """Rewrites with one call of a language model; remembers what it rewrote, and forgets failures.
 
-    A call takes at most `timeout_s`, or until the search's deadline. At most `cache_size` rewritten queries are remembered,
-    for `ttl_s` seconds of `clock`; the longest unused goes first.
+    A call takes at most `timeout_s`, or until the search's deadline. At most `cache_size` rewritten queries are
+    remembered, for `ttl_s` seconds of `clock`; the longest unused goes first.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class LlmRewriter:
         """The query as it can be searched for without the conversation, and at most `most - 1` sub-queries.
 
         `history` are earlier turns, oldest first; the model is shown the last few, shortened. The deadline is of
-        `time.monotonic`. Raises GenerationFailed as the generator; `llm_timeout` when no time is left, `llm_unusable` when
-        the answer does not follow the instructions.
+        `time.monotonic`. Raises GenerationFailed as the generator; `llm_timeout` when no time is left, `llm_unusable`
+        when the answer does not follow the instructions.
         """
         shown = tuple(Turn(turn.role, turn.text[:MAX_TURN_CHARS]) for turn in history[-MAX_TURNS:])
         key = (self._generator.model, text, shown, most)

@@ -50,8 +50,8 @@ class Cut:
 def default_cut(scale: ScoreScale, config: RetrievalConfig, chunk_count: int | None = None) -> float:
     """The cut of a scale where nothing else is asked for; 0 for a scale without meaning.
 
-    It is the configuration's or, where that has none, the calibrated one; overlap has a lower one in small knowledge bases:
-    `chunk_count` is that of all together, where it is known.
+    It is the configuration's or, where that has none, the calibrated one; overlap has a lower one in small knowledge
+    bases: `chunk_count` is that of all together, where it is known.
     """
     if scale is ScoreScale.CROSS_ENCODER:
         return config.similarity_threshold
@@ -111,10 +111,11 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
     """Marks the candidates that are too many, in their order, the best ones first.
 
     Of the chunks of one longer passage, which is given in their place, the best one stands for all; the others take no
-    place in any count. A general search counts all alike. Otherwise each kind of source has its cap, and one beyond it takes
-    no place in the count of all; kinds without a cap of their own share that of books.
+    place in any count. A general search counts all alike. Otherwise each kind of source has its cap, and one beyond it
+    takes no place in the count of all; kinds without a cap of their own share that of books.
 
-    All candidates are returned: those cut here with `cut_by` "parent", "per_source" or "top_k", those cut before as they were.
+    All candidates are returned: those cut here with `cut_by` "parent", "per_source" or "top_k", those cut before as
+    they were.
     """
     caps = {} if config.general_retrieval else source_caps(config)
     left = result_count(config)

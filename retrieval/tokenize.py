@@ -58,8 +58,8 @@ class Engine(StrEnum):
 def load_segmenter(engine: Engine, words: Sequence[WordFrequency] = ()) -> Segmenter:
     """A segmenter with an own dictionary: the engine's and `words`.
 
-    Words come in any order with their frequencies, positive; None: the least one at which the word is cut out of a text that
-    holds nothing else. Raises DependencyMissing where the engine's package is not installed.
+    Words come in any order with their frequencies, positive; None: the least one at which the word is cut out of a text
+    that holds nothing else. Raises DependencyMissing where the engine's package is not installed.
 
     Memory: jieba's segmenters share the strings of one base dictionary. With `words` each holds a table of 15 MB and every
     beginning of a word, some 180 bytes a character: 100 MB, loaded in 3 s, with as many as a dictionary may hold. Each

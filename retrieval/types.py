@@ -46,8 +46,9 @@ class ConceptMention:
 class Analysis:
     """A query as the channels use it.
 
-    Knowledge bases have tokenizers of their own: one without a tokenizer at hand is missing in `tokens_by_kb`, which keeps
-    order and repeats. `variants_by_kb` holds the tokens of the text with a concept's mention replaced by another name of it.
+    Knowledge bases have tokenizers of their own: one without a tokenizer at hand is missing in `tokens_by_kb`, which
+    keeps order and repeats. `variants_by_kb` holds the tokens of the text with a concept's mention replaced by another
+    name of it.
     """
 
     text: str  # normalised; after a rewrite, the rewritten one
@@ -207,8 +208,9 @@ class Candidate(NamedTuple):
 class RerankJob:
     """What a reranker is given.
 
-    `similarity` gives exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there is no vector; a
-    knowledge base is missing where the vector channel has not answered, and in `lexicons` where the keyword index has not.
+    `similarity` gives exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there is no
+    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons` where the keyword
+    index has not.
     """
 
     analysis: Analysis

@@ -23,8 +23,8 @@ UNSUITABLE = set('"$`\\\n')
 def ensure(*, durable: bool = True) -> bool:
     """Starts what is not running yet and sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
 
-    Returns whether this call started a server. `durable=False` trades safety in a crash for speed, for tests; it takes effect
-    when PostgreSQL starts.
+    Returns whether this call started a server. `durable=False` trades safety in a crash for speed, for tests; it takes
+    effect when PostgreSQL starts.
 
     Raises:
         EmbeddedError: Only one of the URLs is set, ZHIKU_LOCAL is off, or a server is missing or does not start.

@@ -131,9 +131,9 @@ def _open_parents(path: Path) -> None:
 class Postgres:
     """A cluster in a directory, reached over a Unix socket only.
 
-    The wheel gives the programs. Its own `get_server` is not used: its handles count processes and its atexit hook runs in
-    every one of them, it takes no settings, it gives up a recovery after ten seconds, and its initdb fails where LANG
-    names a locale that the system lacks.
+    The wheel gives the programs. Its own `get_server` is not used: its handles count processes and its atexit hook runs
+    in every one of them, it takes no settings, it gives up a recovery after ten seconds, and its initdb fails where
+    LANG names a locale that the system lacks.
     """
 
     directory: Path

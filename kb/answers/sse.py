@@ -40,8 +40,8 @@ def event_stream(
 ) -> StreamingHttpResponse:
     """The response that sends the events of `stream_answer` as they come; when it is closed, so are they.
 
-    What fails after the first event can no longer become a status: it is the event `error`, of which `fault` is sent; of
-    the others `shown`, or their data.
+    What fails after the first event can no longer become a status: it is the event `error`, of which `fault` is sent;
+    of the others `shown`, or their data.
     """
 
     def encoded() -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The caches of queries: vectors and whole responses, in this process and in Redis.
 
-Redis holds bytes signed over their key, so what anyone else has written there is a miss; after a failure it is left alone
-for a while. All caches share django-redis's connections: nothing is pickled, unpickled or taken for a number.
+Redis holds bytes signed over their key, so what anyone else has written there is a miss; after a failure it is left
+alone for a while. All caches share django-redis's connections: nothing is pickled, unpickled or taken for a number.
 """
 
 import logging

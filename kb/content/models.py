@@ -20,8 +20,8 @@ from kb.base.text import validate_metadata
 class IngestBatch(models.Model):
     """Documents that came in together: their progress is reported, and they are paused and cancelled, as one.
 
-    Its name is what the curator knows it by: a folder, an archive, "12 files". `notes` are the first files that became no
-    document, as {"name", "code", "params", "document"}. Workers take no document of a paused one up.
+    Its name is what the curator knows it by: a folder, an archive, "12 files". `notes` are the first files that became
+    no document, as {"name", "code", "params", "document"}. Workers take no document of a paused one up.
     """
 
     knowledge_base = models.ForeignKey(
@@ -196,9 +196,9 @@ class ChunkParent(models.Model):
 class Chunk(models.Model):
     """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them.
 
-    `parent` is the longer passage that is returned in its place, if any; `cut_text` the text as it was cut from the document,
-    where a curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none are extracted;
-    with `own_cut`, a curator has merged or split it, and no strategy re-chunks it.
+    `parent` is the longer passage that is returned in its place, if any; `cut_text` the text as it was cut from the
+    document, where a curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none
+    are extracted; with `own_cut`, a curator has merged or split it, and no strategy re-chunks it.
     """
 
     knowledge_base = models.ForeignKey(
@@ -246,9 +246,9 @@ class Chunk(models.Model):
 class DuplicateScan(models.Model):
     """What the last look for near-duplicates in a knowledge base has found; large ones are looked through by a worker.
 
-    `version` is that of the knowledge base's chunks that were looked at. The `groups` are the first of `group_count`, as
-    {"chunk_ids", "similarity"}, the most alike first; the similarity is that of the least alike pair. A worker is to look
-    since `asked_at`; `found_at` is None until the first look is done.
+    `version` is that of the knowledge base's chunks that were looked at. The `groups` are the first of `group_count`,
+    as {"chunk_ids", "similarity"}, the most alike first; the similarity is that of the least alike pair. A worker is to
+    look since `asked_at`; `found_at` is None until the first look is done.
     """
 
     knowledge_base = models.OneToOneField(
@@ -266,7 +266,8 @@ class DuplicateScan(models.Model):
         return f"{self.knowledge_base_id}: {self.group_count}"
 
 
-# Signals for features above. Sent on commit with `ids`: documents that were added together, for which no row is saved by itself.
+# Signals for features above. Sent on commit with `ids`: documents that were added together, for which no row is saved
+# by itself.
 documents_waiting = Signal()
 # Sent on commit with `batch_id`: an upload some of whose documents are to be processed.
 batch_waiting = Signal()

@@ -20,8 +20,8 @@ def knowledge_base_create(
 ) -> KnowledgeBase:
     """Creates a knowledge base with the profile that suits its model; a blank one is `default_embedding_model()`.
 
-    The language is that of most of its documents; `chunking` holds settings of chunks where they differ from the defaults.
-    Raises Rejected where the owner has one of this name, or its settings of chunks do not go together.
+    The language is that of most of its documents; `chunking` holds settings of chunks where they differ from the
+    defaults. Raises Rejected where the owner has one of this name, or its settings of chunks do not go together.
     """
     kb = KnowledgeBase(
         name=name, owner=owner, embedding_model=embedding_model, language=language, description=description, **chunking
@@ -39,8 +39,8 @@ def may_rename(kb: KnowledgeBase, by: Principal) -> bool:
 def knowledge_base_update(kb: KnowledgeBase, *, by: Principal, **changes: Any) -> None:
     """Changes name, description, language or chunking; new chunking serves documents that are indexed from now on.
 
-    Raises NotAllowed where there is another name and `by` may not rename it, and Rejected where the owner has another one of
-    this name, or the settings of chunks do not go together.
+    Raises NotAllowed where there is another name and `by` may not rename it, and Rejected where the owner has another
+    one of this name, or the settings of chunks do not go together.
     """
     if changes.get("name", kb.name) != kb.name and not may_rename(kb, by):
         raise NotAllowed(_("Only the user to whom a knowledge base belongs may rename it, and no key that is bound."))

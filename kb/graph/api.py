@@ -144,8 +144,8 @@ class ImportPlanSerializer(serializers.Serializer[Any]):
 class GraphViewSet(ApiViewSet):
     """Rows of knowledge bases' graphs: listed and added below their knowledge base, read and changed by their ids.
 
-    `queryset` holds none of them and says what they are, `row_class` shows one, `fields_class` is what a caller may give of
-    it, and `change` the service that writes it, stored or new.
+    `queryset` holds none of them and says what they are, `row_class` shows one, `fields_class` is what a caller may
+    give of it, and `change` the service that writes it, stored or new.
     """
 
     queryset: Any

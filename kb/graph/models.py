@@ -296,9 +296,9 @@ class GraphReading(models.Model):
 class GraphExtraction(models.Model):
     """How far a document's graph is. It is apart from the document's own state: a document is searched without it.
 
-    What was changed of the document after `asked_at` has not been read. Of its chunks some were read, now or before, some
-    got no usable answer, and some were beyond what is read of one document; facts and entities that the model made up were
-    refused. `concept_ids` are those that were assigned to the document here.
+    What was changed of the document after `asked_at` has not been read. Of its chunks some were read, now or before,
+    some got no usable answer, and some were beyond what is read of one document; facts and entities that the model made
+    up were refused. `concept_ids` are those that were assigned to the document here.
     """
 
     class Status(models.TextChoices):

@@ -96,8 +96,8 @@ class PgTextStore:
 
 
 def _candidates(k: int) -> int:
-    # More than the results wanted, since some turn out to be switched off. To score more of the chunks with the rarest terms
-    # changed no result of 300 queries of cmrc2018.
+    # More than the results wanted, since some turn out to be switched off. To score more of the chunks with the rarest
+    # terms changed no result of 300 queries of cmrc2018.
     return max(100, 2 * k)
 
 
@@ -213,8 +213,8 @@ def changes_since(
 ) -> tuple[int, NDArray[np.int64], tuple[tuple[int, bytes, bytes, int], ...]] | None:
     """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
 
-    Returns the knowledge base's version when this was read; the chunks that have changed, shape (n_changed,), ascending; and
-    the postings of those that are there and enabled. Raises as `build_index`.
+    Returns the knowledge base's version when this was read; the chunks that have changed, shape (n_changed,),
+    ascending; and the postings of those that are there and enabled. Raises as `build_index`.
     """
     values = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
     with binary_cursor() as cursor:

@@ -125,7 +125,8 @@ NOT_CONFIGURED = Message(
 class Extraction:
     """What a knowledge base has looked for in its chunks.
 
-    The keywords are extracted by the `method`, or read `by_model`, with the method as a fallback; the `reader` is that model.
+    The keywords are extracted by the `method`, or read `by_model`, with the method as a fallback; the `reader` is that
+    model.
     """
 
     language: str

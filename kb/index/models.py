@@ -66,9 +66,9 @@ class Reembedding(models.Model):
 class StoreChange(models.Model):
     """What another store than PostgreSQL has yet to take in: triggers write it, and whoever has applied it deletes it.
 
-    A row says only that something has changed, and not how: whoever applies it reads what there is then. So a row that is
-    applied twice, or together with a later one, does no harm. Without a `chunk_id` all that the store holds of the knowledge
-    base goes first; without a `model` anything of the chunk has changed, else its vectors of that model.
+    A row says only that something has changed, and not how: whoever applies it reads what there is then. So a row that
+    is applied twice, or together with a later one, does no harm. Without a `chunk_id` all that the store holds of the
+    knowledge base goes first; without a `model` anything of the chunk has changed, else its vectors of that model.
     """
 
     knowledge_base = models.ForeignKey(KnowledgeBase, models.DO_NOTHING, db_constraint=False, related_name="+")
@@ -272,7 +272,8 @@ class ChunkChange(models.Model):
 class ChunkEmbedding(models.Model):
     """A vector of a chunk in the space of one model; vectors of different models are never compared.
 
-    `ordinal` numbers a chunk's questions; `enabled` follows the chunk's by trigger, so that a search reads this table alone.
+    `ordinal` numbers a chunk's questions; `enabled` follows the chunk's by trigger, so that a search reads this table
+    alone.
     """
 
     class Kind(models.TextChoices):

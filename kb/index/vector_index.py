@@ -184,9 +184,9 @@ def maintain_vector_indexes(
 ) -> bool:
     """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
 
-    Of one knowledge base, or of all and what deleted ones have left behind. Searches and writes go on meanwhile; False, and
-    nothing is done, while another process does this. `on_progress` gets how many vectors the indexes hold so far, and how many they
-    will, twice a second while one is built.
+    Of one knowledge base, or of all and what deleted ones have left behind. Searches and writes go on meanwhile; False,
+    and nothing is done, while another process does this. `on_progress` gets how many vectors the indexes hold so far,
+    and how many they will, twice a second while one is built.
     """
     # One process at a time, since an index being made looks like one that was left unfinished.
     with try_lock(Purpose.VECTOR_INDEX) as taken:
@@ -363,8 +363,8 @@ def most_bytes() -> int:
 def read_in() -> tuple[int, int, int] | None:
     """Reads vector indexes, vectors and chunks, the most needed first; None where another process does, or has done.
 
-    It is done once after each start of PostgreSQL, and again a day later by a process that starts then. Returns how many
-    parts were read, of how many bytes, and how many were left out for want of memory or time.
+    It is done once after each start of PostgreSQL, and again a day later by a process that starts then. Returns how
+    many parts were read, of how many bytes, and how many were left out for want of memory or time.
     """
     limit = most_bytes()
     if not limit:

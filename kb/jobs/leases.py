@@ -57,8 +57,8 @@ def return_if_ending() -> None:
 class Queue(Generic[M]):
     """Rows of a model that workers process, with the names of the fields that say how far each is.
 
-    A row is of the status `waiting` without a worker, and `running` with one, which has the lease of an id for as long as
-    `lasts` returns. The `idle` fields are those of a row for which nothing has been done.
+    A row is of the status `waiting` without a worker, and `running` with one, which has the lease of an id for as long
+    as `lasts` returns. The `idle` fields are those of a row for which nothing has been done.
 
     Attributes:
         until: the field of the time at which a lease ends, and at which a waiting row is enqueued again.

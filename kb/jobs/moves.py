@@ -53,8 +53,9 @@ class Move(ABC):
     def advance(self, kb: KnowledgeBase, *, batches: int | None = None) -> bool:
         """Builds what the target lacks, checks it, and swaps it in; whether there is nothing left to do.
 
-        It stops after so many batches, so that a worker can take turns. Beside one of `failures` it raises AlreadyRunning
-        where another process is at it, and Superseded where the knowledge base moved to another model or tokenizer meanwhile.
+        It stops after so many batches, so that a worker can take turns. Beside one of `failures` it raises
+        AlreadyRunning where another process is at it, and Superseded where the knowledge base moved to another model or
+        tokenizer meanwhile.
         """
         if not getattr(kb, self.target):
             return True

@@ -121,8 +121,8 @@ def find_version(
 def named_at(principal: Principal, name: str, *, scope: Collection[int] = ()) -> RetrievalProfile | None:
     """The live version of the profile that a principal means by NAME or ID/NAME; None: there is none.
 
-    Where several places have the name, that of a knowledge base in the scope (those that a request is about) comes first,
-    then the shared one; raises Rejected where that leaves several.
+    Where several places have the name, that of a knowledge base in the scope (those that a request is about) comes
+    first, then the shared one; raises Rejected where that leaves several.
     """
     rows = RetrievalProfile.objects.visible_to(principal)
     place, is_exact, own = storable(name).partition(OF)
@@ -182,7 +182,8 @@ def create_version(
 ) -> RetrievalProfile:
     """Saves settings as the next version of a profile, or as the first of a new one: a draft until it is published.
 
-    The settings are those that differ from the environment. Without a knowledge base, whose own it would be, it is shared.
+    The settings are those that differ from the environment. Without a knowledge base, whose own it would be, it is
+    shared.
 
     Raises:
         Rejected: the name is blank, holds / or @, or is that of a shared profile and so not for a knowledge base's own. A

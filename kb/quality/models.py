@@ -61,9 +61,9 @@ class EvalQuery(models.Model):
 class Judgment(models.Model):
     """How relevant a document, or a passage of it, is to a query, graded as in TREC qrels: 0 is irrelevant.
 
-    It is anchored to the document's source, or title where it has none, and the passage's words (`quote`; blank: the whole
-    document), not to a chunk, so it survives another chunking and another import. `document` is None once it is deleted;
-    another one of the same source takes its place. `quote_hash` is the SHA-256 of the quote; blank with it.
+    It is anchored to the document's source, or title where it has none, and the passage's words (`quote`; blank: the
+    whole document), not to a chunk, so it survives another chunking and another import. `document` is None once it is
+    deleted; another one of the same source takes its place. `quote_hash` is the SHA-256 of the quote; blank with it.
     """
 
     query = models.ForeignKey(EvalQuery, models.CASCADE, related_name="judgments", verbose_name=_("query"))
@@ -187,8 +187,8 @@ class EvalRunQuery(models.Model):
 class FailedQuery(models.Model):
     """One query that failed, however often, with counts by `Reason`: the curators' inbox.
 
-    `key` is the SHA-256 of the searched knowledge bases and the normalised query; `last_search`, the newest entry of the
-    search log, is None where it is no longer kept.
+    `key` is the SHA-256 of the searched knowledge bases and the normalised query; `last_search`, the newest entry of
+    the search log, is None where it is no longer kept.
     """
 
     class Reason(models.TextChoices):

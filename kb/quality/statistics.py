@@ -92,9 +92,9 @@ class TierHits:
 class SearchStatistics:
     """How searches went on the last `DAYS`, the oldest first.
 
-    `degraded` could not do all that they should, `degradations` counts them by code, the most frequent first; a search may
-    have several. `stages` are of `sampled` searches, the slowest at their 95th percentile first; `total` is of whole
-    searches, and None before the first.
+    `degraded` could not do all that they should, `degradations` counts them by code, the most frequent first; a search
+    may have several. `stages` are of `sampled` searches, the slowest at their 95th percentile first; `total` is of
+    whole searches, and None before the first.
     """
 
     days: tuple[Day, ...]

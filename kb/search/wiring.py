@@ -294,8 +294,8 @@ def build_pipeline(
 ) -> Wiring:
     """Wires a pipeline over knowledge bases that `searchable` has read, for passages that a principal may see.
 
-    A `profile` serves all of them; without one each searches by its own, and `common` (None: see `common_profile`) rules
-    the stages after the fusion. Raises InvalidConfiguration where an override is unknown or out of range.
+    A `profile` serves all of them; without one each searches by its own, and `common` (None: see `common_profile`)
+    rules the stages after the fusion. Raises InvalidConfiguration where an override is unknown or out of range.
     """
     asked = explicit_count(overrides or {})
     common = profile or common or common_profile(knowledge_bases)

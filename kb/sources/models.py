@@ -119,7 +119,8 @@ class WebPage(models.Model):
         etag: like `last_modified` from the server, sent back to ask whether anything has changed.
         text_key: of its document's text without numbers and addresses, to compare pages by; blank: unknown.
         shown_key: of a text that it shows in place of its own and shares with other pages; blank: it shows its own.
-        gone_at: since when it is gone or shows the text of others; a later run that finds it so still deletes its document.
+        gone_at: since when it is gone or shows the text of others; a later run that finds it so still deletes its
+            document.
     """
 
     class State(models.TextChoices):

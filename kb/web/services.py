@@ -29,8 +29,9 @@ def answer_once(
 ) -> IdempotencyKey | None:
     """Makes the answer to a request, a status and a body, where there is none yet; else returns the row that holds it.
 
-    `make` does the work in the database, inside a transaction: what fails leaves nothing, and may be sent again. What takes long
-    and needs none, as reading a page of the web does, is done by `before`, which returns the arguments of `make`.
+    `make` does the work in the database, inside a transaction: what fails leaves nothing, and may be sent again. What
+    takes long and needs none, as reading a page of the web does, is done by `before`, which returns the arguments of
+    `make`.
 
     Raises Rejected where the key came with another request before, or the request is under way.
     """

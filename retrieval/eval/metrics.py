@@ -84,15 +84,15 @@ def paired_p_values(before: NDArray[np.float64], after: NDArray[np.float64]) -> 
     """How often chance alone makes the mean of a measure differ by as much as it does, in either direction.
 
     Fisher's randomisation test: were the two systems the same, each query's two figures could as well be exchanged, so
-    the observed difference is set against those of all exchanges, or of random ones where there are many. A query's measures
-    are exchanged together. Source: Smucker, Allan and Carterette, "A comparison of statistical significance tests for
-    information retrieval evaluation", CIKM 2007, who recommend it. All measures share the exchanges, which makes them a
-    matrix product: `scipy.stats.permutation_test`, whose figures these are, takes seconds for each measure of some thousand
-    queries.
+    the observed difference is set against those of all exchanges, or of random ones where there are many. A query's
+    measures are exchanged together. Source: Smucker, Allan and Carterette, "A comparison of statistical significance
+    tests for information retrieval evaluation", CIKM 2007, who recommend it. All measures share the exchanges, which
+    makes them a matrix product: `scipy.stats.permutation_test`, whose figures these are, takes seconds for each measure
+    of some thousand queries.
 
     Figures have a query a row and a measure a column, the same queries in the same order, or ValueError is raised. The
-    p-values, shape (n_measures,), are from 2 / (RESAMPLES + 1) to 1; 1 where no query differs. Each measure is tested on its
-    own: among twenty without a true difference, one is expected below .05.
+    p-values, shape (n_measures,), are from 2 / (RESAMPLES + 1) to 1; 1 where no query differs. Each measure is tested
+    on its own: among twenty without a true difference, one is expected below .05.
     """
     if before.shape != after.shape:
         raise ValueError(f"{before.shape} and {after.shape}: the figures of the same queries and measures are compared")

@@ -62,8 +62,8 @@ MESSAGES: Final[dict[SetProblem, str]] = {
 class SetFormatError(RetrievalError):
     """A file of an evaluation set is missing or malformed.
 
-    The problem is a key of MESSAGES, the place the file and, where there is one, the line's number, as in "queries.jsonl:3";
-    `params` are the values of the template's other fields, for a translated template.
+    The problem is a key of MESSAGES, the place the file and, where there is one, the line's number, as in
+    "queries.jsonl:3"; `params` are the values of the template's other fields, for a translated template.
     """
 
     def __init__(self, problem: SetProblem, place: object, **params: str | int) -> None:

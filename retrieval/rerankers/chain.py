@@ -51,8 +51,8 @@ _CODES = {
 def ask(guard: ModelGuard, function: Callable[[], R], deadline: float) -> R:
     """What the function returns, at the latest at `deadline` (of `time.monotonic`).
 
-    Without any time left the model is not asked, which its breaker does not count as a failure. Raises RerankerUnavailable
-    with the code for what went wrong.
+    Without any time left the model is not asked, which its breaker does not count as a failure. Raises
+    RerankerUnavailable with the code for what went wrong.
     """
     if time.monotonic() >= deadline:
         raise out_of_time(guard.name)
@@ -137,9 +137,9 @@ class OverlapReranker:
     Function words do not count where a query has others: in a small knowledge base they are as rare as any.
 
     A query that names a concept is covered in its own words or in those of another name of the concept, and one that
-    consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come from
-    the keyword index; without it the passage is tokenised here and all terms weigh the same. Candidates of a knowledge base
-    without a tokenizer are judged by agreement alone.
+    consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come
+    from the keyword index; without it the passage is tokenised here and all terms weigh the same. Candidates of a
+    knowledge base without a tokenizer are judged by agreement alone.
     """
 
     name = "overlap"
@@ -207,8 +207,8 @@ def function_terms(tokenizer: Tokenizer) -> frozenset[str]:
 def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArray[np.float64]:
     """The part of coverage and saturation in each chunk's score, shape (n_chunks,), up to COVERAGE_SHARE + SATURATION_SHARE.
 
-    Saturation of each chunk with each term has the shape (n_chunks, n_terms), from 0 to 1; 0 where the chunk lacks it. The
-    rarity of each term is positive.
+    Saturation of each chunk with each term has the shape (n_chunks, n_terms), from 0 to 1; 0 where the chunk lacks it.
+    The rarity of each term is positive.
     """
     shares = rarity / rarity.sum()
     part: NDArray[np.float64] = COVERAGE_SHARE * ((saturation > 0) @ shares) + SATURATION_SHARE * (saturation @ shares)
@@ -311,9 +311,9 @@ class CosineReranker:
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from -1 to 1.
 
-        Raises RerankerUnavailable where the vectors cannot be read or there is no time left for it, and RerankerNotApplicable
-        where the candidates do not share one space, one has no vector, or the space is the hashing embedder's, whose cosines
-        compare words as `overlap` does, and worse.
+        Raises RerankerUnavailable where the vectors cannot be read or there is no time left for it, and
+        RerankerNotApplicable where the candidates do not share one space, one has no vector, or the space is the
+        hashing embedder's, whose cosines compare words as `overlap` does, and worse.
         """
         kb_ids = sorted({candidate.kb_id for candidate in job.candidates})
         _check_space(job, kb_ids)

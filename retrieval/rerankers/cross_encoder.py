@@ -45,8 +45,8 @@ class CrossEncoderReranker:
     waiting until the breaker opens. A job that the pace of the last half minute cannot finish in time is not begun, so that
     impatient searches neither use the processor in vain nor open the breaker for patient ones.
 
-    A failed load is remembered for `retry_after_s`; a job that takes longer than `patience_s` counts as hanging, however
-    little time its search has. The model has one label; `batch_size` is pairs a forward pass.
+    A failed load is remembered for `retry_after_s`; a job that takes longer than `patience_s` counts as hanging,
+    however little time its search has. The model has one label; `batch_size` is pairs a forward pass.
     """
 
     name = "cross_encoder"
@@ -218,9 +218,10 @@ class HttpReranker:
     raw logits (TEI asked for `raw_scores`, llama.cpp, a plain CrossEncoder with an identity activation) is refused,
     since no threshold would mean anything.
 
-    The address is the endpoint, or the part before `/rerank`, as in "https://api.jina.ai/v1"; the key, if any, is sent as a
-    bearer token; TEI serves one model and needs no name of it. The form "jina" (Cohere's is the same) has `documents`, "tei"
-    `texts`; InvalidConfiguration is raised for another. A search that ends before `timeout_s` waits no longer than that.
+    The address is the endpoint, or the part before `/rerank`, as in "https://api.jina.ai/v1"; the key, if any, is sent
+    as a bearer token; TEI serves one model and needs no name of it. The form "jina" (Cohere's is the same) has
+    `documents`, "tei" `texts`; InvalidConfiguration is raised for another. A search that ends before `timeout_s` waits
+    no longer than that.
     """
 
     name = "http"
@@ -243,7 +244,8 @@ class HttpReranker:
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from 0 to 1.
 
-        Raises RerankerUnavailable where the server cannot be reached, refuses, is too slow, or answers with unusable scores.
+        Raises RerankerUnavailable where the server cannot be reached, refuses, is too slow, or answers with unusable
+        scores.
         """
         if not job.candidates:
             return np.empty(0, dtype=np.float64)

@@ -1,6 +1,7 @@
 """How many requests a caller may make: the server's limits are for a user, the limit of an API key is for that key.
 
-So nobody gets more by making more keys. Requests to a language model and those that bring files in have windows of their own.
+So nobody gets more by making more keys. Requests to a language model and those that bring files in have windows of
+their own.
 """
 
 import hashlib
@@ -78,8 +79,8 @@ def rate_limit_check(text: str) -> None:
 def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL, cost: int = 1) -> Spent | None:
     """Counts a request of a kind (`GENERAL`, `ASK`, `UPLOAD`): for its API key if that has a limit of its own, and for its user.
 
-    What a key's own limit refuses is not counted for the user, whose other keys and sessions go on. What costs several and does
-    not fit is refused and not counted, so that smaller ones still do.
+    What a key's own limit refuses is not counted for the user, whose other keys and sessions go on. What costs several
+    and does not fit is refused and not counted, so that smaller ones still do.
 
     Returns:
         What is left, by the limit that leaves the least; None where there is no limit.
@@ -108,8 +109,9 @@ def failure_spend(address: str) -> Spent | None:
 def login_spend(address: str, name: str, device: str = "") -> Spent | None:
     """Counts an attempt to log in with a typed name, before its password is looked at.
 
-    An attack on a name from many addresses uses up what strangers may try with it, and not what may be tried on a `device` where
-    its owner has logged in before (blank: none of these), so that the owner is slowed elsewhere and nowhere locked out.
+    An attack on a name from many addresses uses up what strangers may try with it, and not what may be tried on a
+    `device` where its owner has logged in before (blank: none of these), so that the owner is slowed elsewhere and
+    nowhere locked out.
 
     Returns:
         The first limit that refuses the attempt, else the last one that counted it; None where there is no limit.

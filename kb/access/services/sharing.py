@@ -2,9 +2,9 @@
 
 Nobody becomes a member or an owner unasked: an owner invites, and the user accepts. Only a superuser makes members at once.
 
-A change locks the knowledge base and then looks whether who asks is an owner still: of two owners who remove each other one
-stays, and who has just been removed changes nothing more. It raises NotVisible where the principal may not see it any more,
-and NotAllowed where the principal owns it no more, or may only read.
+A change locks the knowledge base and then looks whether who asks is an owner still: of two owners who remove each other
+one stays, and who has just been removed changes nothing more. It raises NotVisible where the principal may not see it
+any more, and NotAllowed where the principal owns it no more, or may only read.
 """
 
 from collections.abc import Iterator
@@ -103,7 +103,8 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
 def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) -> Member:
     """Gives a member another role; raises NotVisible for who is none.
 
-    Raises Rejected where the user has not accepted yet, or nobody would be left who owns the knowledge base and can act.
+    Raises Rejected where the user has not accepted yet, or nobody would be left who owns the knowledge base and can
+    act.
     """
     with _locked(kb, by, as_owner=True):
         member = member_of(kb, user_id)

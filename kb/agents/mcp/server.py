@@ -48,7 +48,8 @@ class Refusal(ToolError):
 def calling(context: Context[Any, Any], tool: str, *, kind: str = GENERAL) -> Iterator[Principal]:
     """The caller of a tool, by whose name the call is counted; while it lasts, sentences are in the caller's language.
 
-    Raises Refusal where the key opens nothing, is over its limit of this kind, or a service could not do what was asked.
+    Raises Refusal where the key opens nothing, is over its limit of this kind, or a service could not do what was
+    asked.
     """
     with _noted(tool, context.headers) as caller, translation.override(_language(context.headers)):
         try:

@@ -1,7 +1,7 @@
 """Triggers that write the audit log, so that bulk updates, cascades and raw SQL are in it like everything else.
 
-Who acts is a setting of the transaction (`kb.access.services.attribution`); a migration makes the functions that they call.
-A change of what is not tracked, such as progress, calls none: the database compares the columns by itself.
+Who acts is a setting of the transaction (`kb.access.services.attribution`); a migration makes the functions that they
+call. A change of what is not tracked, such as progress, calls none: the database compares the columns by itself.
 """
 
 import re

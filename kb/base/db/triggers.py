@@ -1,7 +1,7 @@
 """Triggers by which versions belong to the database: every writer moves them, whoever it is (design decision 1).
 
-They fire once a statement, inside its transaction. A sequence value is never used twice, not after a rollback either. What
-other stores than PostgreSQL have to take in is noted likewise.
+They fire once a statement, inside its transaction. A sequence value is never used twice, not after a rollback either.
+What other stores than PostgreSQL have to take in is noted likewise.
 """
 
 import pgtrigger

@@ -213,10 +213,11 @@ class WebClient:
     ) -> Fetched:
         """Reads an address, following where it leads; every hop is checked as the first. Raises FetchError.
 
-        `types` are the media types that are of use; None: any. `max_bytes` are of the content, unpacked; None: the client's.
-        `etag` and `last_modified` are of the copy at hand, which need not be sent again. A deadline is for all of it, where
-        somebody waits: no pauses between requests then; None: `seconds` for each hop. `before_hop` is called with every address
-        before it is asked, and returns the seconds that its host wants between requests, or raises.
+        `types` are the media types that are of use; None: any. `max_bytes` are of the content, unpacked; None: the
+        client's. `etag` and `last_modified` are of the copy at hand, which need not be sent again. A deadline is for
+        all of it, where somebody waits: no pauses between requests then; None: `seconds` for each hop. `before_hop` is
+        called with every address before it is asked, and returns the seconds that its host wants between requests, or
+        raises.
         """
         at = parse_url(url)
         for _ in range(MAX_REDIRECTS + 1):

@@ -37,9 +37,9 @@ NARROW = Shape("narrow", width=340.0, sides=1, centre_x=52.0, radius=84.0, centr
 def draw(name: str, neighbours: Sequence[tuple[str, str]], shape: Shape) -> dict[str, Any]:
     """Places neighbours, each a name with its relations as text, on an arc around the entity.
 
-    Each label has a row of its own on its side, so that none covers another; with more than fit beside each other the arc
-    grows higher, not the labels smaller. The `name` is there as far as it fits, and the `nodes`, as of `_node`, are in the
-    order of the neighbours, of which the first `MOST_DRAWN` are drawn.
+    Each label has a row of its own on its side, so that none covers another; with more than fit beside each other the
+    arc grows higher, not the labels smaller. The `name` is there as far as it fits, and the `nodes`, as of `_node`, are
+    in the order of the neighbours, of which the first `MOST_DRAWN` are drawn.
     """
     drawn = neighbours[:MOST_DRAWN]
     right = math.ceil(len(drawn) / shape.sides)

@@ -42,8 +42,8 @@ class Triple(Struct, frozen=True, array_like=True):
 class Rewriting:
     """What becomes of facts that are stated by the names of an entity.
 
-    Those `renamed` are stated by its name from now on, those `united` are then equal to the one whose id stands beside them,
-    and those that are `circular` would lead from the entity to itself, and go.
+    Those `renamed` are stated by its name from now on, those `united` are then equal to the one whose id stands beside
+    them, and those that are `circular` would lead from the entity to itself, and go.
     """
 
     renamed: Sequence[GraphFact]
@@ -181,9 +181,9 @@ def entity_update(
 ) -> Entity:
     """Changes an entity, or stores a new one, where the caller has checked that the user may.
 
-    `aliases` are all of its other names, and the one that it was shown by stays among them; `changes` are of its kind and
-    description. Facts that are stated by one of its names are stated by the first from now on. ObjectDoesNotExist where it
-    was deleted; Rejected where a name is blank or too long, or another entity of the knowledge base has it.
+    `aliases` are all of its other names, and the one that it was shown by stays among them; `changes` are of its kind
+    and description. Facts that are stated by one of its names are stated by the first from now on. ObjectDoesNotExist
+    where it was deleted; Rejected where a name is blank or too long, or another entity of the knowledge base has it.
     """
     with transaction.atomic():
         _lock(entity)

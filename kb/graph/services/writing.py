@@ -57,8 +57,8 @@ from retrieval.generation import OpenAIGenerator
 def write_found(document: Document, found: Mapping[str, Found]) -> int:
     """Writes what the passages say in place of what they said; returns how many facts the document states then.
 
-    `found` is by the hashes of passages; what those said that are not in it stays. Belongs inside a transaction that holds
-    the knowledge base.
+    `found` is by the hashes of passages; what those said that are not in it stays. Belongs inside a transaction that
+    holds the knowledge base.
     """
     kb_id = document.knowledge_base_id
     digests = {chunk.pk: passage_of(document, chunk).content_hash for chunk in readable_chunks(document)}

@@ -85,9 +85,9 @@ class StoredVector:
 class Mirror(ABC):
     """A server with a collection for each knowledge base, model and kind, so that no search can reach another's.
 
-    Every method raises StoreError, of the template `unreachable`, where the client raises one of its `faults`. The `url` is
-    of a server, such as http://milvus:19530, or a path, of what only one process may open; `timeout_s` is for one call, and
-    `most` says how many results one search may ask for.
+    Every method raises StoreError, of the template `unreachable`, where the client raises one of its `faults`. The
+    `url` is of a server, such as http://milvus:19530, or a path, of what only one process may open; `timeout_s` is for
+    one call, and `most` says how many results one search may ask for.
     """
 
     store: ClassVar[str]

@@ -113,8 +113,8 @@ def reindex_postings(
     """Tokenises chunks again: for the target tokenizer, for a newer version of the active one, or in place.
 
     On the way to a target a worker may do its share, since it gets a task for every target too. `resume` keeps what an
-    interrupted run in place has made; the other two always do. `on_progress` gets how many further chunks are done. Rejected
-    where the tokenizer's packages are missing.
+    interrupted run in place has made; the other two always do. `on_progress` gets how many further chunks are done.
+    Rejected where the tokenizer's packages are missing.
     """
     cutter = tokenizer(kb.tokenizer_id)
     if cutter is None:
@@ -146,10 +146,10 @@ def reindex_embeddings(
 ) -> None:
     """Embeds every chunk with a model: another one beside that in use, which stays for a return; the same one in place.
 
-    A blank `model_id` means the one in use. `resume` keeps the vectors that there are in place, as a change to another model
-    always does; with `swap` searches change over to that when its vectors are complete. `on_progress` gets how many further
-    chunks are done. ModelUnavailable, before anything is changed, where the model cannot be loaded; Rejected where the
-    knowledge base is on its way to another model.
+    A blank `model_id` means the one in use. `resume` keeps the vectors that there are in place, as a change to another
+    model always does; with `swap` searches change over to that when its vectors are complete. `on_progress` gets how
+    many further chunks are done. ModelUnavailable, before anything is changed, where the model cannot be loaded;
+    Rejected where the knowledge base is on its way to another model.
     """
     model = embedder(model_id or kb.embedding_model)
     dimension = model.dimension  # loads the model, or says why not, before anything is changed

@@ -113,7 +113,8 @@ def prepare(
 ) -> list[Prepared]:
     """Runs tokenizers, what finds keywords and questions, and the model over chunks.
 
-    Without an extraction none are looked for. `on_embedded` gets the share of the model's work that is done, from 0 to 1.
+    Without an extraction none are looked for. `on_embedded` gets the share of the model's work that is done, from 0 to
+    1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
     terms = find_terms(sources, extraction, lambda: on_embedded(0.0))
@@ -266,8 +267,8 @@ def _vector_rows(
 def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
     """Those that chunks are written with: the active one and, while the knowledge base moves to another, that one too.
 
-    Empty where the packages of keyword search are missing altogether; DependencyMissing where only one that this knowledge
-    base's settings ask for is.
+    Empty where the packages of keyword search are missing altogether; DependencyMissing where only one that this
+    knowledge base's settings ask for is.
     """
     if tokenizer() is None:
         return []

@@ -30,8 +30,8 @@ from kb.ingest.parser.parsed import (
 )
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
-# By the kind of a file, its media type and its reader in kb.ingest.formats, which is named, not imported, so that a child
-# loads only the parser it needs.
+# By the kind of a file, its media type and its reader in kb.ingest.formats, which is named, not imported, so that a
+# child loads only the parser it needs.
 READERS: Final = {
     "pdf": ("application/pdf", "pdf:read"),
     "docx": (f"{_OFFICE}.wordprocessingml.document", "docx:read"),

@@ -46,8 +46,8 @@ DEMOS: dict[str, dict[str, str]] = {
 def first_start(stdout: TextIOBase) -> bool:
     """Makes an administrator and the demo content where there is no user yet; else returns False at once.
 
-    Without a user there is no content either, since every knowledge base has an owner, so a demo comes only once.
-    The password is written to `stdout` this once and is stored nowhere but as a hash. Workers make the content searchable.
+    Without a user there is no content either, since every knowledge base has an owner, so a demo comes only once. The
+    password is written to `stdout` this once and is stored nowhere but as a hash. Workers make the content searchable.
     """
     if User.objects.exists():
         return False

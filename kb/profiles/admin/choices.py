@@ -31,8 +31,8 @@ Choices = list[tuple[str, str | list[tuple[str, str]]]]
 class ProfileChoice:
     """A value of the field: NAME, which stands for the version that is live when the search is run, or NAME@VERSION.
 
-    ID/ stands before it where several knowledge bases have a profile of that name. `profile` is the version that the value
-    stands for now, `version` the one that it names, if any.
+    ID/ stands before it where several knowledge bases have a profile of that name. `profile` is the version that the
+    value stands for now, `version` the one that it names, if any.
     """
 
     value: str
@@ -47,7 +47,8 @@ class ProfileChoice:
 def profile_choices(principal: Principal, asked: str = "", scope: Collection[int] = ()) -> list[ProfileChoice]:
     """The profiles that a principal may use, each with its newest versions, by name; the live one first, by its name.
 
-    The value `asked` is among them if there is such a profile in the scope (see `find_version`), however old the version.
+    The value `asked` is among them if there is such a profile in the scope (see `find_version`), however old the
+    version.
     """
     visible = RetrievalProfile.objects.visible_to(principal).select_related("knowledge_base")
     order = (F("published").desc(), F("version").desc())

@@ -72,9 +72,9 @@ def note_failures(rows: Iterable[SearchLog]) -> None:
 def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
     """Keeps whether a search was of help, by a value of `SearchLog.Feedback`; one that was not is a failed query.
 
-    Whoever may see the search may say so, also with a key of the scope `read`; the last one counts, and None takes back what
-    was said. A response that is served again has the trace_id of the search that made it. Raises NotVisible where there is no
-    such search for this principal.
+    Whoever may see the search may say so, also with a key of the scope `read`; the last one counts, and None takes back
+    what was said. A response that is served again has the trace_id of the search that made it. Raises NotVisible where
+    there is no such search for this principal.
     """
     bad = SearchLog.Feedback.BAD
     with transaction.atomic():
@@ -151,8 +151,8 @@ def set_state(principal: Principal, rows: SearchedQuerySet, state: FailedQuery.S
 def assign(principal: Principal, rows: SearchedQuerySet, user: User | None) -> int:
     """Gives failed queries to a user, or to nobody; an open one that is given to somebody is in progress from then on.
 
-    Returns how many: those that the principal may not edit are passed over. Raises Rejected where the user may not see all of
-    their knowledge bases.
+    Returns how many: those that the principal may not edit are passed over. Raises Rejected where the user may not see
+    all of their knowledge bases.
     """
     with transaction.atomic():
         mine = FailedQuery.objects.filter(pk__in=list(rows.editable_by(principal).values_list("pk", flat=True)))
@@ -177,8 +177,8 @@ def may_name_assignees(principal: Principal, kb_ids: Sequence[int]) -> bool:
 def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) -> User:
     """Whom an owner means by a name: a member of all the knowledge bases of a failed query, which the owner sees anyway.
 
-    Whether any other account has the name is not to be learned here; so superusers take queries themselves. Raises NotAllowed
-    where the principal does not own all the knowledge bases, and Rejected where no such member has the name.
+    Whether any other account has the name is not to be learned here; so superusers take queries themselves. Raises
+    NotAllowed where the principal does not own all the knowledge bases, and Rejected where no such member has the name.
     """
     if not may_name_assignees(principal, kb_ids):
         raise NotAllowed(_("Only an owner of all these knowledge bases may name another user."))
@@ -197,10 +197,11 @@ def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) 
 def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *, answerable: bool = True) -> EvalQuery:
     """Makes a failed query, which stays in the inbox, one of an evaluation set, so that runs show when it is fixed.
 
-    The target is a set of one of its knowledge bases; one that is not saved is made, unless there is one of its name. Not
-    answerable: the knowledge base has no answer, and finding nothing is right. Returns the set's query of these words, which
-    it may have had before. Raises NotVisible or NotAllowed where one of them is not the principal's to edit, and Rejected
-    where the set is of another knowledge base, or the query is marked as without an answer, but has judgments.
+    The target is a set of one of its knowledge bases; one that is not saved is made, unless there is one of its name.
+    Not answerable: the knowledge base has no answer, and finding nothing is right. Returns the set's query of these
+    words, which it may have had before. Raises NotVisible or NotAllowed where one of them is not the principal's to
+    edit, and Rejected where the set is of another knowledge base, or the query is marked as without an answer, but has
+    judgments.
     """
     require_editable_rows(principal, FailedQuery.objects.filter(pk=failed.pk), _("There is no such object."))
     if target.knowledge_base_id not in failed.knowledge_base_ids:

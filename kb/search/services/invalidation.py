@@ -28,8 +28,8 @@ def responses_invalidate(kb_ids: Sequence[int]) -> list[int]:
 def caches_invalidate(principal: Principal, kb_ids: Sequence[int] | None = None, *, bm25: bool = False) -> list[int]:
     """Makes the responses of knowledge bases unreachable, of None all that the principal may edit; returns their ids, ascending.
 
-    With `bm25` the next search builds their keyword indexes again. Raises NotVisible where one of them does not exist for
-    the principal, NotAllowed where it may see one, but not change it.
+    With `bm25` the next search builds their keyword indexes again. Raises NotVisible where one of them does not exist
+    for the principal, NotAllowed where it may see one, but not change it.
     """
     editable = KnowledgeBase.objects.editable_by(principal)
     if kb_ids is not None:

@@ -109,8 +109,8 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
     """Runs a search of the log again, without logging it, and compares.
 
     Live and external sources are not asked again: what they said then is not logged, and what they say now is another
-    matter. Raises NotVisible where there is no such search for this principal, or a version of its profiles was deleted;
-    Rejected where the log holds too little of it; NoChannelAvailable where no channel could answer.
+    matter. Raises NotVisible where there is no such search for this principal, or a version of its profiles was
+    deleted; Rejected where the log holds too little of it; NoChannelAvailable where no channel could answer.
     """
     otherwise = _("There is no search with the trace id %(id)s, or you may not see all of its knowledge bases.")
     entry = found_in(SearchLog.objects.visible_to(principal).filter(pk=trace_id), otherwise % {"id": trace_id})

@@ -72,8 +72,8 @@ class SearchRequest:
         knowledge_base_ids: in the order that breaks ties.
         profile: NAME or ID/NAME of a profile that serves all of them; blank: each knowledge base's own.
         profile_version: of that profile; None: the published one.
-        own_profiles: by knowledge base, where each searches by another version than its own now; `profile` then rules only
-            the stages that serve all together.
+        own_profiles: by knowledge base, where each searches by another version than its own now; `profile` then rules
+            only the stages that serve all together.
         explain: keep the whole trace, with every candidate.
         latency_budget_ms: None: the server's, which does not count the loading of a local model.
         history: earlier turns of the conversation that the query stands in.
@@ -97,8 +97,8 @@ class SearchRequest:
 class SearchScope:
     """What a request is about, read once and with the caller's rights.
 
-    The knowledge bases are in the order of the request, each with its profile and versions. Without a `named` profile each
-    searches by its own; the `ruling` one, which the response names, rules the stages that serve all together.
+    The knowledge bases are in the order of the request, each with its profile and versions. Without a `named` profile
+    each searches by its own; the `ruling` one, which the response names, rules the stages that serve all together.
     """
 
     knowledge_bases: tuple[KnowledgeBase, ...]
@@ -258,8 +258,8 @@ def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ru
 def tier_that_answers(outcome: SearchOutcome) -> str | None:
     """The tier that would answer if the same were asked for again, unexplained, in the language of this reader.
 
-    "memory" (of this process), "shared" (Redis), or None where the search would be run. Reads nothing from the database, and
-    counts nothing.
+    "memory" (of this process), "shared" (Redis), or None where the search would be run. Reads nothing from the
+    database, and counts nothing.
     """
     request = outcome.request
     if request.history or request.own_profiles or not settings.CACHE_ENABLED:
@@ -274,9 +274,9 @@ def key_of(
     """The key of a search's response: SHA-256, 32 bytes.
 
     It names no user. What a principal sees is a matter of whole knowledge bases, so all who may search the same ones
-    get the same response; and as the versions come from the very query that checks this permission (`searchable`), who has
-    lost it never has a key. The fingerprints are of the resolved configurations and of what else the environment decides;
-    the request is everything else that was asked, of JSON's types or with a `str` of its own.
+    get the same response; and as the versions come from the very query that checks this permission (`searchable`), who
+    has lost it never has a key. The fingerprints are of the resolved configurations and of what else the environment
+    decides; the request is everything else that was asked, of JSON's types or with a `str` of its own.
     """
     bases = [
         (kb.pk, version.version, version.content_version, kb.embedding_model, kb.tokenizer_id, kb.language)
@@ -296,8 +296,8 @@ def cached_response(key: bytes) -> bytes | None:
 def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation], *, most_s: float = inf) -> bool:
     """Caches a response for at most so many seconds, unless a fault has made it worse than the next one may be.
 
-    A response without the reranker that is configured is cached no longer than until that is tried again. Returns whether
-    it was cached.
+    A response without the reranker that is configured is cached no longer than until that is tried again. Returns
+    whether it was cached.
     """
     faults = {degradation.code for degradation in degraded} - LASTING
     # A server is asked again by the very next search.

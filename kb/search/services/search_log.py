@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 WAITING_ENTRIES = 10_000
 BATCH = 200
-# How long the writer waits for more entries after the first, since a transaction for each would cost as much as its row.
+# How long the writer waits for more entries after the first, since a transaction for each would cost as much as its
+# row.
 GATHERING_S = 0.5
 MOST_SHOWN = 20
 # The key of an entry that says that its query was left out.

@@ -52,8 +52,8 @@ def _borrowed_connection() -> Iterator[None]:
 class PermittedTexts:
     """The texts of one knowledge base under a user's rights (`retrieval.protocols.KnowledgeBaseTexts`).
 
-    Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal, who is asked
-    for at every call, so that rights which are withdrawn end at once. The profile is as in SearchRequest.
+    Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal, who is
+    asked for at every call, so that rights which are withdrawn end at once. The profile is as in SearchRequest.
     """
 
     principal: Callable[[], Principal]

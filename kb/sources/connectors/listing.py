@@ -308,8 +308,8 @@ class FeedListing(Listing):
 def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int = 0) -> list[Candidate]:
     """The entries of a feed, each address once, read in the sandbox; of the first `texts` with their text.
 
-    An entry that carries its content is taken as it is; of one with a summary only, the page that it leads to is read. A
-    deadline is given where somebody waits. Raises FetchError for what is no feed, or takes too much time or memory.
+    An entry that carries its content is taken as it is; of one with a summary only, the page that it leads to is read.
+    A deadline is given where somebody waits. Raises FetchError for what is no feed, or takes too much time or memory.
     """
     left = FEED_SECONDS if deadline is None else min(FEED_SECONDS, deadline.remaining(fetched.url))
     try:

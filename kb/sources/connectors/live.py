@@ -47,8 +47,8 @@ def live_entries(
 ) -> tuple[Candidate, ...]:
     """The present entries of a page or a feed, within `seconds`; of other kinds none, which are too slow for who waits.
 
-    What is in the cache is not asked for again. Raises FetchError where the address cannot be read in time, and ParseError where
-    no text can be read from it.
+    What is in the cache is not asked for again. Raises FetchError where the address cannot be read in time, and
+    ParseError where no text can be read from it.
     """
     if source.kind not in LIVE_KINDS:
         return ()

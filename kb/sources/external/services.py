@@ -153,8 +153,8 @@ def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
 def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> dict[str, Any]:
     """The "hits" of a query from a source with checked settings, saved or not, and its "milliseconds".
 
-    Where it does not answer, "error" says why and what to do, and "code" is stable. Nothing is stored, and the query leaves the
-    server.
+    Where it does not answer, "error" says why and what to do, and "code" is stable. Nothing is stored, and the query
+    leaves the server.
     """
     started = time.monotonic()
     tested: dict[str, Any]

@@ -137,7 +137,8 @@ def check_body(request: HttpRequest) -> None:
     """Asks the database only for a body that is too large for a caller without a session or key.
 
     Raises:
-        ApiError: 411 for chunks of unknown number, which would be read as an empty body; 413 for more than this caller may send.
+        ApiError: 411 for chunks of unknown number, which would be read as an empty body; 413 for more than this caller
+            may send.
         AuthenticationFailed: it is long, and comes with an API key that opens nothing.
     """
     if "Transfer-Encoding" in request.headers:

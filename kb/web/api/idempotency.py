@@ -43,8 +43,9 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 def idempotent(before: Callable[[Any, Request], Any] | None = None) -> Callable[..., Callable[..., HttpResponseBase]]:
     """Decorates a method of a view that does the work of a request whose caller may do it: see `answer_once`.
 
-    What takes long and needs no transaction is done by `before`, whose result is the last argument of the method. Raises
-    ValidationError for what is no key, and Rejected where it came with another request or the first one is under way.
+    What takes long and needs no transaction is done by `before`, whose result is the last argument of the method.
+    Raises ValidationError for what is no key, and Rejected where it came with another request or the first one is under
+    way.
     """
 
     def decorate(method: Callable[..., Response]) -> Callable[..., HttpResponseBase]:

@@ -40,9 +40,9 @@ WHERE knowledge_base_id = %s AND enabled GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 class CopyCheck:
     """What was counted and measured of a copy.
 
-    Vectors and texts are counted by the name of their collection: those `expected` are in PostgreSQL, those `found` in the
-    store. The `recall`, from 0 to 1, is of the first results of so many sampled searches against exact ones; None where there
-    is nothing to search.
+    Vectors and texts are counted by the name of their collection: those `expected` are in PostgreSQL, those `found` in
+    the store. The `recall`, from 0 to 1, is of the first results of so many sampled searches against exact ones; None
+    where there is nothing to search.
     """
 
     expected: dict[str, int]
@@ -148,9 +148,10 @@ def _recall(store: str, space: VectorCollection, row: list[float]) -> float | No
 def stores_state(kb: KnowledgeBase) -> dict[str, Any]:
     """The store that searches use and the one on its way, as stored now, so that every process shows the same.
 
-    `active` is the copy that searches use (None where they use PostgreSQL), `target` that on its way (None: none), `choices`
-    are the stores that it may be moved to as (name, label), `index` is what was measured of PostgreSQL's own index when
-    searches changed over to it, and `is_configured` says whether this installation can reach the store in use.
+    `active` is the copy that searches use (None where they use PostgreSQL), `target` that on its way (None: none),
+    `choices` are the stores that it may be moved to as (name, label), `index` is what was measured of PostgreSQL's own
+    index when searches changed over to it, and `is_configured` says whether this installation can reach the store in
+    use.
     """
     left = StoreChange.objects.filter(knowledge_base=kb).order_by().values_list("store")
     counts = {store: (count, oldest) for store, count, oldest in left.annotate(Count("pk"), Min("created_at"))}
@@ -172,8 +173,8 @@ def stores_state(kb: KnowledgeBase) -> dict[str, Any]:
 def migration_start(kb: KnowledgeBase, store: str) -> None:
     """Sets the target; a worker fills it, and searches use the present store until it is complete and was checked.
 
-    A move to the same target that was interrupted or has failed goes on where it stood. One that is in use already or not
-    set up here is Rejected, and so is one beside another; StoreError where the server cannot be reached.
+    A move to the same target that was interrupted or has failed goes on where it stood. One that is in use already or
+    not set up here is Rejected, and so is one beside another; StoreError where the server cannot be reached.
     """
     if store not in configured_stores():
         raise Rejected("store_not_configured", _not_configured(store))
@@ -223,8 +224,8 @@ class StoreMove(Move):
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
         """Fills the target, checks it, and has searches use it.
 
-        StoreError where the store cannot be reached or refuses; Rejected, and noted, where the copy is not good enough or
-        could not be checked for all that is written, or PostgreSQL could not make its index.
+        StoreError where the store cannot be reached or refuses; Rejected, and noted, where the copy is not good enough
+        or could not be checked for all that is written, or PostgreSQL could not make its index.
         """
         target = kb.target_store
         if target == Store.POSTGRES:

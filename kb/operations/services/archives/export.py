@@ -117,7 +117,8 @@ def export_kb(
 ) -> Exported:
     """Writes a knowledge base as it is at this moment, with its originals, to a path or a seekable file.
 
-    `on_progress` is called with how many further rows, originals and vectors are written; `archive_rows` says of how many.
+    `on_progress` is called with how many further rows, originals and vectors are written; `archive_rows` says of how
+    many.
 
     Raises:
         Rejected: it holds more than an archive may.

@@ -53,10 +53,10 @@ from retrieval.errors import RetrievalError
 from retrieval.tokenize import JiebaTokenizer
 
 OnProgress = Callable[[int, int], None]
-# What a caller waits for, of each at most; what is not named is not bounded.
-# rows: of all tables; json_bytes: of all tables, by what the manifest says; unpacked_bytes: of the whole archive;
-# embedded_chunks: that have no vectors which can be used; embedded_texts: with the questions and keywords of those chunks;
-# characters: of what is tokenised; longest: characters of a chunk or a parent, which one call of the tokenizer takes.
+# What a caller waits for, of each at most; what is not named is not bounded. rows: of all tables; json_bytes: of all
+# tables, by what the manifest says; unpacked_bytes: of the whole archive; embedded_chunks: that have no vectors which
+# can be used; embedded_texts: with the questions and keywords of those chunks; characters: of what is tokenised;
+# longest: characters of a chunk or a parent, which one call of the tokenizer takes.
 Bounds = Mapping[str, int]
 # Some seconds of checking, of tokenising and of a local model; the command knows no such bounds.
 AT_ONCE: Bounds = {
@@ -125,8 +125,8 @@ class Profiles:
 class TableWriter:
     """Writes one table after the other; belongs inside the transaction that makes the knowledge base.
 
-    `indexes` are the postings and vectors of each chunk, as `vectors.staged` gives them, and `files` the names of the originals
-    by the line of their document.
+    `indexes` are the postings and vectors of each chunk, as `vectors.staged` gives them, and `files` the names of the
+    originals by the line of their document.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ def restore_kb(
     `on_progress` is called with how much is done, and of how much.
 
     Raises:
-        Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot
-            run here; nothing was made.
+        Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model
+            cannot run here; nothing was made.
     """
     with open_archive(path, limits()) as archive, TemporaryDirectory(dir=archive_folder()) as folder:
         fields, cutter = read_settings_of(archive)

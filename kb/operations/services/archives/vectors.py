@@ -115,8 +115,8 @@ def stage(
 ) -> None:
     """Tokenises every chunk of a checked archive into files of a folder.
 
-    `embeds` says whether vectors are made too, those of keywords where the knowledge base has `keyword_vectors`; `on_chunks`
-    is called with how many further chunks are done.
+    `embeds` says whether vectors are made too, those of keywords where the knowledge base has `keyword_vectors`;
+    `on_chunks` is called with how many further chunks are done.
 
     Raises:
         ModelUnavailable: the model cannot be loaded or reached.

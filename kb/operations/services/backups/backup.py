@@ -206,8 +206,8 @@ def run(
 ) -> str:
     """Runs a program of PostgreSQL on the database of the settings, with arguments of which none is a secret.
 
-    `at_least` is the major version that it must have, and `options` are settings of PostgreSQL for its session. Returns what it
-    printed; `on_line` is called with each line of that at once.
+    `at_least` is the major version that it must have, and `options` are settings of PostgreSQL for its session. Returns
+    what it printed; `on_line` is called with each line of that at once.
 
     Raises:
         Rejected: there is none that is new enough, or it failed.
@@ -272,7 +272,8 @@ LEFT_OUT = ("bm25_indexes", "django_session")
 def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> dict[str, int]:
     """Writes a backup: the database as it is at this moment, and the files that it names.
 
-    What is at `target` is replaced once the backup is whole; `on_bytes` is called with how many further bytes are written.
+    What is at `target` is replaced once the backup is whole; `on_bytes` is called with how many further bytes are
+    written.
 
     Returns:
         Counts of knowledge_bases, documents, chunks, files and missing_files, which are uploads that were deleted meanwhile or

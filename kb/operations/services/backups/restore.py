@@ -64,9 +64,9 @@ def restore(
     """Restores a backup, verified as a whole before anything is touched; then migrates it to this version of the code.
 
     `is_forced` replaces what the database holds, and disconnects nobody: whoever is connected would go on with the old;
-    `is_trusted` takes a backup that another secret key signed. `on_bytes` is called with how many further bytes are verified,
-    and once more when they are restored; `on_step` with the table whose rows come next or the index that is built next, and
-    how many of both there are.
+    `is_trusted` takes a backup that another secret key signed. `on_bytes` is called with how many further bytes are
+    verified, and once more when they are restored; `on_step` with the table whose rows come next or the index that is
+    built next, and how many of both there are.
 
     Returns:
         The counts of rows, the number of files, the version (`zhiku`) and the moment (`created_at`) of the backup, and the new

@@ -56,8 +56,9 @@ class DraftForm(forms.Form):
 def draft_form(principal: Principal, page: SearchPage, data: Mapping[str, Any] | None = None) -> DraftForm | None:
     """The form that saves a page's settings; None where there is nothing to save, or no place that the principal may save to.
 
-    The places are the chosen knowledge bases first, then the others, then shared. It proposes a further version of the profile
-    that the search runs under where the principal may change that, and else a profile of its own for a knowledge base.
+    The places are the chosen knowledge bases first, then the others, then shared. It proposes a further version of the
+    profile that the search runs under where the principal may change that, and else a profile of its own for a
+    knowledge base.
     """
     places = {str(kb.pk): kb.name for kb in (*page.chosen, *page.bases.values()) if getattr(kb, "may_edit", False)}
     if principal.user.is_superuser:
@@ -167,8 +168,8 @@ ROWS_READ = 60
 class SearchHistoryView(TemplateView):
     """The last different searches of the user, the newest first, as a fragment that the page loads when it is asked for.
 
-    Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases that
-    were deleted or are closed to the user.
+    Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases
+    that were deleted or are closed to the user.
     """
 
     template_name = "quality/debug/history.html"

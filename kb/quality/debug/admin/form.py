@@ -283,8 +283,9 @@ def inherited_settings(
 class SearchPage:
     """A page's form, filled from its URL, and what it chooses from.
 
-    `bases` are those of `visible_bases`, `chosen` those that the URL names, in its order. `profiles` are by the value of the
-    form's field; `inheritable` is what empty fields stand for under each knowledge base and profile, for the page's script.
+    `bases` are those of `visible_bases`, `chosen` those that the URL names, in its order. `profiles` are by the value
+    of the form's field; `inheritable` is what empty fields stand for under each knowledge base and profile, for the
+    page's script.
     """
 
     form: SearchForm
@@ -306,8 +307,8 @@ class SearchPage:
 def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     """The form of a search, and what it may choose, in two queries.
 
-    Without a field of the form in the URL, the form is not bound. Http404: the URL names a knowledge base that does not exist
-    for this principal.
+    Without a field of the form in the URL, the form is not bound. Http404: the URL names a knowledge base that does not
+    exist for this principal.
     """
     bases = visible_bases(principal)
     by_id = {str(pk): kb for pk, kb in bases.items()}

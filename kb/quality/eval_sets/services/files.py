@@ -63,9 +63,9 @@ def eval_set_import(
 ) -> ImportedSet:
     """Reads a folder as an evaluation set of a knowledge base, whose documents are known by their source.
 
-    A blank name stands for the one in the files, no layout for that which they have. With `replace` a set of the name gives
-    its queries and judgments up; its runs stay. Raises as `require_editable_base`, `SetFormatError` where a file is missing
-    or wrong, and `Rejected` where there is a set of the name that shall stay; nothing was changed then.
+    A blank name stands for the one in the files, no layout for that which they have. With `replace` a set of the name
+    gives its queries and judgments up; its runs stay. Raises as `require_editable_base`, `SetFormatError` where a file
+    is missing or wrong, and `Rejected` where there is a set of the name that shall stay; nothing was changed then.
     """
     require_editable_base(principal, knowledge_base)
     judged = read_judged_set(directory, layout)
@@ -215,9 +215,9 @@ def import_passages(
 ) -> tuple[int, int]:
     """Imports corpus.jsonl; passages that are there already are kept, changed ones replaced, so it can be run again.
 
-    `on_progress` is called with how many further passages are done. Returns how many were added, and how many were there
-    unchanged. Raises `SetFormatError` where the file is missing or a line of it is wrong (earlier batches stay imported),
-    and `ModelUnavailable` where the knowledge base's model cannot be loaded.
+    `on_progress` is called with how many further passages are done. Returns how many were added, and how many were
+    there unchanged. Raises `SetFormatError` where the file is missing or a line of it is wrong (earlier batches stay
+    imported), and `ModelUnavailable` where the knowledge base's model cannot be loaded.
     """
     known = dict(Document.objects.filter(knowledge_base=knowledge_base).values_list("source", "sha256"))
     added = unchanged = 0

@@ -331,8 +331,8 @@ def judge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chunk
 def unjudge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chunk) -> int:
     """Takes the judgments of a passage back, and returns how many there were; the query stays in the set.
 
-    Raises as `require_editable`, and `Rejected` where the chunk is of another knowledge base, or its document is judged as
-    a whole and has other chunks.
+    Raises as `require_editable`, and `Rejected` where the chunk is of another knowledge base, or its document is judged
+    as a whole and has other chunks.
     """
     _require_pair(principal, eval_set, chunk)
     with transaction.atomic():
@@ -379,8 +379,8 @@ def judgments_in(
 ) -> dict[int, int]:
     """The grades of those chunks that are judged, by chunk id; the chunks come with their documents.
 
-    The sets may be of several knowledge bases. A judgment of the passage comes before one of the whole document; of several
-    passages in a chunk the best counts.
+    The sets may be of several knowledge bases. A judgment of the passage comes before one of the whole document; of
+    several passages in a chunk the best counts.
     """
     rows = (
         Judgment.objects.visible_to(principal)

@@ -41,8 +41,8 @@ MISSED = Q(answerable=True) & ~Q(lost_at="")
 def tally_of(run: EvalRun) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
     """Counts over all queries of a run, in one query to the database.
 
-    By stage after the channels, how many queries it raised and how many it lowered, by the leading metric; and by the stage
-    that lost them, in the order of the pipeline, how many were missed, without stages that lost none.
+    By stage after the channels, how many queries it raised and how many it lowered, by the leading metric; and by the
+    stage that lost them, in the order of the pipeline, how many were missed, without stages that lost none.
     """
     stages = (run.report or {}).get("stages") or {}
     gains = {
@@ -97,8 +97,8 @@ def here(asked: QueryDict, **changes: str) -> str:
 def table_of(run: EvalRun, asked: QueryDict) -> dict[str, Any]:
     """The queries of a run, which comes with its profile and its set, that a URL asks for.
 
-    There `q` searches ids and texts, `show` chooses a kind, `stage` whose figures stand in the columns, `o` the order, with
-    a minus for the largest first, and `page`.
+    There `q` searches ids and texts, `show` chooses a kind, `stage` whose figures stand in the columns, `o` the order,
+    with a minus for the largest first, and `page`.
     """
     stage, against = _shown_stage(run, asked)
     kinds, show, order = shown_kinds(run), asked.get("show", ""), asked.get("o", "")

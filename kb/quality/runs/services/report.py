@@ -43,9 +43,9 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measures bm25, vector, fused and reranked (before the gate) against the judgments of a set with its knowledge base.
 
-    The arguments are those of `start_run`; `on_progress` is called with how many further queries are done, at times 0, and
-    what it raises ends the evaluation. Returns the JSON that `manage.py evaluate --json` prints; figures are 0 to 1,
-    latencies milliseconds. Raises as `wiring_of`.
+    The arguments are those of `start_run`; `on_progress` is called with how many further queries are done, at times 0,
+    and what it raises ends the evaluation. Returns the JSON that `manage.py evaluate --json` prints; figures are 0 to
+    1, latencies milliseconds. Raises as `wiring_of`.
     """
     own = {"overrides": dict(overrides or {}), "query_limit": limit, "embedding_model": ""}
     measurement = Measurement(principal, EvalRun(eval_set=eval_set, profile=profile, **own))
@@ -209,8 +209,8 @@ def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], toler
     """Says which figures are lower than an earlier report's by more than a tolerance.
 
     Compared are every metric of every stage and, where the earlier report has one, the gate: AUROC, the share of the
-    answerable queries that it keeps and that of the unanswerable ones that it refuses. Raises `Rejected` where the earlier
-    report is of other queries.
+    answerable queries that it keeps and that of the unanswerable ones that it refuses. Raises `Rejected` where the
+    earlier report is of other queries.
     """
     if report["queries"] != baseline["queries"]:
         raise Rejected(
@@ -310,8 +310,8 @@ def calibrate(run: EvalRun) -> Calibration:
 def save_cut(principal: Principal, run: EvalRun, *, name: str, cut: float) -> RetrievalProfile:
     """Saves a cut, of the run's scale, 0 to 1, over the settings that a run was made under, as a draft.
 
-    The run comes with its set, knowledge base and profile. The name is that of the profile that gets a new version, or of a
-    new one, which is the knowledge base's own. Raises as `calibrate` and `create_version`.
+    The run comes with its set, knowledge base and profile. The name is that of the profile that gets a new version, or
+    of a new one, which is the knowledge base's own. Raises as `calibrate` and `create_version`.
     """
     scale, *_rest = _scores(run)
     settings = {key: value for key, value in _settings(run).items() if key != "score_threshold"}
@@ -348,8 +348,8 @@ def _current_cut(run: EvalRun, scale: ScoreScale, config: RetrievalConfig) -> fl
 def _scores(run: EvalRun) -> tuple[ScoreScale, Array, Array, Array, int]:
     """The scores of one run before the gate.
 
-    Returns their scale; those of relevant and of irrelevant results, and the best of each query without an answer, each of
-    shape (n,); and how many queries are left out, because their scores are of another scale.
+    Returns their scale; those of relevant and of irrelevant results, and the best of each query without an answer, each
+    of shape (n,); and how many queries are left out, because their scores are of another scale.
     """
     require_done(run)
     scored = EvalRunQuery.objects.filter(run=run).exclude(score_scale="")

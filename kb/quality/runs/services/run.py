@@ -125,8 +125,9 @@ def _matching_chunks(judgments: Sequence[Judgment], homes: Mapping[int, Sequence
 STAGES = {"bm25": "bm25", "vector": "vector", "fused": "fused", "reranked": "rerank"}
 UNANCHORED, NOT_FOUND, RERANK = "unanchored", "channels", "rerank"
 _GATE_ON = [str(each) for each in CutBy if each not in (CutBy.FUSION, CutBy.PARENT)]
-# What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel found
-# it, and the stages that cut candidates. The reranker loses what it moves from the places of results to below them.
+# What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel
+# found it, and the stages that cut candidates. The reranker loses what it moves from the places of results to below
+# them.
 LOST_AT = (UNANCHORED, NOT_FOUND, str(CutBy.FUSION), RERANK, *_GATE_ON)
 Rankings = Mapping[str, Sequence[str]]  # judged units by stage, best first, each at its best chunk's place
 
@@ -262,8 +263,9 @@ Tick = Callable[[int], None]
 def wiring_of(principal: Principal, run: EvalRun, **more: Any) -> Wiring:
     """The pipeline of a run, perhaps with further settings.
 
-    Raises `NotVisible` where the knowledge base or the profile does not exist for this principal, `InvalidConfiguration`
-    where an override is unknown or out of range, and `Rejected` where the base does not hold the model's vectors.
+    Raises `NotVisible` where the knowledge base or the profile does not exist for this principal,
+    `InvalidConfiguration` where an override is unknown or out of range, and `Rejected` where the base does not hold the
+    model's vectors.
     """
     request = SearchRequest(
         query="",
@@ -324,8 +326,9 @@ class Measurement:
     def run(self, tick: Tick) -> None:
         """Searches for every query; what was measured until an error stays in `rows`.
 
-        `tick` is called with how many further queries are done, and, with 0, every moment that none is; what it raises ends
-        the run. Raises `NoChannelAvailable`, and `ScopeOutdated` where the base moved to another tokenizer meanwhile.
+        `tick` is called with how many further queries are done, and, with 0, every moment that none is; what it raises
+        ends the run. Raises `NoChannelAvailable`, and `ScopeOutdated` where the base moved to another tokenizer
+        meanwhile.
         """
         executor: Executor = InlineExecutor()
         if not connection.in_atomic_block:  # other threads would not see what the open transaction has written

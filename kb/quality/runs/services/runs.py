@@ -73,12 +73,12 @@ def start_run(
 ) -> EvalRun:
     """Starts a run with the principal's rights, which a worker carries out once the transaction is committed.
 
-    The set comes with its knowledge base. The profile is a version that is shared or the knowledge base's own (None: that
-    which it uses), under unsaved settings, `overrides`; `limit` leaves the first so many queries, with an answer and
-    without. `embedding_model` is that which the vectors searched are of; blank: that in use when the run begins.
+    The set comes with its knowledge base. The profile is a version that is shared or the knowledge base's own (None:
+    that which it uses), under unsaved settings, `overrides`; `limit` leaves the first so many queries, with an answer
+    and without. `embedding_model` is that which the vectors searched are of; blank: that in use when the run begins.
 
-    Raises as `require_editable` and `wiring_of`, and `Rejected` where there is nothing to measure or the profile belongs to
-    another knowledge base.
+    Raises as `require_editable` and `wiring_of`, and `Rejected` where there is nothing to measure or the profile
+    belongs to another knowledge base.
     """
     run = _new_run(principal, eval_set, profile, overrides or {}, limit, embedding_model)
     run.save()

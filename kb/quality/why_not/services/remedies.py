@@ -188,9 +188,10 @@ def _rounded_up(rank: int) -> int:
 def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = "") -> SearchRequest:
     """Does what a remedy of `why` says, and returns the search that shows the effect.
 
-    A word for the dictionary and a document take effect when a worker is done; the rest at once. The text is the word or the
-    question; blank: the first suggestion. Raises NotAllowed; Rejected where the text cannot be used, a model is out of reach,
-    or there is nothing to do here; Superseded where the knowledge base moved to another model, and nothing was changed.
+    A word for the dictionary and a document take effect when a worker is done; the rest at once. The text is the word
+    or the question; blank: the first suggestion. Raises NotAllowed; Rejected where the text cannot be used, a model is
+    out of reach, or there is nothing to do here; Superseded where the knowledge base moved to another model, and
+    nothing was changed.
     """
     if remedy.code is RemedyCode.DRAFT:
         return _with_draft(principal, why, remedy)

@@ -141,9 +141,9 @@ def _common_words(query: str, text: str) -> Iterator[str]:
 class WhyNot:
     """Why a search has not found a chunk, or at which place it has: the chunk’s way through the search.
 
-    The steps are every stage, in order; the verdict is the first that has lost the chunk, or the last of all, which says where
-    it was found. The rank is among the results, from 1, or None. Places are by channel and query. The terms are None where
-    there is no keyword index to ask, which holds `chunk_count` chunks.
+    The steps are every stage, in order; the verdict is the first that has lost the chunk, or the last of all, which
+    says where it was found. The rank is among the results, from 1, or None. Places are by channel and query. The terms
+    are None where there is no keyword index to ask, which holds `chunk_count` chunks.
     """
 
     def __init__(self, principal: Principal, request: SearchRequest, chunk: Any, outcome: SearchOutcome) -> None:
@@ -443,8 +443,8 @@ class WhyNot:
 def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -> WhyNot:
     """Runs a search, explained and kept out of the log, and follows one chunk through it.
 
-    What the trace of the search does not hold is computed exactly, however deep the chunk stands. Raises NotVisible where the
-    chunk, a knowledge base or the profile does not exist for this principal, and what `search` raises.
+    What the trace of the search does not hold is computed exactly, however deep the chunk stands. Raises NotVisible
+    where the chunk, a knowledge base or the profile does not exist for this principal, and what `search` raises.
     """
     postings = ChunkPostings.objects.filter(chunk=OuterRef("pk")).values("tokenizer_id")
     vectors = ChunkEmbedding.objects.filter(chunk=OuterRef("pk"), kind=ChunkEmbedding.Kind.CONTENT).values("model")

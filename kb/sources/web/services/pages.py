@@ -79,8 +79,8 @@ class Run(Job[WebSource]):
     def keep(self, candidate: Candidate, content: PageContent, fetched: Fetched) -> str | None:
         """Stores what was read; of a page whose text has not changed, only that it was read.
 
-        Returns what to count it as: "added", "unchanged", "duplicate" or "failed"; None where the change of a document is held,
-        and decided on when the run ends.
+        Returns what to count it as: "added", "unchanged", "duplicate" or "failed"; None where the change of a document
+        is held, and decided on when the run ends.
         """
         published = candidate.published or content.published
         found = {
@@ -142,7 +142,8 @@ class Run(Job[WebSource]):
     def replace(self, page: WebPage, found: Mapping[str, str], data: bytes, *, gives_way: bool) -> str:
         """Gives the document of a page, which is locked, its new text; returns "changed", "deleted" or "failed".
 
-        Where another document of the knowledge base has the text, it is deleted if it gives way; else AlreadyThere is raised.
+        Where another document of the knowledge base has the text, it is deleted if it gives way; else AlreadyThere is
+        raised.
         """
         document = Document.objects.select_for_update().get(pk=page.document_id)
         changes: dict[str, Any] = {"metadata": document.metadata | metadata_of(page.url, found["published"])}
@@ -239,8 +240,8 @@ def page_read(
 ) -> dict[str, Any]:
     """Reads a page now: what `document_add` takes beside the knowledge base and the user, with further `details`.
 
-    The page gives the title where none is given, and its address and dates to the metadata. Raises Rejected where it cannot be
-    read, or must not be.
+    The page gives the title where none is given, and its address and dates to the metadata. Raises Rejected where it
+    cannot be read, or must not be.
     """
     deadline = Deadline(SECONDS)
     client = client or web_client()

@@ -167,8 +167,8 @@ class Changes:
     def _decide(self, pk: int, name: str | None, *, is_confirmed: bool | None = None) -> str | None:
         """Writes a change, or notes that its page shows the text of another, called `name`; returns how it is counted.
 
-        `is_confirmed` says whether its document may give way to another with this text. Where that is not known yet, None is
-        returned for what an earlier run has found as well, which is still held.
+        `is_confirmed` says whether its document may give way to another with this text. Where that is not known yet,
+        None is returned for what an earlier run has found as well, which is still held.
         """
         self._run.report()
         with self._run.holding():
@@ -252,8 +252,8 @@ class Reader:
     def read(self, slice_s: float) -> bool:
         """Asks every address that this run has not asked yet; returns whether some are left for another time.
 
-        Raises FetchError where the listing cannot be read, the site answers no more, or a large share of the documents would
-        go, and LeaseLost where the run is no longer this worker's.
+        Raises FetchError where the listing cannot be read, the site answers no more, or a large share of the documents
+        would go, and LeaseLost where the run is no longer this worker's.
         """
         try:
             with closing(self._parser):

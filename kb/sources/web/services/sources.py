@@ -140,8 +140,8 @@ def held_back(source: WebSource) -> QuerySet[WebPage]:
 def web_source_accept(source: WebSource) -> None:
     """Lets the next run, which begins at once, do what a run has held back.
 
-    Pages that are gone by now lose their documents where it finds them gone still, and pages may turn into the texts that they
-    were found to share.
+    Pages that are gone by now lose their documents where it finds them gone still, and pages may turn into the texts
+    that they were found to share.
     """
     with transaction.atomic():
         pages = WebPage.objects.filter(source=source)
