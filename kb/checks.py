@@ -95,7 +95,7 @@ def collected_static_files(**_: Any) -> Messages:
 
 
 def require_sound_settings() -> None:
-    """For processes that no command of Django starts; raises ImproperlyConfigured, which says what is wrong, and the remedy."""
+    """For processes that no command of Django starts; raises ImproperlyConfigured, which names fault and remedy."""
     found = run_checks(tags=[OWN])
     for message in found:
         if message.level < ERROR:

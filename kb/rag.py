@@ -89,7 +89,7 @@ class RAGService:
         return packing.format_for_tool_output(chunks, max_chunks, max_chunk_chars=environment_config().max_chunk_chars)
 
     def get_vector_store(self, user_id: int, knowledge_base_id: int) -> "KnowledgeBaseVectorStore":
-        """A LangChain vector store: `search` for reading, texts under ids of the caller's for writing; NotVisible as `search`."""
+        """A LangChain vector store: reads as `search`, writes texts under ids of the caller; NotVisible as `search`."""
         from retrieval.langchain import KnowledgeBaseVectorStore  # noqa: PLC0415 - LangChain is slow to import
 
         texts = PermittedTexts(

@@ -161,7 +161,7 @@ class StreamChecker:
 
 
 def check_citations(answer: str, numbers: Collection[int]) -> CheckedAnswer:
-    """Takes out what an answer cites beside the given numbers of fragments; see `StreamChecker` for what a citation is."""
+    """Takes out what an answer cites but the given numbers of fragments; `StreamChecker` says what a citation is."""
     checker = StreamChecker(numbers)
     text = checker.feed(answer) + checker.finish()
     return CheckedAnswer(text, checker.cited, checker.removed)

@@ -188,7 +188,7 @@ class Counts:
 
 
 class TieredCache(Generic[T]):
-    """Looks in memory, then in each byte tier in order; what a lower tier answers goes up into those above. Thread-safe.
+    """Looks in memory, then in each byte tier in order; what a lower one answers goes up into those above. Thread-safe.
 
     Memory holds live objects, the newest version of each lineage, bounded by the sum of their `nbytes`. `tiers` come
     nearest first. `encode` turns a value into builtin types for the codec; `decode`, its inverse, raises ValueError for

@@ -156,7 +156,7 @@ class BM25Channel:
 
 
 class StoredKeywordChannel:
-    """Keyword search by a server; the knowledge base's own index has the term statistics, and answers where the server cannot.
+    """Keyword search by a server; the knowledge base's own index has the statistics, and answers where that cannot.
 
     `only` holds the ids of the chunks that may be found, ascending; None: all.
     """

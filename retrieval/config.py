@@ -20,7 +20,7 @@ RERANKING, GATE, RESULTS, FACTS = _("Reranking"), _("Gate"), _("Results"), _("Fa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is said of a setting beside its name, type and default; texts are English, translated where they are shown."""
+    """What is said of a setting beside its name, type and default; texts are English, and translated where shown."""
 
     label: str
     help: str  # what it does, in one sentence

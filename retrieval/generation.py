@@ -118,7 +118,7 @@ class OpenAIGenerator:
         self._sleep = sleep
 
     def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
-        """The whole answer, within `timeout_s` seconds in all, the retry included; a system prompt is a turn of "system".
+        """The whole answer, within `timeout_s` seconds, the retry included; a system prompt is a turn of "system".
 
         Raises GenerationFailed with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
         `model_circuit_open`.

@@ -61,14 +61,14 @@ class Signer:
 
 
 class PayloadCodec:
-    """Seals and opens payloads, with a secret as for `Signer`; no larger pickle than `max_bytes` is signed or decompressed."""
+    """Seals and opens payloads, with a secret as for `Signer`; no pickle above `max_bytes` is signed or unpacked."""
 
     def __init__(self, secret: bytes, *, max_bytes: int = 1 << 31) -> None:
         self._signer = Signer(secret, b"zhiku/retrieval/payload", covered=FORMAT)
         self._max_bytes = max_bytes
 
     def seal(self, key: str, state: object) -> bytes:
-        """Pickles, compresses and signs a state of builtin types; raises PayloadError where it is larger than `max_bytes`."""
+        """Pickles, compresses and signs a state of builtin types; raises PayloadError where it is above `max_bytes`."""
         pickled = pickle.dumps(state, protocol=5)
         if len(pickled) > self._max_bytes:
             raise PayloadError(f"a state of {len(pickled)} bytes is over the limit of {self._max_bytes}")

@@ -51,7 +51,7 @@ class Postings:
 
     @classmethod
     def from_bytes(cls, terms: bytes, frequencies: bytes, length: int) -> Self:
-        """Reads what `terms_bytes` and `frequencies_bytes` wrote; raises RetrievalError where they do not fit together."""
+        """Reads what `terms_bytes` and `frequencies_bytes` wrote; raises RetrievalError where they do not match."""
         if len(terms) % 8 or len(terms) != 2 * len(frequencies):
             raise RetrievalError("stored postings are damaged: index the document again")
         return cls(np.frombuffer(terms, "<u8"), np.frombuffer(frequencies, "<u4"), length)
@@ -271,7 +271,7 @@ class LivePostings:
 
 
 def merge_lexicons(parts: Sequence[LivePostings]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """The terms of all parts, ascending, and in how many live chunks each of them stands: both of shape `(n_terms,)`."""
+    """The terms of all parts, ascending, and in how many live chunks each stands: both of shape `(n_terms,)`."""
     terms, frequencies = parts[0].segment.terms, parts[0].document_frequencies()
     for part in parts[1:]:
         places, known = positions(terms, part.segment.terms)

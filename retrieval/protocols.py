@@ -162,7 +162,7 @@ class ExternalProvider(Protocol):
         """Of the source, for provenance and degradations."""
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
-        """Returns at most k results, best first, by the deadline (of `time.monotonic`); only the query's `text` is sent out.
+        """Returns at most k results, best first, by the deadline (of `time.monotonic`); only the query's text is sent.
 
         Raises ChannelUnavailable with one of the codes EXTERNAL_... where it cannot answer; the search goes on without
         it.
@@ -254,7 +254,7 @@ class KnowledgeBaseTexts(Protocol):
     """One knowledge base, under the rights of one caller."""
 
     def search(self, query: str, k: int, *, metadata: Mapping[str, Any] | None = None) -> Sequence[FoundText]:
-        """Returns at most k texts, best first, none cut for its score, of those whose metadata have the given values."""
+        """Returns at most k texts whose metadata have the given values, best first; none is cut for its score."""
 
     def add(self, texts: Sequence[StoredText]) -> None:
         """Keeps texts, each in place of the one that had its id; the last of several with one id stays."""

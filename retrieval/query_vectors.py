@@ -78,7 +78,7 @@ class QueryEmbedder:
                 self._loaded(self._guard, deadline)
 
     def embed(self, text: str, deadline: float, scope: str = "") -> tuple[Vector, str]:
-        """The vector of a query, shape (dimension,), not to be written to, and its origin: "memory", "shared" or "model".
+        """The vector of a query, shape (dimension,), read-only, and its origin: "memory", "shared" or "model".
 
         The cache serves a scope nothing that another one has asked for. The deadline is of `time.monotonic`. Raises
         ChannelUnavailable with EMBEDDER_TIMEOUT, MODEL_CIRCUIT_OPEN, MODEL_UNAVAILABLE or EMBEDDER_FAILED.

@@ -256,7 +256,7 @@ def _without_opening(pattern: re.Pattern[str], text: str) -> str:
 
 
 def split_questions(text: str) -> tuple[str, ...]:
-    """The questions of a compound query, with its line breaks, where they certainly ask for different things; else none.
+    """The questions of a query, with its line breaks, where they certainly ask for different things; else none.
 
     A part that leaves out its subject would lose its topic alone, and questions about one topic are one search: split, 49
     such queries of stard-law fell from NDCG@10 .639 to .605 under BM25.

@@ -242,7 +242,7 @@ class JiebaTokenizer:
 
     @cached_property
     def id(self) -> str:
-        """Engine and name, version of the rules in this package, and a hash of everything else that decides the tokens."""
+        """Engine and name, version of the rules in this package, and a hash of all else that decides the tokens."""
         vocabulary, engine = self._vocabulary, self.options.engine
         package, *dictionary = engine_versions(engine)
         parts = [package, _stemmer_version(), *dictionary, *sorted(ENGLISH_STOP_WORDS)]

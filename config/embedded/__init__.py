@@ -21,7 +21,7 @@ UNSUITABLE = set('"$`\\\n')
 
 
 def ensure(*, durable: bool = True) -> bool:
-    """Starts what is not running yet and sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
+    """Starts what is not running yet, sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
 
     Returns whether this call started a server. `durable=False` trades safety in a crash for speed, for tests; it takes
     effect when PostgreSQL starts.

@@ -207,7 +207,7 @@ class Postgres:
         return sockets
 
     def _is_alive(self) -> bool:
-        """Whether the pid in the file is this cluster's server: not a zombie, and not a stranger that got its number."""
+        """Whether the pid in the file is this cluster's server: no zombie, and no stranger that got its number."""
         import psutil  # type: ignore[import-untyped]  # noqa: PLC0415 comes with the wheel
 
         if not (lines := self._pid_lines()):
@@ -245,7 +245,7 @@ class Postgres:
         return ""
 
     def _initialise(self) -> None:
-        """Makes the cluster beside its place and moves it there whole, so that an interrupted start leaves no half of one."""
+        """Makes the cluster beside its place and moves it there whole: an interrupted start leaves no half of one."""
         if self.directory.exists():
             return
         draft = self.directory.with_name("postgres.new")

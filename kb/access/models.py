@@ -167,7 +167,7 @@ class ApiKey(AbstractAPIKey):
         triggers: ClassVar = API_KEY.triggers()
 
     def principal(self) -> Principal:
-        """The caller. A key that was bound stays so when the last of its knowledge bases is deleted; it then opens nothing."""
+        """The caller. A bound key stays so when the last of its knowledge bases is deleted; it then opens nothing."""
         kb_ids: frozenset[int] | None = None
         if self.bound:
             opened = getattr(self, "opened_ids", None)

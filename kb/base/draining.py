@@ -1,4 +1,4 @@
-"""Whether this process is about to end: a byte of memory that its forks share, so that they know it without a message."""
+"""Whether this process is about to end: a byte of memory that its forks share, so that none needs a message."""
 
 import mmap
 import struct

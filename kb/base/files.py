@@ -65,7 +65,7 @@ def delete_folder(name: str) -> None:
 
 
 def replace_file(name: str, content: "File[bytes]") -> None:
-    """Writes a file under exactly this name, over what is there until the whole of it is written; raises FilesUnavailable."""
+    """Writes a file under exactly this name; what is there stays until all is written. Raises FilesUnavailable."""
     storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):
         written = Path(storage.path(storage.get_available_name(f"{name}.part")))

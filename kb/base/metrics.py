@@ -94,7 +94,7 @@ def observe_cache(tier: str, field: str, amount: int) -> None:
 def observe_search(
     outcome: str, degraded: Iterable[Degradation], timings_ms: Mapping[str, float] | None = None
 ) -> None:
-    """Counts a search ("found", "none", "unavailable"), what it could not do as asked, and its milliseconds by stage, and "total"."""
+    """Counts a search ("found", "none", "unavailable"), its degradations, and its milliseconds by stage and "total"."""
     SEARCHES.labels(outcome).inc()
     for degradation in degraded:
         DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()

@@ -1,4 +1,4 @@
-"""Pages of a knowledge base's indexes: its tokenizer, the tiers of the keyword cache, and the store that searches use."""
+"""Pages of a knowledge base's indexes: its tokenizer, the tiers of the keyword cache, the store that searches use."""
 
 import os
 from collections import Counter

@@ -110,7 +110,7 @@ class Condition:
 
     @classmethod
     def parse(cls, field: str, value: Any, *, lenient: bool) -> Self:
-        """Reads {"key", "op", "value"}, or where it is lenient {"names", "comparison", "value"}; raises InvalidFilter."""
+        """Reads {"key", "op", "value"}, or if lenient {"names", "comparison", "value"}; raises InvalidFilter."""
         names, operator = ("names", "comparison") if lenient else ("key", "op")
         if not isinstance(value, Mapping) or not {names, operator} <= set(value) <= {names, operator, "value"}:
             message = _("“%(field)s”: give an object with “key”, “op” and “value”.")
@@ -188,7 +188,7 @@ class Matching:
 
     @classmethod
     def parse(cls, field: str, value: Any) -> Self | None:
-        """Reads {"logic", "conditions": [{"names", "comparison", "value"}]}; None without a condition. Raises InvalidFilter."""
+        """Reads {"logic", "conditions": [{"names", "comparison", "value"}]}; None without any. Raises InvalidFilter."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping) or not set(value) <= {"logic", "conditions"}:

@@ -84,7 +84,7 @@ class Filters:
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Self:
-        """Reads the filters of a request: fields by name, `metadata` a list of {"key", "op", "value"}; raises InvalidFilter."""
+        """Reads filters: fields by name, `metadata` a list of {"key", "op", "value"}; raises InvalidFilter."""
         if not isinstance(mapping, Mapping):
             raise InvalidFilter("filters", _("Give an object of filters by name."))
         for name in mapping:
@@ -161,7 +161,7 @@ _PART = re.compile(r'(?>"(?:[^"\\]|\\.)*+"|[^,，;；\n])++')
 
 
 def read_conditions(text: str) -> list[dict[str, Any]]:
-    """Conditions with commas, semicolons or line breaks between them, as `Filters.parse` takes them; raises InvalidFilter."""
+    """Conditions between commas, semicolons or line breaks, as `Filters.parse` takes them; raises InvalidFilter."""
     return [read_condition(part) for part in _PART.findall(text) if part.strip()]
 
 

@@ -45,7 +45,7 @@ Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class _Holders:
-    """Chunks that hold any of some lexemes: their ids, ascending, shape (n_chunks,), and how many hold each, (n_lexemes,).
+    """Chunks that hold any of some lexemes: ids, ascending, shape (n_chunks,), and how many hold each, (n_lexemes,).
 
     `chunks` and `lexemes` are, for each time that a chunk holds a lexeme, the places of the two.
     """

@@ -139,7 +139,7 @@ class Extraction:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the indexes are made of: a chunk in its context, as `retrieval.rerankers.chain` makes it, and its text alone.
+    """What the indexes are made of: a chunk in its context, as `retrieval.rerankers.chain` has it, and its text alone.
 
     Keywords that are None are looked for, and so are questions where there are none, unless they are a curator's own.
     """

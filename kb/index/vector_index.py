@@ -1,4 +1,4 @@
-"""Approximate indexes: one for each knowledge base, model and kind with so many vectors that comparing each takes too long.
+"""Approximate indexes: one for each knowledge base, model and kind with too many vectors to compare them all.
 
 HNSW, or IVFFlat where the operator chose it: quicker to make and smaller, but slower to search, and its lists are those of
 the vectors that it was made from.

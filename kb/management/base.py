@@ -42,7 +42,7 @@ def one_of(*arguments: Argument, required: bool = False) -> Argument:
 def actions(
     table: Mapping[str, tuple[str, Sequence[Argument]]], *, metavar: str = "ACTION", described: bool = True
 ) -> Argument:
-    """Subcommands: by name, the help and the arguments of each; `described`: the help of each begins with its sentence."""
+    """Subcommands: by name, help and arguments of each; `described`: the help is also the description of each."""
 
     def add(parser: ArgumentParser) -> None:
         subparsers = parser.add_subparsers(dest="action", required=True, metavar=metavar)
@@ -77,7 +77,7 @@ USER = argument("--user", metavar="NAME", help="whose permissions apply (default
 
 
 class KnowledgeBaseCommand(BaseCommand):
-    """A command on knowledge bases; an error of a service, of retrieval or of the store of files ends it with exit code 1."""
+    """A command on knowledge bases; errors of services, retrieval and the store of files end it with exit code 1."""
 
     arguments: Sequence[Argument] = ()
 

@@ -35,7 +35,7 @@ OF_MODEL: Final = ("knowledge_base", "name", "kind", "enabled", "weight", "timeo
 
 class SourceForm(forms.ModelForm):  # type: ignore[type-arg]
     def check(self) -> None:
-        """Raises Rejected, whose code begins with the name of a field or of a setting, where the source cannot be stored."""
+        """Raises Rejected, whose code begins with the name of a field or setting, where the source cannot be stored."""
         raise NotImplementedError
 
     def validate_unique(self) -> None:

@@ -14,7 +14,7 @@ MAX_EMBEDDERS = 4  # a large model takes more than a gigabyte
 
 
 def normalize_model_id(model_id: str) -> str:
-    """One spelling for one model: "hashing", "openai:MODEL", an absolute path, or the id as given; ValueError for none."""
+    """One spelling for one model: "hashing", "openai:MODEL", an absolute path or the id as given; ValueError: blank."""
     name = model_id.strip()
     if name.lower() == HASHING_MODEL_ID:
         return HASHING_MODEL_ID
@@ -42,7 +42,7 @@ _lock = threading.Lock()
 
 
 def get_embedder(model_id: str, base_url: str = "", api_key: str = "") -> Embedder:
-    """The process's embedder of a model, which loads on first use; address and key are an OpenAI-compatible server's."""
+    """The process's embedder of a model, loaded at first use; address and key are an OpenAI-compatible server's."""
     name = normalize_model_id(model_id)
     with _lock:
         if name == HASHING_MODEL_ID:

@@ -205,7 +205,7 @@ def function_terms(tokenizer: Tokenizer) -> frozenset[str]:
 
 
 def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The part of coverage and saturation in each chunk's score, shape (n_chunks,), up to COVERAGE_SHARE + SATURATION_SHARE.
+    """What coverage and saturation add to each score, shape (n_chunks,), at most COVERAGE_SHARE + SATURATION_SHARE.
 
     Saturation of each chunk with each term has the shape (n_chunks, n_terms), from 0 to 1; 0 where the chunk lacks it.
     The rarity of each term is positive.
@@ -242,7 +242,7 @@ class RerankChain:
     links: Sequence[Reranker]
 
     def rerank(self, job: RerankJob, deadline: float) -> RerankOutcome:
-        """The scores of the first link that can give them by the deadline (of `time.monotonic`); no error leaves the chain."""
+        """The scores of the first link that answers by the deadline (of `time.monotonic`); raises nothing."""
         degradations: list[Degradation] = []
         tried: dict[str, str] = {}
         intended: ScoreScale | None = None

@@ -133,7 +133,7 @@ def api_keys_made_with(keys: Iterable[ApiKey]) -> list[ApiKey]:
 
 
 def api_key_revoke(key: ApiKey) -> list[ApiKey]:
-    """Shuts a key for good, and those that were made with it, which are returned: who has stolen one may have made others."""
+    """Shuts a key for good; returns the keys made with it, which are shut too: who stole one may have made others."""
     with transaction.atomic():
         _hold_keys_of(key.user_id)
         others = api_keys_made_with([key])

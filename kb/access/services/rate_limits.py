@@ -77,7 +77,7 @@ def rate_limit_check(text: str) -> None:
 
 
 def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL, cost: int = 1) -> Spent | None:
-    """Counts a request of a kind (`GENERAL`, `ASK`, `UPLOAD`): for its API key if that has a limit of its own, and for its user.
+    """Counts a request of a kind (`GENERAL`, `ASK`, `UPLOAD`): for its user, and for its key if that has its own limit.
 
     What a key's own limit refuses is not counted for the user, whose other keys and sessions go on. What costs several
     and does not fit is refused and not counted, so that smaller ones still do.

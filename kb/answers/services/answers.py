@@ -54,7 +54,7 @@ def conversation_overview(principal: Principal) -> QuerySet[Any]:
 
 
 def conversation_get(principal: Principal, conversation_id: UUID) -> Conversation:
-    """A conversation of the principal's own; NotVisible also where it has a knowledge base out of the principal's sight."""
+    """A conversation of the principal's own; NotVisible also where one of its knowledge bases is not visible."""
     rows = Conversation.objects.visible_to(principal).filter(pk=conversation_id)
     return found_in(rows, _("There is no such conversation."))
 

@@ -1,4 +1,4 @@
-"""Statements written by hand, where Django takes longer to make one than PostgreSQL to answer it; commits, and locks."""
+"""Statements written by hand, where Django takes longer to make one than PostgreSQL to answer it; commits; locks."""
 
 import contextvars
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -62,7 +62,7 @@ R = TypeVar("R")
 
 
 class ConnectionReturningExecutor(ThreadPoolExecutor):
-    """Threads that give their connection back after each job, whose log lines belong to the request that asked for it."""
+    """Threads that give their connection back after each job; its log lines belong to the request that asked for it."""
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         def job() -> R:
@@ -124,7 +124,7 @@ def _fields(model: type[models.Model]) -> tuple[list[str], list[tuple[int, Calla
 
 
 def after_commit(function: Callable[..., Any], *arguments: Any) -> None:
-    """Calls a function after the commit, a `partial` too, whose failure is logged and keeps nothing else from being done."""
+    """Calls a function, or a `partial`, after the commit; a failure is logged, and the other functions still run."""
 
     def call() -> None:
         function(*arguments)

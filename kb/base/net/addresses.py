@@ -1,4 +1,4 @@
-"""Which addresses may be connected to: public ones, and those that an administrator has allowed; and why one was not read."""
+"""Which addresses may be connected to: public and allowed ones; and why an address was not read."""
 
 import re
 import socket

@@ -173,7 +173,7 @@ _VALIDATORS: Final = {"etag": 500, "last-modified": 100}
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What an address holds, at the `url` where it was found in the end; no content where it is as it was (`not_modified`)."""
+    """What an address holds, found at `url` in the end; no content where it is as it was (`not_modified`)."""
 
     url: str
     content: bytes = b""
@@ -191,7 +191,7 @@ def _tls() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class WebClient:
-    """Reads web addresses; `seconds` are for one request with its whole answer, `tls` None trusts the public authorities."""
+    """Reads web addresses; `seconds` are for a request with its whole answer, `tls` None trusts public authorities."""
 
     guard: Guard
     politeness: Politeness

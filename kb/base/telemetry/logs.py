@@ -1,4 +1,4 @@
-"""Log lines of Django, gunicorn and Celery in one form, with what those of one piece of work share. It needs no Django."""
+"""Log lines of Django, gunicorn and Celery in one form, with what those of one piece of work share; without Django."""
 
 import logging
 import os

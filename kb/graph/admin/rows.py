@@ -298,7 +298,7 @@ def document_graph_state(document: Document) -> SafeString | str:
 
 
 def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
-    """How many of a knowledge base's documents could not be read for the graph, as a link to them; blank where all could."""
+    """How many of a knowledge base's documents could not be read for the graph, as a link to them; blank: none."""
     troubled = GraphExtraction.objects.filter(document__knowledge_base=kb).exclude(error="").count()
     if not troubled:
         return ""

@@ -69,7 +69,7 @@ def by_entities(kb_id: int, triples: Sequence[Triple]) -> list[Triple]:
 
 
 def write_facts(kb_id: int, triples: Sequence[Triple], origin: Origin) -> dict[Identity, int]:
-    """Adds the facts that are not there, in a transaction that holds the knowledge base; the ids of all by their identity."""
+    """Adds the facts that are missing, in a transaction that holds the knowledge base; returns all ids by identity."""
     unique = {triple.identity: triple for triple in triples}
     rows = [
         GraphFact(
@@ -151,7 +151,7 @@ def give_source_chunks(chunk_of: Mapping[int, int], **of_facts: Any) -> None:
 
 
 def move_facts(kept: Chunk, gone: Sequence[int]) -> None:
-    """Gives a chunk the facts of those that become part of it; a fact that several of them state has one source then."""
+    """Gives a chunk the facts of those that become part of it; a fact that several state has one source then."""
     GraphFact.objects.filter(source_chunk__in=gone).update(source_chunk=kept)
     sources = FactSource.objects.filter(chunk__in=gone)
     stated = FactSource.objects.filter(chunk=kept).values("fact")
@@ -201,7 +201,7 @@ def entity_update(
 
 
 def plan_merge(kept: Entity, merged: Entity) -> Rewriting:
-    """What `entity_merge` will do to the facts of both; raises Rejected where they are one, or of two knowledge bases."""
+    """What `entity_merge` will do to the facts; raises Rejected where both are one, or of different knowledge bases."""
     if kept.pk == merged.pk:
         raise Rejected("same_entity", _("An entity cannot be merged with itself: choose another one."))
     if kept.knowledge_base_id != merged.knowledge_base_id:
@@ -228,7 +228,7 @@ def entity_merge(kept: Entity, merged: Entity) -> Rewriting:
 
 
 def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> Entity:
-    """Makes an entity of its own of one of the aliases, else Rejected; the chosen facts are stated by that name then."""
+    """Makes one of the aliases, else Rejected, an entity of its own; the chosen facts are stated by that name then."""
     key = normalized_key(alias)
     with transaction.atomic():
         _lock(entity)

@@ -236,7 +236,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class GraphReader:
-    """A language model that reads passages in a language, so many at a time; `timeout_s` is for one answer, not its repair."""
+    """A language model that reads passages of a language, several at once; `timeout_s` is for an answer, not a repair."""
 
     model: OpenAIGenerator
     language: str

@@ -95,7 +95,7 @@ _CHINESE = {
 
 
 def read_bytes(data: bytes) -> str:
-    """The text of a file in UTF-8, UTF-16 with a mark, or GB18030; of another encoding, or too large, it is Rejected."""
+    """The text of a file in UTF-8, UTF-16 with a mark, or GB18030; Rejected where it is in another, or too large."""
     if len(data) > MAX_BYTES:
         raise Rejected(
             "too_large", _("The file is larger than %(megabytes)d MB: split it."), megabytes=MAX_BYTES // 1024**2
@@ -107,7 +107,7 @@ def read_bytes(data: bytes) -> str:
 
 
 def read_table(text: str, table: Table) -> list[Row]:
-    """The rows of a file whose first line names the columns, in English or Chinese; commas, semicolons or tabs part them.
+    """The rows of a file with commas, semicolons or tabs, whose first line names the columns in English or Chinese.
 
     It is Rejected where a column is missing or not known, there are no rows or too many, or it is no CSV.
     """

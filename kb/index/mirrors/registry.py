@@ -1,4 +1,4 @@
-"""The stores that may hold copies beside PostgreSQL: what each must offer, which this installation has, and searches in them.
+"""The stores that may hold copies beside PostgreSQL: what each must offer, which are set up here, and searches in them.
 
 The server names candidates, and PostgreSQL has the last word on them: so deleted and disabled chunks never come back,
 scores and ties are PostgreSQL's own, and what the server has not yet taken in is found all the same.

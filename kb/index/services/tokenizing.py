@@ -331,7 +331,7 @@ TOKENIZING = Tokenizing()
 
 
 def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
-    """Writes the postings of chunks, less those that were edited meanwhile, unless the tokenizer has ceased to be wanted.
+    """Writes the postings of chunks, less those that were edited meanwhile, if the tokenizer is still wanted.
 
     Superseded where the knowledge base moved to another model or tokenizer meanwhile.
     """

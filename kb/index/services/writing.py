@@ -306,7 +306,7 @@ def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepare
 
 @contextmanager
 def holding_model(kb: KnowledgeBase) -> Iterator[frozenset[str]]:
-    """A transaction in which the knowledge base keeps the embedding model and tokenizer it was read with, else Superseded.
+    """A transaction in which the knowledge base keeps the model and tokenizer that it was read with, else Superseded.
 
     Yields the ids of the tokenizers whose postings it has or is being given.
     """

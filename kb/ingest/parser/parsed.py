@@ -134,7 +134,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """What a module of `kb.ingest.formats` makes of a file, and `parse` completes; an empty title: the file names none."""
+    """What a module of `kb.ingest.formats` makes of a file and `parse` completes; an empty title: the file has none."""
 
     title: str
     sections: tuple[Section, ...]

@@ -26,7 +26,7 @@ SELECT count(*) FROM gone
 
 
 def purge_search_log() -> int:
-    """Deletes searches older than SEARCH_LOG_RETENTION_DAYS, in short transactions; returns how many. 0 days keeps them for ever.
+    """Deletes searches older than SEARCH_LOG_RETENTION_DAYS (0 keeps all), in short transactions; returns how many.
 
     A failed query goes with the last of its searches, whatever its state: its words are kept no longer than they are.
     Evaluation sets and conversations are what users have made, and stay.

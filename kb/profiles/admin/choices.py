@@ -1,4 +1,4 @@
-"""The profiles and versions that a field offers, and what the pages call the settings of RetrievalConfig and their values."""
+"""The profiles and versions that a field offers, and what pages call settings of RetrievalConfig and their values."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

@@ -189,7 +189,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return False
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:
-        """Rows with `named`, see `name_knowledge_bases`, and `asked_for`: what the last search asked for, if it is kept.
+        """Rows with `named` (see `name_knowledge_bases`) and `asked_for`: what the last search, if kept, asked for.
 
         Not joined in the list's own query: a long search log would then slow down its count.
         """

@@ -175,7 +175,7 @@ def may_name_assignees(principal: Principal, kb_ids: Sequence[int]) -> bool:
 
 
 def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) -> User:
-    """Whom an owner means by a name: a member of all the knowledge bases of a failed query, which the owner sees anyway.
+    """Whom an owner means by a name: a member of all the knowledge bases of a failed query, whom the owner sees anyway.
 
     Whether any other account has the name is not to be learned here; so superusers take queries themselves. Raises
     NotAllowed where the principal does not own all the knowledge bases, and Rejected where no such member has the name.

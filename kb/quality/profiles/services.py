@@ -30,7 +30,7 @@ class VersionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProfileOverview:
-    """A profile in all its versions; the knowledge bases are the visible ones that search by it, and how many others do."""
+    """A profile in all its versions; the knowledge bases that search by it: the visible ones, and how many others."""
 
     newest: RetrievalProfile
     published: RetrievalProfile | None

@@ -18,7 +18,7 @@ RETURNING knowledge_base_id
 
 
 def responses_invalidate(kb_ids: Sequence[int]) -> list[int]:
-    """Makes responses unreachable in every process and without Redis; returns the ids of the bases that exist, ascending."""
+    """Makes responses unreachable in every process, also without Redis; returns ids of existing bases, ascending."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_LOCK, [list(kb_ids)])
         cursor.execute(_MOVE, [list(kb_ids)])
@@ -26,7 +26,7 @@ def responses_invalidate(kb_ids: Sequence[int]) -> list[int]:
 
 
 def caches_invalidate(principal: Principal, kb_ids: Sequence[int] | None = None, *, bm25: bool = False) -> list[int]:
-    """Makes the responses of knowledge bases unreachable, of None all that the principal may edit; returns their ids, ascending.
+    """Makes responses of knowledge bases (None: all that the principal may edit) unreachable; returns the ids, ascending.
 
     With `bm25` the next search builds their keyword indexes again. Raises NotVisible where one of them does not exist
     for the principal, NotAllowed where it may see one, but not change it.

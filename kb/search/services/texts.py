@@ -106,7 +106,7 @@ class PermittedTexts:
 
     @_borrowed_connection()
     def delete(self, ids: Sequence[str] | None) -> None:
-        """Deletes texts added under these ids, or, for None, under any, never a document that was a file; NotAllowed as `add`."""
+        """Deletes texts added under these ids (None: any), never a document that was a file; NotAllowed as `add`."""
         documents = Document.objects.filter(knowledge_base=self._editable(self.principal()))
         if ids is None:
             documents_delete(documents.filter(file="", metadata__has_key=ID_FIELD))

@@ -54,7 +54,7 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
 
 @dataclass(slots=True)
 class Scope:
-    """The addresses of a source: at `site` (None: anywhere), like one of `include` if there are any, and like none of `exclude`."""
+    """The addresses of a source: at `site` (None: any), like one of `include`, if any, and like none of `exclude`."""
 
     site: str | None = None
     include: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class Scope:
     _seconds_left: float = field(default=PATTERN_SECONDS, init=False, repr=False, compare=False)
 
     def accepts(self, url: str) -> bool:
-        """Whether an address belongs; raises FetchError where expressions take too long to tell, together for all addresses."""
+        """Whether an address belongs; raises FetchError where expressions take too long, for all addresses together."""
         if self.site is not None and site_of(url) != self.site:
             return False
         self._seconds_left += SECONDS_AN_ADDRESS
@@ -110,7 +110,7 @@ class Robots:
         self._rules: dict[str, Protego | None] = {}
 
     def check(self, url: httpx.URL) -> float:
-        """The seconds that the site wants between two requests; raises FetchError where the address must not be read."""
+        """The seconds that the site wants between requests; raises FetchError where the address must not be read."""
         origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
         if origin not in self._rules:
             self._rules[origin] = self._read(origin)
@@ -178,7 +178,7 @@ Sitemap = tuple[list[str], list[str], bool]
 
 @dataclass
 class CrawlListing(Listing):
-    """The first page, those that it leads to, and then known pages that no link leads to; incomplete if some are too many."""
+    """The first page, those that it leads to, then known pages that no link leads to; incomplete if too many."""
 
     def __post_init__(self) -> None:
         first = normal(self.url) or self.url
@@ -200,7 +200,7 @@ class CrawlListing(Listing):
                 yield Candidate(url, depth=self.max_depth)
 
     def met(self, candidate: Candidate, links: Iterable[str]) -> None:
-        """Queues the links of a page, if it is not as deep as the crawl goes; of more than are read, the first to come."""
+        """Queues the links of a page, unless it is as deep as the crawl goes; the first ones, if there are too many."""
         if candidate.depth >= self.max_depth:
             return
         for url in links:
@@ -212,7 +212,7 @@ class CrawlListing(Listing):
 
 
 class SitemapListing(Listing):
-    """The addresses of a sitemap (sitemaps.org) and of those that it names; incomplete if one is unread or some are too many."""
+    """The addresses of a sitemap (sitemaps.org) and those that it names; incomplete if one is unread or too many."""
 
     def __iter__(self) -> Iterator[Candidate]:
         seen: set[str] = set()

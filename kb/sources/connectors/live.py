@@ -106,7 +106,7 @@ _reading_lock = threading.Lock()
 
 
 class LiveSearch:
-    """Passages, cut as the knowledge base's, ranked by BM25 over these alone, and by cosine if the vectors' model runs here."""
+    """Passages, cut as the knowledge base's, ranked by BM25 over these alone, and by cosine if the model runs here."""
 
     def __init__(
         self,

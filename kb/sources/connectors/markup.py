@@ -49,7 +49,7 @@ class Candidate:
 
 
 def normal(url: str, base: str = "") -> str | None:
-    """One spelling of an address: no fragment, no usual port, no tracking parameters; None for what is no web address."""
+    """One spelling of an address: no fragment, usual port or tracking parameters; None for what is no web address."""
     try:
         parsed = httpx.URL(base).join(url.strip()) if base else httpx.URL(url.strip())
         if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.userinfo:

@@ -1,4 +1,4 @@
-"""Search services elsewhere that the queries of a knowledge base are sent to; another kind is a module and a line in KINDS."""
+"""Search services elsewhere that a knowledge base's queries are sent to; another kind is a module, named in KINDS."""
 
 import re
 import time
@@ -118,7 +118,10 @@ def _checked(field: Field, value: Any) -> Any:
 
 
 def external_source_check(source: SearchProvider) -> None:
-    """Completes the settings; raises Rejected, whose code begins with a field's name, where the source cannot be stored."""
+    """Completes the settings of a source.
+
+    Raises Rejected, whose code begins with a field's name, where the source cannot be stored.
+    """
     source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
     for name in ("name", "timeout_ms", "weight"):
         field = SearchProvider._meta.get_field(name)
@@ -136,9 +139,10 @@ def external_source_check(source: SearchProvider) -> None:
 
 
 def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
-    """Changes a source, or stores a new one, where the caller has checked that the user may; raises as `external_source_check`.
+    """Changes a source, or stores a new one, where the caller has checked that the user may.
 
-    Switching one off needs no check, so that it works where the kind is no longer allowed.
+    Raises as `external_source_check`. Switching one off needs no check, so that it works where the kind is no longer
+    allowed.
     """
     with transaction.atomic():
         if source.pk is not None:

@@ -96,7 +96,7 @@ def column(
     label: Mapping[str, str] | None = None,
     empty_value: str | Promise | None = None,
 ) -> Callable[[Column], Column]:
-    """A column of a list or a read-only field; `label` makes it a badge, by the first part of the returned (code, message)."""
+    """A column of a list or a read-only field; `label` makes it a badge by the code in the returned (code, message)."""
 
     def decorate(method: Column) -> Column:
         @wraps(method)
@@ -225,7 +225,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return {name: value for context in added for name, value in context.items()}
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
-        """Only what filters and links of a list ask: other answers would tell, sign by sign, what the caller may not see."""
+        """Only what filters and links of a list ask: others would tell, sign by sign, what the caller may not see."""
         first = lookup.partition(LOOKUP_SEP)[0]
         fields = {field.name for field in self.opts.get_fields()} | {"pk"}
         fields |= {field.attname for field in self.opts.concrete_fields}
@@ -378,7 +378,7 @@ class ScopedRelatedFilter(RelatedDropdownFilter):  # type: ignore[misc]
 
 
 class ConditionFilter(DropdownFilter):  # type: ignore[misc]
-    """Narrows to the rows of which one of `conditions` holds, which are by the value of the parameter, each with its label."""
+    """Narrows to the rows that meet one of `conditions`, which are by the parameter's value, each with its label."""
 
     conditions: ClassVar[Mapping[str, tuple[Any, Q]]]
 

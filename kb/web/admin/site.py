@@ -53,7 +53,7 @@ def error_page(
 
 
 class ErrorPages(MiddlewareMixin):
-    """Middleware for errors beside the API's: pages that lead back, and 503 with Retry-After for what may go well later."""
+    """Middleware for errors outside of the API: pages that lead back; 503 with Retry-After for what may work later."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if isinstance(exception, DATABASE_OUT_OF_REACH):
@@ -206,7 +206,7 @@ ADDED_CONTEXTS: dict[type[Model], list[Context]] = defaultdict(list)
 
 
 def add_part(model: type[Model], *, pages: Pages | None = None, context: Context | None = None) -> None:
-    """Adds pages below those of a model, given its `ScopedModelAdmin`, and context around its form, given request and row."""
+    """Adds pages below a model's, given its `ScopedModelAdmin`, and context around its form, given request and row."""
     if pages is not None:
         ADDED_PAGES[model].append(pages)
     if context is not None:

@@ -64,7 +64,7 @@ def user_of(request: Request) -> User:
 
 
 class PrincipalPermission(BasePermission):
-    """Callers are known, and may use a writing method if they can write, or the view's POST only reads: `post_reads = True`."""
+    """Callers are known, and may use a writing method if they can write, or the POST only reads (`post_reads`)."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         reads = request.method in SAFE_METHODS or (request.method == "POST" and getattr(view, "post_reads", False))
@@ -84,7 +84,7 @@ class CallerThrottle(BaseThrottle):
 
 
 def spend_more(request: Request, cost: int, refusal: str) -> None:
-    """Counts a request as so many more than it was counted as; raises Throttled with the refusal where fewer are left."""
+    """Counts a request as so many more than it was counted as; raises Throttled with the refusal if fewer are left."""
     spent = _spend(request, cost=cost) if cost else None
     if spent and not spent.allowed:
         raise too_many(spent, refusal)

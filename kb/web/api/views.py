@@ -38,7 +38,7 @@ NO_PLACE = (None, None, False)
 
 
 class Cursors(BasePagination):
-    """Pages of `{"next", "previous", "results"}`, by the `ordering` of the view and then its `order_key`; nothing is counted.
+    """Pages of `{"next", "previous", "results"}`, by the view's `ordering`, then its `order_key`; nothing is counted.
 
     A cursor is signed, and serves only lists of the same rows in the same order.
     """
@@ -222,7 +222,7 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
 
 
 def require_known(request: Request, names: Iterable[str]) -> None:
-    """Raises ValidationError for parameters of the URL that are unknown, given twice or blank: none may pass for the default."""
+    """Raises ValidationError for URL parameters that are unknown, repeated or blank: none may pass for the default."""
     known = sorted(names)
     errors: dict[str, list[Any]] = {}
     for name, values in request.query_params.lists():
@@ -300,7 +300,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
     pagination_class: type[BasePagination] | None = Cursors
 
     def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
-        """The rows that the URL asks for; raises ValidationError, and NotVisible where it names what the caller may not see."""
+        """The rows that the URL asks for; raises ValidationError, and NotVisible for what the caller may not see."""
         require_known(self.request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
         ordering = self.request.query_params.get(ORDERING, filters.orders[0])
         if ordering not in filters.orders:

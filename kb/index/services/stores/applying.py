@@ -60,7 +60,7 @@ def alone(kb_id: int, store: str) -> Iterator[None]:
 
 
 def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = None) -> bool:
-    """Has a store take in what has changed of a knowledge base, which may have been deleted; whether nothing is left for now.
+    """Has a store take in the changes of a knowledge base, also a deleted one; returns whether none is left for now.
 
     With `batches` it stops after as many as that has elements, so that a worker can take turns. AlreadyRunning where
     another process is at it; StoreError, noted and tried again after a pause, where the store cannot be reached or

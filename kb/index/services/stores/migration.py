@@ -68,7 +68,7 @@ class CopyCheck:
 
 
 def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
-    """Counts what another store than PostgreSQL holds, else StoreError, and compares some of its searches with exact ones.
+    """Counts what another store than PostgreSQL holds, else StoreError; compares some of its searches with exact ones.
 
     Changes that are under way make counts differ: have them applied first.
     """
@@ -76,7 +76,7 @@ def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
 
 
 def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
-    """Counts a copy that has taken everything in; None where something was written every time, so that counts say nothing.
+    """Counts a copy that has taken everything in; None where something was written each time: counts say nothing then.
 
     Nobody else applies changes while it counts, so that what is written meanwhile is still noted afterwards. Raises
     AlreadyRunning where another process applies changes, and StoreError where the store cannot be reached.

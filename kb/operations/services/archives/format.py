@@ -208,7 +208,7 @@ class Archive:
 
     @contextmanager
     def part(self, name: str) -> Iterator[IO[bytes]]:
-        """A part as a stream; the end of the block refuses one that is not what the manifest says, down to the last byte.
+        """A part as a stream; the end of the block refuses one that differs from the manifest in any byte.
 
         Raises:
             Rejected: it is damaged, or not of the size and hash that the manifest names.

@@ -70,7 +70,7 @@ AT_ONCE: Bounds = {
 
 
 class Profiles:
-    """The names that a new knowledge base's profiles get, and which of them it searches by. Belongs inside a transaction."""
+    """The names that a new knowledge base's profiles get, and which it searches by. Belongs inside a transaction."""
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self._kb = kb
@@ -137,7 +137,7 @@ class TableWriter:
         self._ids: dict[str, array[int]] = {}
 
     def write(self, table: Table, on_rows: Callable[[int], None]) -> None:
-        """Writes the rows of a table, whose references must have been written; Rejected where one is wrong after all."""
+        """Writes the rows of a table, after those that they refer to; Rejected where one is wrong after all."""
         ids: array[int] = array("q")
         wider: dict[int, int] = {}
         for rows in in_pieces(rows_of(self._archive, table, ids=self._ids, kb_id=self._kb.pk)):
@@ -198,7 +198,7 @@ def restore_kb(
     bounds: Bounds | None = None,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> Restored:
-    """Makes a knowledge base of an archive, for the owner of it and of everything in it; it is there once it is complete.
+    """Makes a knowledge base of an archive, for the owner of it and of everything in it; seen only once it is complete.
 
     A blank name is that in the archive, as is a blank embedding model, whose vectors are then taken where it has any.
     `on_progress` is called with how much is done, and of how much.
@@ -356,7 +356,7 @@ class _Restoring:
 
 
 def import_upload(principal: Principal, owner: User, file: "File[Any]", name: str = "") -> Restored:
-    """Makes a knowledge base of an uploaded archive, under its own name where `name` is blank; `owner` is the caller's user.
+    """Makes a knowledge base of an uploaded archive; a blank `name` is the archive's, `owner` is the caller's user.
 
     Raises:
         NotAllowed: the caller may not make knowledge bases, or is bound to some.

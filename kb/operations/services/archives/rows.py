@@ -234,7 +234,7 @@ def _row_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | None]
 
 
 def _checked_fields(model: type[models.Model], names: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of fields, as the model wants them: of its type, neither too long nor out of range, among its choices."""
+    """The values of fields, as the model wants them: of its types, not too long, in range, among its choices."""
     return {name: _checked(model._meta.get_field(name), row[name]) for name in names}
 
 

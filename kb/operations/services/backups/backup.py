@@ -90,7 +90,7 @@ class Reader:
 
 @contextmanager
 def reading(path: Path, *, is_trusted: bool, on_bytes: OnBytes = lambda _: None) -> Iterator[Reader]:
-    """A backup, verified: nothing is missing, nothing was changed, and it was made with the secret key of this installation.
+    """A backup, verified: it is whole and unchanged, and was made with the secret key of this installation.
 
     `is_trusted` takes one that another key signed; `on_bytes` is called with how many further bytes have been verified.
 

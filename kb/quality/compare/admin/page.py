@@ -261,7 +261,7 @@ def sides_named(request: HttpRequest) -> dict[str, EvalRun]:
 
 
 def named_runs(caller: Principal, asked: Mapping[str, str]) -> dict[str, EvalRun]:
-    """The runs of the numbers asked for, each with its set and profile; Http404 where one does not exist for this user."""
+    """The runs of the numbers asked for, with sets and profiles; Http404 where one does not exist for this user."""
     rows: QuerySet[Any] = EvalRun.objects.visible_to(caller)
     related = ("eval_set__knowledge_base", "profile__knowledge_base", "created_by")
     found = rows.select_related(*related).in_bulk(row_ids(asked.values()))

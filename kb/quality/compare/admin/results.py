@@ -75,7 +75,7 @@ def name_at(name: str, side: str) -> str:
 
 
 def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
-    """A page of the queries won, lost or tied, with links to Search debug, by B's settings, and to both side by side."""
+    """A page of queries won, lost or tied, with links to Search debug, by B's settings, and to both side by side."""
     lists = {
         "lost": (_("Lost"), len(comparison.lost)),
         "won": (_("Won"), len(comparison.won)),

@@ -54,7 +54,7 @@ class DraftForm(forms.Form):
 
 
 def draft_form(principal: Principal, page: SearchPage, data: Mapping[str, Any] | None = None) -> DraftForm | None:
-    """The form that saves a page's settings; None where there is nothing to save, or no place that the principal may save to.
+    """The form that saves a page's settings; None where there is nothing to save, or nowhere to save it.
 
     The places are the chosen knowledge bases first, then the others, then shared. It proposes a further version of the
     profile that the search runs under where the principal may change that, and else a profile of its own for a
@@ -166,7 +166,7 @@ ROWS_READ = 60
 
 @admin_page("search-debug/history/", name="search_debug_history")
 class SearchHistoryView(TemplateView):
-    """The last different searches of the user, the newest first, as a fragment that the page loads when it is asked for.
+    """The last different searches of the user, the newest first, as a fragment that the page loads on request.
 
     Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases
     that were deleted or are closed to the user.

@@ -436,7 +436,7 @@ def _of_chunk(chunk: Chunk, anchored: _Anchored) -> list[Judgment]:
 
 
 def _judgments_held(query: EvalQuery, chunk: Chunk) -> list[Judgment]:
-    """The judgments that a new one of this chunk replaces: of its passage, and of its document where it is all of it."""
+    """The judgments that a new one of this chunk replaces: of its passage, and of its document if it has no other."""
     held = _of_chunk(chunk, _by_document(_of_document(query, chunk.document)))
     is_whole = not Chunk.objects.filter(document=chunk.document_id).exclude(pk=chunk.pk).exists()
     return [judgment for judgment in held if judgment.quote or is_whole]

@@ -76,9 +76,9 @@ def with_headlines(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
 
 
 def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
-    """The latest other finished runs of the set of a run of `with_headlines`, and how much better the run is; one query.
+    """The latest other finished runs of the set of a run of `with_headlines`, and how much better the run is.
 
-    Where another run measured another number of queries, the means cannot be compared.
+    One query. Where another run measured another number of queries, the means cannot be compared.
     """
     runs = EvalRun.objects.filter(eval_set=run.eval_set_id, status=EvalRun.Status.DONE).exclude(pk=run.pk)
     latest = with_headlines(runs).select_related("profile").defer("report", "configuration")
@@ -148,7 +148,7 @@ def is_unfinished(run: EvalRun) -> bool:
 
 
 def standstill(run: EvalRun, *, ask_workers: bool) -> str:
-    """Why a run does not go on, and what to do; blank while it does, or has ended. To ask the workers takes a second."""
+    """Why a run does not go on, and what to do; blank while it does or has ended. To ask the workers takes a second."""
     silence = timezone.now() - (run.heartbeat or run.started_at or run.created_at)
     if run.status == EvalRun.Status.RUNNING and silence > SILENT_LONG:
         return _(

@@ -168,7 +168,7 @@ def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tupl
 
 
 def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """The figures as bars, as JSON for Chart.js; the axis begins higher, at `begins_at`, where all are high and differ."""
+    """The figures as bars, JSON for Chart.js; the axis begins higher, at `begins_at`, where all are high and differ."""
     values = {value for figures in stages.values() for value in figures.values()}
     least = min(values, default=0.0)
     begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH and len(values) > 1 else 0.0

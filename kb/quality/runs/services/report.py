@@ -41,7 +41,7 @@ def evaluate(
     limit: int | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measures bm25, vector, fused and reranked (before the gate) against the judgments of a set with its knowledge base.
+    """Measures bm25, vector, fused and reranked (before the gate) by the judgments of a set with its knowledge base.
 
     The arguments are those of `start_run`; `on_progress` is called with how many further queries are done, at times 0,
     and what it raises ends the evaluation. Returns the JSON that `manage.py evaluate --json` prints; figures are 0 to
@@ -268,7 +268,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The scores of a run before the gate, and where to cut them: the response of GET /api/v1/eval-runs/{id}/calibration/."""
+    """The scores of a run before the gate, and where to cut: the answer to GET /api/v1/eval-runs/{id}/calibration/."""
 
     score_scale: ScoreScale
     setting: Annotated[str, Doc("That holds the cut of this scale.")]

@@ -161,7 +161,7 @@ def cancel_run(principal: Principal, run: EvalRun) -> None:
 
 
 def sweep_runs() -> list[int]:
-    """Gives up the runs whose process has died; returns the ids of those that wait for a task that may have been lost."""
+    """Gives up the runs whose process has died; returns the ids of those that wait and whose task may be lost."""
     now = timezone.now()
     dead = EvalRun.objects.filter(pk__in=RUNS.lost(now).filter(status=EvalRun.Status.RUNNING).values("pk"))
     ended: dict[str, Any] = {"lease": None, "lease_until": None, "finished_at": now}
@@ -189,7 +189,7 @@ class RunJob(Job[EvalRun]):
         self._on_progress = on_progress
 
     def tick(self, count: int) -> None:
-        """Reports progress, at most twice a second; `RunCancelled` where the run shall end, `LeaseLost` where it has."""
+        """Reports progress, at most twice a second; `RunCancelled`: the run is to end; `LeaseLost`: it has ended."""
         self.done += count
         self._on_progress(count)
         if time.monotonic() - self._reported_at >= REPORT_S:

@@ -382,7 +382,7 @@ class FoundChunks:
 
 
 def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> FoundChunks:
-    """Looks for chunks by any part of their text, whatever its white space and case; also for those that no search finds."""
+    """Looks for chunks by any part of their text, whatever its white space and case; also for those no search finds."""
     words = storable(text)[:MOST_CHARACTERS].split()
     bases = KnowledgeBase.objects.visible_to(principal).filter(pk__in=kb_ids)
     if not words:

@@ -273,7 +273,7 @@ LEAST_WAIT_SHOWN_MS = 1
 
 
 def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> list[dict[str, Any]]:
-    """The knowledge bases in the order of the search, the settings each was searched under, and what its channels found."""
+    """The knowledge bases in the order of the search, each with its settings in it and what its channels found."""
     named = outcome.wiring.profile if outcome.request.profile else None
     stages = channels_asked(outcome.result.spans)
     shown = []

@@ -86,7 +86,7 @@ _LATER = ("fused", "rerank")
 
 
 def moves(candidate: Candidate, final_rank: int | None) -> dict[str, dict[str, Any]]:
-    """How far each stage moved a candidate, from the stage before it, up being positive; `FINAL` is a result's last move."""
+    """How far each stage moved a candidate from the stage before it, up positive; `FINAL` is a result's last move."""
     channels = sorted((rank, stage) for stage, rank in candidate.ranks.items() if stage not in _LATER)
     way = [(stage, rank) for rank, stage in channels[:1]]
     way += [(stage, candidate.ranks[stage]) for stage in _LATER if stage in candidate.ranks]

@@ -1,4 +1,4 @@
-"""Vertex AI Search (Google Cloud's Discovery Engine) by its client library, an optional extra that is imported at first use."""
+"""Vertex AI Search (Google Cloud's Discovery Engine) by its client library, an extra that is imported at first use."""
 
 import html
 import importlib.util

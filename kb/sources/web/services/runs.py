@@ -112,7 +112,7 @@ class Changes:
         self._many = max(2, math.ceil(self._known * SHARE))
 
     def check(self, text: str, text_key: str) -> None:
-        """Is called for each change that is held; raises FetchError where a large share of the pages shows this text now."""
+        """Is called for each change that is held; raises FetchError where a large share of pages shows this text."""
         if text_key not in self._source.accepted_keys:
             alike = self._held().filter(text_key=text_key).exclude(page__text_key=text_key)
             text_before = Coalesce(NullIf(F("page__text_key"), Value("")), F("page__content_hash"))
