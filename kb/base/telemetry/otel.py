@@ -30,7 +30,7 @@ def is_wanted() -> bool:
 
 
 def start(process: str) -> None:
-    """Begins exporting spans of "web", "worker" or "mcp", once a process: after its fork, before Django's middleware."""
+    """Begins exporting spans of "web", "worker" or "mcp", once a process: after a fork, before Django's middleware."""
     if _started or not is_wanted():
         return
     if not find_spec("opentelemetry.instrumentation") or not find_spec("opentelemetry.sdk"):

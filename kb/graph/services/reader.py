@@ -236,7 +236,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class GraphReader:
-    """A language model that reads passages of a language, several at once; `timeout_s` is for an answer, not a repair."""
+    """A language model that reads passages of a language, several at once; `timeout_s` is for one answer."""
 
     model: OpenAIGenerator
     language: str

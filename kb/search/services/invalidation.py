@@ -26,7 +26,7 @@ def responses_invalidate(kb_ids: Sequence[int]) -> list[int]:
 
 
 def caches_invalidate(principal: Principal, kb_ids: Sequence[int] | None = None, *, bm25: bool = False) -> list[int]:
-    """Makes responses of knowledge bases (None: all that the principal may edit) unreachable; returns the ids, ascending.
+    """Makes responses of knowledge bases (None: all that the principal may edit) unreachable; returns ids, ascending.
 
     With `bm25` the next search builds their keyword indexes again. Raises NotVisible where one of them does not exist
     for the principal, NotAllowed where it may see one, but not change it.

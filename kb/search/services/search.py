@@ -53,7 +53,7 @@ MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
 
 @dataclass(frozen=True, slots=True)
 class ProfileVersion:
-    """A version of a knowledge base's own profile; without one, of a shared one, or logged by a release that named none."""
+    """A version of a knowledge base's own profile; without one, of a shared one, or logged by an older release."""
 
     name: str
     version: int
