@@ -236,7 +236,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class GraphReader:
-    """A language model that reads passages of a language, several at once; `timeout_s` is for one answer."""
+    """A language model that reads passages of a language, several at once; `timeout_s` is for each answer."""
 
     model: OpenAIGenerator
     language: str
