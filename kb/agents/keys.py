@@ -10,7 +10,6 @@ from rest_framework.response import Response
 from kb.access.models import ApiKey, KnowledgeBase
 from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_of
 from kb.base.errors import NotVisible, found_in
-from kb.base.text import storable
 from kb.web.api.callers import user_of
 from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer, answers
 from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, Text
@@ -168,4 +167,5 @@ class ApiKeyViewSet(ApiViewSet):
         return api_keys_of(user_of(self.request), asked_with=self._asked_with)
 
     def _key(self, prefix: str) -> ApiKey:
-        return found_in(self._keys().filter(prefix=storable(prefix)), _("There is no such object."))
+        keys = self._keys().none() if "\0" in prefix else self._keys().filter(prefix=prefix)
+        return found_in(keys, _("There is no such object."))

@@ -57,7 +57,7 @@ COMPONENT = inline_serializer(
     "Component",
     {
         "name": serializers.CharField(),
-        "state": serializers.CharField(help_text="`ok`, `degraded` or `not_ready`"),
+        "state": serializers.CharField(help_text="`ok` or `degraded`"),
         "detail": serializers.CharField(allow_blank=True),
     },
     many=True,

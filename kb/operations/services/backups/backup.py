@@ -77,6 +77,7 @@ class Reader:
     """A backup that has been read through once, and is whole; `manifest` is what its writer says of it."""
 
     tar: tarfile.TarFile
+    members: dict[str, tarfile.TarInfo]  # by name: the tar itself would look through all of them for each
     manifest: dict[str, Any]
 
     @property
@@ -85,7 +86,7 @@ class Reader:
         return [name.removeprefix(FILES) for name in self.manifest["parts"] if name.startswith(FILES)]
 
     def open(self, name: str) -> IO[bytes]:
-        return cast(IO[bytes], self.tar.extractfile(name))  # a regular file, which has one
+        return cast(IO[bytes], self.tar.extractfile(self.members[name]))  # a regular file, which has one
 
 
 @contextmanager
@@ -110,6 +111,7 @@ def damaged(why: str) -> Rejected:
 
 def _verified(tar: tarfile.TarFile, *, is_trusted: bool, on_bytes: OnBytes) -> Reader:
     hashes: dict[str, str] = {}
+    members: dict[str, tarfile.TarInfo] = {}
     texts: dict[str, bytes] = {}
     for member in tar:
         if not member.isreg() or member.name in hashes or member.name in texts:
@@ -126,10 +128,11 @@ def _verified(tar: tarfile.TarFile, *, is_trusted: bool, on_bytes: OnBytes) -> R
         while counted.read(_PIECE):
             pass
         hashes[member.name] = counted.digest.hexdigest()
+        members[member.name] = member
     manifest = _manifest(texts, is_trusted=is_trusted)
     if {name: part["sha256"] for name, part in manifest["parts"].items()} != hashes or DUMP not in hashes:
         raise damaged("its parts are not those that its manifest names")
-    return Reader(tar, manifest)
+    return Reader(tar, members, manifest)
 
 
 def _manifest(texts: dict[str, bytes], *, is_trusted: bool) -> dict[str, Any]:

@@ -82,6 +82,8 @@ class SideForm(SearchForm):
 
 def open_sides(principal: Principal, given: QueryDict, kbs: Sequence[str]) -> tuple[SearchPage, dict[str, SideForm]]:
     """What both sides choose from, and their forms, filled from a URL; four queries. Raises as `open_search_page`."""
+    given = given.copy()
+    given.setlist("kb", list(kbs))  # of the chosen evaluation set, whatever the URL says
     asked = {side: {"kb": kbs, "profile": given.get(f"{side}_profile", "")} for side in SIDES}
     pages = {side: open_search_page(principal, QueryDict(urlencode(asked[side], doseq=True))) for side in SIDES}
     is_bound = bool(kbs) or any((name in SHARED or name.partition("_")[0] in SIDES) for name in given)

@@ -410,7 +410,7 @@ def anchored_chunks(judgments: Sequence[Judgment]) -> dict[int, Chunk]:
         condition |= Q(knowledge_base=kb_id) & (Q(source__in=sources) | Q(source="", title__in=sources))
     chunks = Chunk.objects.filter(document__in=Document.objects.filter(condition)).select_related("document")
     found: dict[int, Chunk] = {}
-    for chunk in chunks.order_by("document", "position")[:CHUNKS_READ]:
+    for chunk in chunks.order_by("document_id", "position")[:CHUNKS_READ]:
         for judgment in _of_chunk(chunk, anchored):
             found.setdefault(judgment.pk, chunk)
     return found

@@ -168,8 +168,11 @@ def test_a_bound_key_learns_of_no_other_key(asking, kb, owner):
     assert [row["prefix"] for row in client.get(URL).json()["results"]] == [client.key.prefix]
 
 
-def test_a_prefix_with_nul_is_404(client):
-    assert client.get(f"{URL}%00/").status_code == 404
+def test_a_prefix_with_nul_is_404(client, owner):
+    key, _ = factories.make_api_key(owner)
+
+    assert client.get(f"{URL}{key.prefix}/").status_code == 200
+    assert client.get(f"{URL}{key.prefix}%00/").status_code == 404
 
 
 def test_a_key_tells_which_one_it_was_made_with_and_is_revoked_with_it(client, asking):
