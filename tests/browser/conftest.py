@@ -26,6 +26,8 @@ CHROMIUM_SWITCHES = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-background-networking",
+    # Pages of Chromium's own that every window would load, for an address bar that nobody sees.
+    "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 SECONDS = 120
