@@ -9,6 +9,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase
+from kb.base.models import count_of
 from kb.content.admin import invitation_notice
 from kb.content.models import Chunk, Document
 from kb.providers.embedding_models import tokenizer
@@ -23,7 +24,7 @@ from kb.quality.statistics import (
 )
 from kb.search.admin.labels import degradation_heading, milliseconds, stage_label
 from kb.web.admin.charts import Chart, Series, percentage
-from kb.web.admin.scoped import count_of, principal
+from kb.web.admin.scoped import principal
 from retrieval.model_files import libraries_available
 
 # At most, in a chart of kinds.
@@ -43,7 +44,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     caller = principal(request)
     editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
     visible: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")
-    bases = visible.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
+    bases = visible.annotate(chunk_count=count_of(Chunk.objects, "knowledge_base"), is_editable=Exists(editable))
     counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
     by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
     scope = statistics_scope(caller, tuple(kb.pk for kb in bases))

@@ -1,7 +1,9 @@
 import uuid
 from functools import lru_cache
+from typing import Any
 
 from django.db import models
+from django.db.models.functions import Coalesce
 
 
 class Installation(models.Model):
@@ -17,3 +19,13 @@ class Installation(models.Model):
 def installation_id() -> str:
     """The id of this installation, read once a process; after a restore its cache is cleared."""
     return str(Installation.objects.values_list("pk", flat=True).get())
+
+
+def count_of(rows: "models.Manager[Any] | models.QuerySet[Any]", path: str) -> Coalesce:
+    """How many of the rows lead to the outer row by the foreign keys of `path`.
+
+    A subquery of its own for each count: two joined ones would multiply each other's rows.
+    """
+    of_outer = rows.filter(**{path: models.OuterRef("pk")}).order_by()
+    counted = of_outer.annotate(group=models.F(path)).values("group").annotate(number=models.Count("pk"))
+    return Coalesce(models.Subquery(counted.values("number")), 0)

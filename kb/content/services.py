@@ -2,7 +2,7 @@ from typing import Any, cast
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models, transaction
-from django.db.models import Case, Count, F, OuterRef, QuerySet, Subquery, Value, When
+from django.db.models import Case, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 from django.utils.translation import gettext as _
 
@@ -10,6 +10,7 @@ from kb.access.models import KnowledgeBase, Membership, Principal, User
 from kb.base.db.transactions import after_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.files import delete_folder
+from kb.base.models import count_of
 from kb.content.models import Chunk, Document, documents_folder, knowledge_base_deleting
 from kb.profiles.services import starting_profile
 from kb.providers.embedding_models import default_embedding_model, tokenizer
@@ -116,7 +117,7 @@ def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:
         default=Coalesce(Subquery(roles), Value(default)),
         output_field=models.CharField(),
     )
-    documents, chunks = _count(Document, "knowledge_base"), _count(Chunk, "knowledge_base")
+    documents, chunks = count_of(Document.objects, "knowledge_base"), count_of(Chunk.objects, "knowledge_base")
     bases = KnowledgeBase.objects.visible_to(principal).select_related("profile")
     return cast("QuerySet[Any]", bases.annotate(document_count=documents, chunk_count=chunks, role=role))
 
@@ -124,10 +125,4 @@ def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:
 def document_overview(principal: Principal) -> QuerySet[Any]:
     """Documents with `chunk_count`."""
     documents = Document.objects.visible_to(principal)
-    return cast("QuerySet[Any]", documents.annotate(chunk_count=_count(Chunk, "document")))
-
-
-def _count(model: type[models.Model], path: str) -> Coalesce:
-    """A subquery of its own for each count: two joined ones would multiply each other's rows."""
-    rows = model._default_manager.filter(**{path: OuterRef("pk")}).order_by().annotate(group=F(path)).values("group")
-    return Coalesce(Subquery(rows.annotate(rows=Count("pk")).values("rows")), 0)
+    return cast("QuerySet[Any]", documents.annotate(chunk_count=count_of(Chunk.objects, "document")))

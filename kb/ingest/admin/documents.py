@@ -26,6 +26,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 from kb.access.models import KnowledgeBase
 from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import largest_upload_bytes
+from kb.base.models import count_of
 from kb.content.models import Chunk, Document
 from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
 from kb.ingest.services.documents import (
@@ -47,7 +48,6 @@ from kb.web.admin.scoped import (
     ScopedModelAdmin,
     ScopedRelatedFilter,
     column,
-    count_of,
     row_ids,
     signed_in,
 )
@@ -213,7 +213,8 @@ class DocumentAdmin(UploadedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
         return cast(
-            "QuerySet[Document]", super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
+            "QuerySet[Document]",
+            super().get_queryset(request).annotate(chunk_count=count_of(Chunk.objects, "document")),
         )
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from unfold.widgets import (
 
 from kb.access.models import KnowledgeBase, Membership
 from kb.base.errors import Rejected
+from kb.base.models import count_of
 from kb.content.admin import LeaveView, SharingView, invitation_notice
 from kb.content.models import Chunk, Document
 from kb.content.services import knowledge_base_delete, knowledge_base_update, may_rename, prepare_knowledge_base
@@ -59,7 +60,6 @@ from kb.web.admin.scoped import (
     KnowledgeBasePage,
     ScopedModelAdmin,
     column,
-    count_of,
     principal,
     row_id,
     signed_in,
@@ -288,9 +288,9 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             .get_queryset(request)
             .select_related("owner", "version_row", "profile")
             .annotate(
-                document_count=count_of(Document, "knowledge_base"),
-                failed_count=count_of(Document, "knowledge_base", status=Document.Status.FAILED),
-                chunk_count=count_of(Chunk, "knowledge_base"),
+                document_count=count_of(Document.objects, "knowledge_base"),
+                failed_count=count_of(Document.objects.filter(status=Document.Status.FAILED), "knowledge_base"),
+                chunk_count=count_of(Chunk.objects, "knowledge_base"),
             )
         )
         return with_base(rows)

@@ -23,6 +23,7 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
+from kb.base.models import count_of
 from kb.content.models import Document
 from kb.sources.admin import SourceAdmin, SourceForm
 from kb.sources.connectors.listing import MOST_PATTERNS, web_client
@@ -41,7 +42,7 @@ from kb.sources.web.services.sources import (
     web_source_request,
     web_source_update,
 )
-from kb.web.admin.scoped import LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
+from kb.web.admin.scoped import LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, row_ids, signed_in
 
 
 class PatternsField(LinesField):
@@ -178,7 +179,9 @@ class WebSourceAdmin(SourceAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebSource]:
-        rows: QuerySet[WebSource] = super().get_queryset(request).annotate(page_count=count_of(WebPage, "source"))
+        rows: QuerySet[WebSource] = (
+            super().get_queryset(request).annotate(page_count=count_of(WebPage.objects, "source"))
+        )
         return rows
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.utils import display_for_value, get_fields_from_path
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
-from django.db.models import Count, IntegerField, Model, OrderBy, OuterRef, Q, QuerySet, Subquery
+from django.db.models import OrderBy, Q, QuerySet
 from django.db.models.constants import LOOKUP_SEP
-from django.db.models.functions import Coalesce
 from django.forms import BaseInlineFormSet, ModelChoiceField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
@@ -62,18 +61,6 @@ class Choice:
     url: str
     is_chosen: bool
     count: int | None = None
-
-
-def count_of(model: type[Model], path: str, **conditions: Any) -> Coalesce:
-    """How many rows of a model point to the outer row by the foreign key `path`, under further conditions."""
-    counted = (
-        model._default_manager.filter(**{path: OuterRef("pk")}, **conditions)
-        .order_by()
-        .values(path)
-        .annotate(number=Count("pk"))
-        .values("number")
-    )
-    return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
 
 
 class OwnRowsFormSet(BaseInlineFormSet):  # type: ignore[type-arg]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from django.db import IntegrityError, models, transaction
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import Count, Exists, OuterRef, Q, Subquery
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible, Rejected, found_in
+from kb.base.models import count_of
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalRun, EvalSet, Judgment
@@ -256,14 +256,14 @@ def eval_set_overview(principal: Principal) -> Any:
 
     Of the last run that is done: `last_run_id`, `last_run_at` and `last_figures`, those of the reranked stage.
     """
-    queries = EvalQuery.objects.filter(eval_set=OuterRef("pk"))
+    queries = EvalQuery.objects
     runs = EvalRun.objects.filter(eval_set=OuterRef("pk"), status=EvalRun.Status.DONE).order_by("-created_at", "-pk")
     rows = EvalSet.objects.visible_to(principal).select_related("knowledge_base")
     return rows.annotate(
-        query_count=_count(queries, "eval_set"),
-        judged_count=_count(queries.filter(Exists(Judgment.objects.filter(query=OuterRef("pk")))), "eval_set"),
-        unanswerable_count=_count(queries.filter(answerable=False), "eval_set"),
-        judgment_count=_count(Judgment.objects.filter(query__eval_set=OuterRef("pk")), "query__eval_set"),
+        query_count=count_of(queries, "eval_set"),
+        judged_count=count_of(queries.filter(Exists(Judgment.objects.filter(query=OuterRef("pk")))), "eval_set"),
+        unanswerable_count=count_of(queries.filter(answerable=False), "eval_set"),
+        judgment_count=count_of(Judgment.objects, "query__eval_set"),
         last_run_id=Subquery(runs.values("pk")[:1]),
         last_run_at=Subquery(runs.values("finished_at")[:1]),
         last_figures=Subquery(runs.values("report__stages__reranked")[:1], output_field=models.JSONField()),
@@ -276,12 +276,6 @@ def eval_query_overview(principal: Principal, eval_set: EvalSet) -> Any:
     return rows.annotate(
         judgment_count=Count("judgments"), relevant_count=Count("judgments", filter=Q(judgments__grade__gte=PARTLY))
     )
-
-
-def _count(rows: QuerySet[Any], path: str) -> Coalesce:
-    """A subquery of its own for each count: two joined ones would multiply each other's rows."""
-    groups = rows.order_by().annotate(group=F(path)).values("group")
-    return Coalesce(Subquery(groups.annotate(rows=Count("pk")).values("rows")), 0)
 
 
 # -- Judgments ---------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from unfold.widgets import SELECT_CLASSES, TEXTAREA_CLASSES
 from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
+from kb.base.models import count_of
 from kb.jobs.leases import workers
 from kb.profiles.admin.choices import (
     choices_of,
@@ -56,7 +57,7 @@ from kb.quality.runs.admin.report import (
     verdicts,
 )
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
-from kb.web.admin.scoped import ModelPage, count_of, principal, row_ids
+from kb.web.admin.scoped import ModelPage, principal, row_ids
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
@@ -209,7 +210,9 @@ class SetForm(forms.Form):
     def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
-        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
+        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(
+            query_count=count_of(EvalQuery.objects, "eval_set")
+        )
         self.chosen_set = sets.filter(pk__in=row_ids([str(self["eval_set"].value() or "")])).first()
 
     @property

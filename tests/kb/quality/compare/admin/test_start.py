@@ -52,6 +52,13 @@ def test_starts_a_run_of_each_side_and_shows_them(start, eval_set):
     assert {before.status, after.status} == {EvalRun.Status.PENDING}
 
 
+def test_the_knowledge_base_of_the_set_is_searched_whatever_the_form_says(start, eval_set):
+    response = start(kb=eval_set.knowledge_base_id + 1, b_fusion="weighted")
+
+    assert response.status_code == 302
+    assert {run.eval_set for run in EvalRun.objects.all()} == {eval_set}
+
+
 def test_unsaved_settings_of_a_side_are_its_runs(start):
     start(b_fusion="weighted", b_vector_share="0.5")
 
