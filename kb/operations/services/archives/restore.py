@@ -237,7 +237,6 @@ class _Restoring:
     ) -> None:
         self._archive, self._fields, self._bounds, self._on_progress = archive, fields, bounds, on_progress
         self._cutter, self._model = cutter, embedder(model_id)
-        self._tokenizer = JiebaTokenizer(options_of(cutter))
         self._files: dict[int, str] = {}
         self._rows = {table.name: archive.rows_in(table.part) for table in TABLES}
         self._done = 0
@@ -266,7 +265,7 @@ class _Restoring:
             archive,
             contents,
             folder,
-            cutter=self._tokenizer,
+            cutter=JiebaTokenizer(options_of(self._cutter)),
             model=self._model,
             embeds=self._embeds,
             keyword_vectors=self._fields["keyword_vectors"],

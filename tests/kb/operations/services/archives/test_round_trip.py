@@ -1,5 +1,7 @@
 """A knowledge base out and in again, here or elsewhere, finds the same."""
 
+import sys
+
 import pytest
 
 from kb.base.errors import NotAllowed, NotVisible, Rejected
@@ -13,11 +15,13 @@ from kb.models import (
     KnowledgeBase,
     RetrievalProfile,
     SearchProvider,
+    TokenizerSettings,
     WebPage,
     WebSource,
 )
 from kb.operations.services.archives.export import export_open
 from kb.operations.services.archives.restore import restore_kb
+from retrieval.tokenize import engine_versions
 from tests.factories import make_member, make_user, principal
 from tests.kb.operations.services.archives.bases import delete_everything, figures, results
 
@@ -147,6 +151,23 @@ def test_a_taken_name_is_told_before_anything_is_read(kb, archive):
     with pytest.raises(Rejected) as refused:
         restore_kb(archive(kb), owner=kb.owner)
     assert refused.value.code == "name_taken"
+
+
+def test_a_tokenizer_that_is_not_installed_is_named_before_rows_are_read(kb, archive, monkeypatch):
+    TokenizerSettings.objects.update_or_create(knowledge_base=kb, defaults={"engine": "rjieba"})
+    path = archive(kb)
+    done = []
+    engine_versions.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "rjieba", None)
+        with pytest.raises(Rejected) as refused:
+            restore_kb(path, owner=kb.owner, name="copy", on_progress=lambda *progress: done.append(progress))
+    engine_versions.cache_clear()
+
+    assert refused.value.code == "bm25_dependencies_missing"
+    assert "rjieba" in str(refused.value)
+    assert not done
+    assert list(KnowledgeBase.objects.all()) == [kb]
 
 
 def test_progress_is_told_to_the_end(kb, archive):
