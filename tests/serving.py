@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -48,8 +49,15 @@ def servers_run():
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        return chosen.getsockname()[1]
+    """One with a free one after it, which the MCP server takes, and below those that the system gives to others."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with (
+            contextlib.suppress(OSError),
+            socket.create_server(("127.0.0.1", port)),
+            socket.create_server(("127.0.0.1", port + 1)),
+        ):
+            return port
 
 
 def start(port, environment, *options):
