@@ -1,8 +1,9 @@
-"""Values that people and programs give: names, metadata, and those of filters, read or refused; and lines of CSV."""
+"""Values that people and programs give: names, metadata, and those of filters, read or refused; and files they get."""
 
 import csv
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
 from typing import Any
@@ -139,6 +140,11 @@ def read_scalar(field: str, value: Any) -> Scalar:
     if isinstance(value, int | float) and abs(value) < MAX_NUMBER:  # neither infinite nor NaN
         return value
     raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null."))
+
+
+def file_name(name: str) -> str:
+    """A name without what the names of files may not hold."""
+    return re.sub(r'[/\\:*?"<>|]', "-", name)
 
 
 class _Line:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
+from django.utils.http import content_disposition_header
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_GET
@@ -25,7 +26,7 @@ from unfold.widgets import (
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.base.text import normalized_key
+from kb.base.text import file_name, normalized_key
 from kb.graph.admin.picture import MOST_DRAWN, NARROW, WIDE, Shape, draw
 from kb.graph.admin.rows import GraphAdmin
 from kb.graph.models import Entity, EntityName, FactSource
@@ -146,11 +147,12 @@ def export_view(request: HttpRequest) -> StreamingHttpResponse:
     kb = KnowledgeBase.objects.visible_to(principal(request)).filter(pk=row_id(request.GET.get("kb", ""))).first()
     if kb is None or table not in Table.values:
         raise Http404
-    name = "".join("-" if character in '/\\:*?"<>|' else character for character in kb.name)
-    response = StreamingHttpResponse(graph_export(kb, Table(table)), content_type="text/csv; charset=utf-8")
-    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'{name}.{table}.csv')}"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    return response
+    disposition = content_disposition_header(as_attachment=True, filename=f"{file_name(kb.name)}.{table}.csv")
+    return StreamingHttpResponse(
+        graph_export(kb, Table(table)),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": disposition},
+    )
 
 
 # Of one neighbour, in its label; the table has all of them.

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
 from kb.base.files import private_folder
+from kb.base.text import file_name
 from kb.content.models import Document
 from kb.index.models import ChunkEmbedding
 from kb.index.services.tokenizing import renewed_settings
@@ -101,7 +101,7 @@ def export_download(principal: Principal, kb: KnowledgeBase, *, vectors: bool) -
     return FileResponse(
         export_open(principal, kb, vectors=vectors),
         as_attachment=True,
-        filename=re.sub(r'[/\\:*?"<>|]', "-", kb.name) + ".zhiku.zip",
+        filename=f"{file_name(kb.name)}.zhiku.zip",
         content_type="application/zip",
     )
 

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import NotVisible, Rejected
-from kb.base.text import storable
+from kb.base.text import file_name, storable
 from kb.content.models import Chunk, Document
 from kb.ingest.services.documents import batches, write_whole_documents
 from kb.quality.eval_sets.services.sets import documents_by_label, require_editable_base, set_name, source_label
@@ -333,13 +333,11 @@ def eval_set_response(
         archive = TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - the response closes it
         pack(root, archive)
     archive.seek(0)
-    name = "".join("-" if character in '/\\:*?"<>|' else character for character in eval_set.name)
     return FileResponse(
         archive,
         as_attachment=True,
-        filename=f"{name}.{layout}.zip",
+        filename=f"{file_name(eval_set.name)}.{layout}.zip",
         content_type="application/zip",
-        headers={"X-Content-Type-Options": "nosniff"},
     )
 
 
