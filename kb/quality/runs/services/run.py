@@ -160,7 +160,7 @@ def observe(
         first_relevant=first_relevant,
         best_score=result.hits[0].score if result.hits else None,
         score_scale=result.score_scale if result.hits else "",
-        lost_at=_lost_at(result, before, judged, config, cut) if relevant else "",
+        lost_at=_lost_at(result, after, before, judged, config, cut) if relevant else "",
         judged=_judged_scores(after, judged, gated_stage(result)),
         latency_ms=result.timings_ms["total"],
     )
@@ -221,13 +221,13 @@ def _judged_scores(found: Found, judged: Judged, key: str) -> list[list[float]]:
     return [[score, judged.grades[unit]] for unit, score in scores.items()]
 
 
-def _lost_at(result: Result, before: Found, judged: Judged, config: RetrievalConfig, cut: float) -> str:
+def _lost_at(result: Result, after: Found, before: Found, judged: Judged, config: RetrievalConfig, cut: float) -> str:
     """The stage that lost the relevant result that got furthest, as a search with a gate would have it.
 
-    `before` is all that the channels found; the others are as for `observe`.
+    `after` are the candidates of the result, `before` all that the channels found; the others are as for `observe`.
     """
     relevant, key = judged.relevant, gated_stage(result)
-    found = [each for each, units in _with_units(result.candidates, judged) if not relevant.isdisjoint(units)]
+    found = [each for each, units in after if not relevant.isdisjoint(units)]
     if not found:
         if not all(relevant.isdisjoint(units) for _, units in before):
             return "fusion"
