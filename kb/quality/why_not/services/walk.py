@@ -39,7 +39,7 @@ from retrieval.external import ExternalChannel
 from retrieval.postings import hash_terms
 from retrieval.protocols import Channel, Scope, Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import CAPS, result_count, stands_for_parent
+from retrieval.selection import CAPS, gated_stage, result_count, stands_for_parent
 from retrieval.tokenize import SEGMENTABLE, JiebaTokenizer, normalize
 from retrieval.types import Analysis, Candidate, CutBy
 
@@ -408,12 +408,9 @@ class WhyNot:
         return Step(Stage.RERANK, State.PASSED, figures=figures)
 
     def _gate(self) -> Step:
-        # The score that met the threshold, on the scale of the results.
-        stage = {"cosine": "vector", "rrf": "fused"}.get(self._result.score_scale, "rerank")
-        scores = self.candidate.scores if self.candidate else {}
-        score, threshold = scores.get("rerank", scores.get(stage)), self._result.threshold
-        figures = {"score": score, "threshold": threshold, "scale": self._result.score_scale}
-        return self._cut_by(Stage.GATE, Reason.BELOW, figures, None if threshold else Reason.GATE_OPEN)
+        score = self.candidate.scores.get(gated_stage(self._result)) if self.candidate else None
+        figures = {"score": score, "threshold": self._result.threshold, "scale": self._result.score_scale}
+        return self._cut_by(Stage.GATE, Reason.BELOW, figures, None if figures["threshold"] else Reason.GATE_OPEN)
 
     def _parent(self) -> Step:
         if self.chunk.parent_id is None:
