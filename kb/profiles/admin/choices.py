@@ -133,7 +133,8 @@ def configuration_error(error: InvalidConfiguration) -> str:
 
 def groups() -> dict[str, list[str]]:
     """The names of the settings by the title of their group, in the order of the forms."""
-    return {_(group): list(names) for group, names in groupby(SETTINGS, key=lambda name: SETTINGS[name].group)}
+    titles = dict.fromkeys(declared.group for declared in SETTINGS.values())
+    return {_(title): [name for name, declared in SETTINGS.items() if declared.group == title] for title in titles}
 
 
 def setting_label(name: str) -> str:
