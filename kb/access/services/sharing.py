@@ -95,7 +95,7 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
             return Member(user, role, is_primary=False)
         if invitations.open().exists():
             message = _("%(username)s is invited already: withdraw the invitation to make another.")
-            raise Rejected("already_invited", message % {"username": username})
+            raise Rejected("already_invited", message, username=username)
         _invite(kb, cast(User, by.user), user, role)
     return Member(user, role, is_primary=False, is_pending=True)
 
