@@ -51,7 +51,7 @@ def api_key_create(
     """
     if scope not in ApiKey.Scope.values:
         message = _("“%(scope)s” is no scope: choose one of %(scopes)s.")
-        raise Rejected("unknown_scope", message % {"scope": scope, "scopes": ", ".join(ApiKey.Scope.values)})
+        raise Rejected("unknown_scope", message, scope=scope, scopes=", ".join(ApiKey.Scope.values))
     if made_with is not None:
         expires = _within(made_with, expires)
     if expires is not None and expires <= timezone.now():
@@ -92,7 +92,7 @@ def check_rate_limit(rate_limit: str, user: User) -> None:
     rate_limit_check(rate_limit)
     if rate_limit.strip() and not user.is_superuser and is_laxer(rate_limit, than=general_rate_limit()):
         message = _("A key of yours has a rate limit of %(most)s at most: ask an operator for a key with a higher one.")
-        raise Rejected("rate_limit_too_high", message % {"most": general_rate_limit()})
+        raise Rejected("rate_limit_too_high", message, most=general_rate_limit())
 
 
 def _within(made_with: ApiKey, expires: datetime | None) -> datetime | None:
@@ -111,7 +111,7 @@ def _within(made_with: ApiKey, expires: datetime | None) -> datetime | None:
     expires = expires or latest
     if latest is not None and expires is not None and expires > latest:
         message = _("A key lives no longer than the one that it is made with, which expires on %(latest)s.")
-        raise Rejected("expires_too_late", message % {"latest": latest.isoformat()})
+        raise Rejected("expires_too_late", message, latest=latest.isoformat())
     return expires
 
 

@@ -73,7 +73,7 @@ def rate_limit_check(text: str) -> None:
             )
         if limit.amount > MOST_REQUESTS or limit.get_expiry() > MOST_DAYS * _DAY_S:
             message = _("A rate limit is of at most %(requests)d requests, and counts them over %(days)d days at most.")
-            raise Rejected("invalid_rate_limit", message % {"requests": MOST_REQUESTS, "days": MOST_DAYS})
+            raise Rejected("invalid_rate_limit", message, requests=MOST_REQUESTS, days=MOST_DAYS)
 
 
 def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL, cost: int = 1) -> Spent | None:
@@ -169,7 +169,7 @@ def _parsed(text: str) -> list[RateLimitItem]:
         return parse_many(text)
     except ValueError as error:
         message = _("“%(text)s” is no rate limit: write a number and a time, such as 60/minute or 5000/hour.")
-        raise Rejected("invalid_rate_limit", message % {"text": text}) from error
+        raise Rejected("invalid_rate_limit", message, text=text) from error
 
 
 def _rate(limit: RateLimitItem) -> Fraction:

@@ -110,7 +110,7 @@ def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) 
         member = member_of(kb, user_id)
         if member.is_pending:
             message = _("%(username)s has not accepted yet: withdraw the invitation, and make one with another role.")
-            raise Rejected("not_accepted", message % {"username": member.user.username})
+            raise Rejected("not_accepted", message, username=member.user.username)
         if role != Role.OWNER:
             _check_owner_is_left(kb, member)
         if not member.is_primary:
@@ -204,11 +204,11 @@ def _invite(kb: KnowledgeBase, by: User, user: User, role: str, *, transfers: bo
     declined = Invitation.objects.filter(Q(invited_by=by) | Q(knowledge_base=kb), user=user, declined_at__gte=since)
     if declined.exists():
         message = _("%(username)s has declined an invitation within the last %(days)d days: wait, or ask a superuser.")
-        raise Rejected("declined_lately", message % {"username": user.username, "days": PAUSE_AFTER_DECLINE.days})
+        raise Rejected("declined_lately", message, username=user.username, days=PAUSE_AFTER_DECLINE.days)
     User.objects.select_for_update(no_key=True).get(pk=by.pk)  # two knowledge bases at once would each leave one free
     if made.open().count() >= MOST_INVITATIONS:
         message = _("You have %(most)d open invitations: wait until some are answered, or withdraw some.")
-        raise Rejected("too_many_invitations", message % {"most": MOST_INVITATIONS})
+        raise Rejected("too_many_invitations", message, most=MOST_INVITATIONS)
     Invitation.objects.filter(
         knowledge_base=kb, user=user, declined_at=None
     ).delete()  # of one who is no owner any more
@@ -224,7 +224,7 @@ def _hand_over(kb: KnowledgeBase, user: User) -> None:
             kb.save(update_fields=["owner", "updated_at"])
     except IntegrityError as error:
         message = _("%(username)s has a knowledge base named “%(name)s” already: rename one of the two first.")
-        raise Rejected("name_taken", message % {"username": user.username, "name": kb.name}) from error
+        raise Rejected("name_taken", message, username=user.username, name=kb.name) from error
 
 
 def _remove(kb: KnowledgeBase, member: Member) -> None:
@@ -270,7 +270,7 @@ def _user_of(username: str) -> User:
 def _check_owner_is_left(kb: KnowledgeBase, without: Member) -> None:
     if without.is_primary:
         message = _("%(username)s cannot leave or step back: hand the knowledge base over to another user first.")
-        raise Rejected("last_owner", message % {"username": without.user.username})
+        raise Rejected("last_owner", message, username=without.user.username)
     if not any(
         each.role == Role.OWNER and each.user.is_active and not each.is_pending and each.user.pk != without.user.pk
         for each in members_of(kb)

@@ -83,7 +83,7 @@ def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[st
         message = _(
             "“%(title)s” was imported without a file, so it cannot be re-chunked: choose another, or paste its text."
         )
-        raise Rejected("no_file", message % {"title": document})
+        raise Rejected("no_file", message, title=document)
     with local_file(document.file) as path:
         drafts, is_partial = _cut(path, document.source, changed)
     before = chunks_of(document)

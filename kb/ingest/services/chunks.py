@@ -42,7 +42,7 @@ def chunks_change(
     own = Chunk.objects.filter(knowledge_base=knowledge_base, pk__in=chunk_ids)
     if foreign := sorted(set(chunk_ids).difference(own.values_list("pk", flat=True))):
         message = _("These chunks are not in the knowledge base, and nothing was changed: %(ids)s.")
-        raise Rejected("unknown_chunks", message % {"ids": ", ".join(map(str, foreign[:MOST_NAMED]))})
+        raise Rejected("unknown_chunks", message, ids=", ".join(map(str, foreign[:MOST_NAMED])))
     if action == "delete":
         return chunks_delete(chunk_ids=chunk_ids)
     return chunks_set_enabled(chunk_ids=chunk_ids, enabled=action == "enable")
@@ -92,14 +92,14 @@ def check_chunk(chunk: Chunk) -> None:
         raise Rejected("blank_text", _("A chunk needs text: switch it off or delete its document instead."))
     if len(chunk.text) > TEXT_CHARACTERS:
         message = _("A chunk holds at most %(most)d characters, and this would have %(count)d: split it.")
-        raise Rejected("text_too_long", message % {"most": TEXT_CHARACTERS, "count": len(chunk.text)})
+        raise Rejected("text_too_long", message, most=TEXT_CHARACTERS, count=len(chunk.text))
     if max(len(chunk.questions), len(chunk.keywords)) > MOST_ENTRIES:
         message = _("A chunk has at most %(most)d questions and as many keywords: leave some out.")
-        raise Rejected("too_many_entries", message % {"most": MOST_ENTRIES})
+        raise Rejected("too_many_entries", message, most=MOST_ENTRIES)
     for texts, most in ((chunk.questions, QUESTION_CHARACTERS), (chunk.keywords, KEYWORD_CHARACTERS)):
         if too_long := next((text for text in texts if len(text) > most), None):
             message = _("“%(entry)s…” is longer than %(most)d characters: shorten it.")
-            raise Rejected("entry_too_long", message % {"entry": too_long[:40], "most": most})
+            raise Rejected("entry_too_long", message, entry=too_long[:40], most=most)
 
 
 def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared]:
@@ -262,7 +262,7 @@ def chunks_merge(*, document: Document, chunk_ids: Collection[int]) -> Chunk:
     wanted = set(chunk_ids)
     if not 1 < len(wanted) <= MOST_MERGED:
         message = _("Choose from 2 to %(most)d chunks that follow one another.")
-        raise Rejected("merge_count", message % {"most": MOST_MERGED})
+        raise Rejected("merge_count", message, most=MOST_MERGED)
     chunks = list(Chunk.objects.filter(document=document, pk__in=wanted).order_by("position"))
     if len(chunks) < len(wanted):
         raise NotVisible(_("Some of these chunks are not in the document: only chunks of one document are merged."))
@@ -310,7 +310,7 @@ def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = 
     """
     places = _places(chunk.text, at) if at else _places_of_texts(chunk.text, texts)
     if len(places) >= MOST_PARTS:
-        raise Rejected("too_many_parts", _("A chunk is split into at most %(most)d parts.") % {"most": MOST_PARTS})
+        raise Rejected("too_many_parts", _("A chunk is split into at most %(most)d parts."), most=MOST_PARTS)
     parts = [_part(chunk, text) for text in _pieces(chunk.text, places)]
     if chunk.cut_text:
         for part, cut in zip(parts, _cut_pieces(chunk, places), strict=True):

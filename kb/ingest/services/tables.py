@@ -37,7 +37,7 @@ def read_table(data: bytes) -> list[FileDetails]:
     is too large, has no column `filename`, or a row, which is named, cannot be taken.
     """
     if len(data) > MOST_BYTES:
-        raise Rejected("table_invalid", _("The table is larger than %(megabytes)s MB: split it.") % {"megabytes": 10})
+        raise Rejected("table_invalid", _("The table is larger than %(megabytes)s MB: split it."), megabytes=10)
     try:
         reader = csv.DictReader(io.StringIO(decode(data), newline=""), strict=True)
         header = [(name or "").strip() for name in reader.fieldnames or ()]
@@ -46,11 +46,11 @@ def read_table(data: bytes) -> list[FileDetails]:
             raise Rejected("table_invalid", _("The table needs a column “filename”: add it as the first row says."))
         if len(header) > MOST_COLUMNS:
             message = _("The table has more than %(columns)s columns: leave out those that are not needed.")
-            raise Rejected("table_invalid", message % {"columns": MOST_COLUMNS})
+            raise Rejected("table_invalid", message, columns=MOST_COLUMNS)
         named = ((line, row) for line, row in enumerate(reader, start=2) if (row[NAME] or "").strip())
         rows = [_described(line, row) for line, row in islice(named, MOST_ROWS + 1)]
         if len(rows) > MOST_ROWS:
-            raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it.") % {"rows": MOST_ROWS})
+            raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it."), rows=MOST_ROWS)
         rows = list({row.name: row for row in rows}.values())
         # A column of nothing but numbers compares as numbers; one with leading zeros or units among them is text
         for name in {*header} - {NAME, TITLE, TAGS, METADATA}:
@@ -136,4 +136,4 @@ def _metadata(line: int, cell: str) -> dict[str, Any]:
 
 def _refused(line: int, why: str) -> Rejected:
     message = _("Line %(line)s of the table cannot be taken: %(why)s. Fix it and upload the table again.")
-    return Rejected("table_invalid", message % {"line": line, "why": why})
+    return Rejected("table_invalid", message, line=line, why=why)

@@ -101,8 +101,9 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
     if before.eval_set_id != after.eval_set_id:
         raise Rejected(
             "different_sets",
-            _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set.")
-            % {"first": before.eval_set.name, "second": after.eval_set.name},
+            _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set."),
+            first=before.eval_set.name,
+            second=after.eval_set.name,
         )
     require_done(before)
     require_done(after)

@@ -170,7 +170,7 @@ def _storable(text: StoredText) -> StoredText:
     """The text as it will be read back: without what cannot be stored, its metadata as JSON has them."""
     content = storable(text.content)
     if not content.strip():
-        raise Rejected("blank_text", _("The text “%(id)s” is empty: leave it out.") % {"id": text.id})
+        raise Rejected("blank_text", _("The text “%(id)s” is empty: leave it out."), id=text.id)
     try:
         metadata = json.loads(json.dumps(dict(text.metadata)))
         validate_metadata({**metadata, ID_FIELD: text.id})
@@ -179,10 +179,10 @@ def _storable(text: StoredText) -> StoredText:
             "The metadata of the text “%(id)s” cannot be stored: %(reason)s Give numbers, strings, lists and objects."
         )
         reason = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
-        raise Rejected("invalid_metadata", message % {"id": text.id, "reason": reason}) from error
+        raise Rejected("invalid_metadata", message, id=text.id, reason=reason) from error
     if ID_FIELD in metadata:
         message = _("The metadata of the text “%(id)s” have the field “%(field)s”, which holds its id: rename it.")
-        raise Rejected("invalid_metadata", message % {"id": text.id, "field": ID_FIELD})
+        raise Rejected("invalid_metadata", message, id=text.id, field=ID_FIELD)
     return StoredText(text.id, content, metadata)
 
 

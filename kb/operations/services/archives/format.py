@@ -160,13 +160,13 @@ _FILE = re.compile(rf"{FILES}[0-9]+(\.[A-Za-z0-9]*)?")
 def damaged(reason: str) -> Rejected:
     """What a caller reads about an archive that does not hold what it should; the reason is for who made it."""
     message = _("The archive is damaged or was changed (%(reason)s): export the knowledge base again and import that.")
-    return Rejected("bad_archive", message % {"reason": reason})
+    return Rejected("bad_archive", message, reason=reason)
 
 
 def too_large(bytes_allowed: int) -> Rejected:
     """What a caller reads about an archive that is larger than the installation allows."""
     message = _("The archive has more than %(megabytes)d MB: set MAX_ARCHIVE_MB higher on the server, and restart it.")
-    return Rejected("too_large", message % {"megabytes": bytes_allowed // 1024**2})
+    return Rejected("too_large", message, megabytes=bytes_allowed // 1024**2)
 
 
 @contextmanager
@@ -277,7 +277,7 @@ class Archive:
                 "The archive has the format %(found)s, and this installation reads %(known)s: bring the two installations "
                 "to the same version and export again."
             )
-            raise Rejected("foreign_version", message % {"found": str(found)[:20], "known": VERSION})
+            raise Rejected("foreign_version", message, found=str(found)[:20], known=VERSION)
         return manifest
 
     def _checked_parts(self) -> dict[str, dict[str, Any]]:
@@ -350,7 +350,7 @@ def _checked_entries(entries: list[zipfile.ZipInfo], allowed: Limits) -> dict[st
     for name, entry in by_name.items():
         if not (name == MANIFEST or name in _PARTS or _FILE.fullmatch(name)):
             message = _("The archive holds “%(name)s”, which no export writes: export the knowledge base again.")
-            raise Rejected("foreign_entry", message % {"name": name[:100]})
+            raise Rejected("foreign_entry", message, name=name[:100])
         if entry.flag_bits & _ENCRYPTED:
             raise Rejected("encrypted", _("The archive is protected by a password: import one without."))
         if entry.file_size > max(allowed.ratio_from, allowed.ratio * entry.compress_size):

@@ -222,7 +222,7 @@ def refuse_taken_name(owner: User, name: str) -> None:
     """Rejected where the owner has a knowledge base of a name."""
     if KnowledgeBase.objects.filter(owner=owner, name=name).exists():
         message = _("You have a knowledge base named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message % {"name": name})
+        raise Rejected("name_taken", message, name=name)
 
 
 class _Restoring:

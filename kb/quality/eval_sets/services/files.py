@@ -73,8 +73,8 @@ def eval_set_import(
     if not replace and EvalSet.objects.filter(knowledge_base=knowledge_base, name=name).exists():
         raise Rejected(
             "name_taken",
-            _("The knowledge base has an evaluation set named “%(name)s” already: replace it, or choose another name.")
-            % {"name": name},
+            _("The knowledge base has an evaluation set named “%(name)s” already: replace it, or choose another name."),
+            name=name,
         )
     return write_eval_set(knowledge_base, name, judged, user=principal.user)
 
@@ -310,8 +310,9 @@ def eval_set_import_archive(
         megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
         raise Rejected(
             "too_large",
-            _("“%(name)s” is larger than %(megabytes)s MB: take its corpus out, which is not read.")
-            % {"name": file.name, "megabytes": megabytes},
+            _("“%(name)s” is larger than %(megabytes)s MB: take its corpus out, which is not read."),
+            name=file.name,
+            megabytes=megabytes,
         )
     with TemporaryDirectory(prefix="eval-set-", dir=settings.FILE_UPLOAD_TEMP_DIR) as folder:
         root = Path(folder) / (PurePosixPath((file.name or "").replace("\\", "/")).stem[:_NAME_CHARACTERS] or "set")
@@ -370,12 +371,12 @@ def unpack(archive: Any, directory: Path) -> None:
 def _files(entries: Sequence[zipfile.ZipInfo]) -> Iterator[tuple[PurePosixPath, zipfile.ZipInfo]]:
     if len(entries) > MAX_ENTRIES:
         message = _("The ZIP file has more than %(count)d entries: pack only the files of the evaluation set.")
-        raise Rejected("too_many_entries", message % {"count": MAX_ENTRIES})
+        raise Rejected("too_many_entries", message, count=MAX_ENTRIES)
     for entry in entries:
         path = PurePosixPath(entry.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts:
             message = _("The ZIP file names “%(name)s”, which is outside of it: pack the files once more.")
-            raise Rejected("outside", message % {"name": entry.filename[:_NAME_CHARACTERS]})
+            raise Rejected("outside", message, name=entry.filename[:_NAME_CHARACTERS])
         if entry.flag_bits & 1:
             raise Rejected("encrypted", _("The ZIP file is protected by a password: pack the files without one."))
         if not entry.is_dir():
@@ -407,8 +408,8 @@ def _copy(source: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, left: int
             if left < 0:
                 raise Rejected(
                     "too_large",
-                    _("The files of the evaluation set have more than %(megabytes)d MB: split it into smaller sets.")
-                    % {"megabytes": MAX_BYTES // 1024**2},
+                    _("The files of the evaluation set have more than %(megabytes)d MB: split it into smaller sets."),
+                    megabytes=MAX_BYTES // 1024**2,
                 )
             unpacked.write(block)
     return left

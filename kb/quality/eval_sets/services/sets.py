@@ -80,7 +80,8 @@ def set_name(name: str) -> str:
     if len(name) > NAME_CHARACTERS:
         raise Rejected(
             "name_too_long",
-            _("The name is longer than %(length)d characters: choose a shorter one.") % {"length": NAME_CHARACTERS},
+            _("The name is longer than %(length)d characters: choose a shorter one."),
+            length=NAME_CHARACTERS,
         )
     return name
 
@@ -104,8 +105,8 @@ def eval_set_save(principal: Principal, eval_set: EvalSet, name: str) -> None:
         name, eval_set.name = eval_set.name, former
         raise Rejected(
             "name_taken",
-            _("The knowledge base has an evaluation set named “%(name)s” already: choose another name.")
-            % {"name": name},
+            _("The knowledge base has an evaluation set named “%(name)s” already: choose another name."),
+            name=name,
         ) from error
 
 
@@ -138,8 +139,8 @@ def queries_add(principal: Principal, eval_set: EvalSet, texts: Iterable[str]) -
     if len(wanted) > QUERIES_AT_ONCE:
         raise Rejected(
             "too_many",
-            _("These are more than %(count)d queries: import them as a file, or add them in several parts.")
-            % {"count": QUERIES_AT_ONCE},
+            _("These are more than %(count)d queries: import them as a file, or add them in several parts."),
+            count=QUERIES_AT_ONCE,
         )
     for text in wanted:
         query_text(text)
@@ -188,8 +189,8 @@ def query_update(
             if EvalQuery.objects.filter(eval_set=held.eval_set_id, text=held.text).exclude(pk=held.pk).exists():
                 raise Rejected(
                     "query_known",
-                    _("The set has the query “%(query)s” already: change that one, or delete this one.")
-                    % {"query": held.text},
+                    _("The set has the query “%(query)s” already: change that one, or delete this one."),
+                    query=held.text,
                 )
         if answerable is not None:
             held.answerable = answerable
@@ -229,7 +230,8 @@ def _require_nothing_relevant(query: EvalQuery) -> None:
     if Judgment.objects.filter(query=query, grade__gt=0).exists():
         raise Rejected(
             "has_relevant",
-            _("Passages are judged relevant to “%(query)s”: take these judgments back first.") % {"query": query.text},
+            _("Passages are judged relevant to “%(query)s”: take these judgments back first."),
+            query=query.text,
         )
 
 
@@ -241,8 +243,9 @@ def query_text(text: str) -> str:
     if len(text) > QUERY_CHARACTERS:
         raise Rejected(
             "query_too_long",
-            _("The query “%(start)s…” is longer than %(length)d characters: shorten it.")
-            % {"start": text[:40], "length": QUERY_CHARACTERS},
+            _("The query “%(start)s…” is longer than %(length)d characters: shorten it."),
+            start=text[:40],
+            length=QUERY_CHARACTERS,
         )
     return text
 
@@ -337,8 +340,8 @@ def unjudge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chu
         if not held and _of_document(query, chunk.document).filter(quote="").exists():
             raise Rejected(
                 "whole_document",
-                _("The document “%(title)s” was judged as a whole: change that on the evaluation set’s page.")
-                % {"title": chunk.document},
+                _("The document “%(title)s” was judged as a whole: change that on the evaluation set’s page."),
+                title=chunk.document,
             )
         Judgment.objects.filter(pk__in=[each.pk for each in held]).delete()
         return len(held)
@@ -449,7 +452,7 @@ def _locked(query: EvalQuery) -> EvalQuery:
 
 def _require_grade(grade: int | None) -> None:
     if grade is not None and not IRRELEVANT <= grade <= MAX_GRADE:
-        raise Rejected("invalid_grade", _("Give a grade from 0 to %(most)d.") % {"most": MAX_GRADE})
+        raise Rejected("invalid_grade", _("Give a grade from 0 to %(most)d."), most=MAX_GRADE)
 
 
 def _require_pair(principal: Principal, eval_set: EvalSet, chunk: Chunk) -> None:
@@ -457,6 +460,6 @@ def _require_pair(principal: Principal, eval_set: EvalSet, chunk: Chunk) -> None
     if chunk.knowledge_base_id != eval_set.knowledge_base_id:
         raise Rejected(
             "other_knowledge_base",
-            _("The passage is in another knowledge base than the evaluation set “%(name)s”: choose a set of its own.")
-            % {"name": eval_set.name},
+            _("The passage is in another knowledge base than the evaluation set “%(name)s”: choose a set of its own."),
+            name=eval_set.name,
         )

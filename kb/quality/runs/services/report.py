@@ -193,10 +193,10 @@ def read_baseline(path: Path) -> dict[str, Any]:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         message = _("The baseline %(path)s cannot be read (%(reason)s): make one with `manage.py evaluate … --json`.")
-        raise Rejected("baseline_unreadable", message % {"path": path, "reason": error}) from error
+        raise Rejected("baseline_unreadable", message, path=path, reason=error) from error
     if not isinstance(report, dict) or not isinstance(report.get("stages"), dict) or "queries" not in report:
         message = _("The baseline %(path)s is no report of an evaluation: make one with `manage.py evaluate … --json`.")
-        raise Rejected("baseline_unreadable", message % {"path": path})
+        raise Rejected("baseline_unreadable", message, path=path)
     return report
 
 
@@ -215,8 +215,9 @@ def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], toler
     if report["queries"] != baseline["queries"]:
         raise Rejected(
             "baseline_of_others",
-            _("The baseline is of %(before)s queries, and these are %(after)s: make a new one with --json.")
-            % {"before": baseline["queries"], "after": report["queries"]},
+            _("The baseline is of %(before)s queries, and these are %(after)s: make a new one with --json."),
+            before=baseline["queries"],
+            after=report["queries"],
         )
     floors = {metric: round(figure - tolerance, 6) for metric, figure in _figures(baseline)}
     return _below(dict(_figures(report)), floors)
@@ -255,8 +256,9 @@ def require_done(run: EvalRun) -> None:
     if run.status != EvalRun.Status.DONE:
         raise Rejected(
             "run_not_done",
-            _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-            % {"run": run.pk, "status": run.get_status_display()},
+            _("Run %(run)d is not done (%(status)s): wait for it, or choose another one."),
+            run=run.pk,
+            status=run.get_status_display(),
         )
 
 

@@ -124,13 +124,13 @@ def _new_run(
         raise NotVisible(_("There is no such retrieval profile: choose one of the list."))
     if profile.knowledge_base_id not in (None, kb.pk):
         message = _("The profile “%(name)s” belongs to another knowledge base: choose a shared one, or one of its own.")
-        raise Rejected("profile_elsewhere", message % {"name": profile.name})
+        raise Rejected("profile_elsewhere", message, name=profile.name)
     total = query_count(eval_set, limit)
     if not total:
         message = _(
             "Nothing of the evaluation set “%(name)s” is judged yet: judge results of a search, or import judgments."
         )
-        raise Rejected("nothing_judged", message % {"name": eval_set.name})
+        raise Rejected("nothing_judged", message, name=eval_set.name)
     run = EvalRun(
         eval_set=eval_set,
         profile=profile,
