@@ -251,6 +251,39 @@ def test_a_file_that_would_leave_its_folder_is_refused(archive, tmp_path):
         verify(archive)
 
 
+def linked(name, kind):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, "/etc/passwd"
+    return member
+
+
+def with_holes(name):
+    """A member that says it is gigabytes of nothing."""
+    member = tarfile.TarInfo(name)
+    member.pax_headers = {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.size": str(2**32)}
+    member.pax_headers |= {"GNU.sparse.name": name, "GNU.sparse.map": f"{2**32},0", "GNU.sparse.numblocks": "1"}
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        linked("files/documents/1/a.txt", tarfile.SYMTYPE),
+        linked("files/documents/1/a.txt", tarfile.LNKTYPE),
+        linked("database.dump", tarfile.FIFOTYPE),
+        with_holes("files/documents/1/a.txt"),
+        tarfile.TarInfo("database.dump"),
+        tarfile.TarInfo("manifest.json"),
+    ],
+    ids=["symbolic link", "hard link", "pipe", "holes", "dump twice", "manifest twice"],
+)
+def test_what_no_backup_holds_is_refused(archive, member):
+    with tarfile.open(archive, "a", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+    with pytest.raises(Rejected, match="does not belong there"):
+        verify(archive, is_trusted=True)
+
+
 def test_one_of_another_secret_key_is_taken_only_where_it_is_trusted(archive, settings):
     settings.SECRET_KEY = "another"
     with pytest.raises(Rejected, match="--trust"):
