@@ -89,7 +89,8 @@ def set_name(name: str) -> str:
 def eval_set_save(principal: Principal, eval_set: EvalSet, name: str) -> None:
     """Saves a new set, or one that is there, under a name.
 
-    Raises as `require_editable`, and `Rejected` where the name is blank, too long, or that of another set of the base.
+    Raises as `require_editable`, also where it is deleted meanwhile, and `Rejected` where the name is blank, too long, or
+    that of another set of the base.
     """
     if eval_set.pk is None:
         require_editable_base(principal, eval_set.knowledge_base)
@@ -100,6 +101,9 @@ def eval_set_save(principal: Principal, eval_set: EvalSet, name: str) -> None:
     former, eval_set.name = eval_set.name, set_name(name)
     try:
         with transaction.atomic():
+            if eval_set.pk is not None:  # held, or saving it would make one again that another user deletes
+                rows = EvalSet.objects.select_for_update(no_key=True).filter(pk=eval_set.pk)
+                found_in(rows, _("There is no such evaluation set: choose one of the list."))
             eval_set.save()
     except IntegrityError as error:
         name, eval_set.name = eval_set.name, former

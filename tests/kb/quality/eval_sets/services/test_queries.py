@@ -123,6 +123,17 @@ def test_a_set_is_renamed(kb, me, eval_set):
             eval_set_save(me, eval_set, name)
 
 
+def test_a_set_that_is_deleted_while_it_is_renamed_stays_deleted(me, eval_set, monkeypatch):
+    def once_it_is_deleted(name):
+        EvalSet.objects.all().delete()
+        return name
+
+    monkeypatch.setattr(eval_queries, "set_name", once_it_is_deleted)
+    with pytest.raises(NotVisible):
+        eval_set_save(me, eval_set, "yours")
+    assert not EvalSet.objects.exists()
+
+
 def test_who_may_not_is_refused(kb, eval_set):
     viewer, stranger = principal(make_member(kb)), principal(make_user())
     for call in (
