@@ -58,6 +58,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "BooleanField": (bool,),
     "CharField": (str,),
     "DateTimeField": (str,),
+    "FloatField": (float, int),
     "JSONField": (dict, list),
     "PositiveBigIntegerField": (int,),
     "PositiveIntegerField": (int,),

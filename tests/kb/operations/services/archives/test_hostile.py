@@ -262,6 +262,12 @@ def test_concepts_that_go_in_circles_are_refused(small, archive, refusal, concep
     assert refusal(rewritten(archive(small), added("concepts", *concepts))) == "bad_archive"
 
 
+@pytest.mark.parametrize("weight", ["1", True, [], -1, 1e9, float("inf"), float("nan")])
+def test_a_weight_that_no_external_source_can_have_is_refused(small, archive, refusal, weight):
+    given = {"name": "vertex", "kind": "vertex_ai_search", "settings": {}, "enabled": True, "timeout_ms": 2000}
+    assert refusal(rewritten(archive(small), added("search_providers", given | {"weight": weight}))) == "bad_archive"
+
+
 def test_a_passage_of_another_document_is_refused(small, archive, refusal):
     def change(entries):
         parent = {"position": 0, "text": "long", "page": None, "heading_path": [], "document": 1}

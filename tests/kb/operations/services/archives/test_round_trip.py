@@ -126,7 +126,7 @@ def test_what_would_be_read_elsewhere_is_switched_off(kb, archive):
     assert (source.enabled, source.next_run_at, source.url) == (False, None, "https://example.org/")
     assert WebPage.objects.get(source=source).document.knowledge_base == restored.knowledge_base
     provider = SearchProvider.objects.get(knowledge_base=restored.knowledge_base)
-    assert (provider.enabled, provider.settings) == (False, {"project": "p"})
+    assert (provider.enabled, provider.settings, provider.weight) == (False, {"project": "p"}, 0.4)
 
 
 def test_a_document_that_waits_or_has_failed_stays_so(kb, archive):
