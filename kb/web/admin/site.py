@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from django.conf import settings
 from django.contrib import admin
 from django.core import signing
-from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.exceptions import BadRequest, ObjectDoesNotExist, PermissionDenied
 from django.db.models import Model
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
@@ -26,7 +26,7 @@ from unfold.sites import UnfoldAdminSite
 
 from kb.access.models import User
 from kb.access.services.rate_limits import GENERAL, UPLOAD, login_spend, name_digest, request_spend
-from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, is_collision
+from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, NotAllowed, NotVisible, is_collision
 from kb.base.files import FilesUnavailable, largest_upload_bytes
 from kb.base.net.client_address import client_network
 
@@ -63,9 +63,10 @@ class ErrorPages(MiddlewareMixin):
             return HttpResponse(page, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=_later(RETRY_AFTER_S))
         if not request.path.startswith(reverse("admin:index")):
             return None
-        if isinstance(exception, Http404):
+        # As the API: a row may be deleted, and a right end, after the page has looked for them
+        if isinstance(exception, Http404 | NotVisible | ObjectDoesNotExist):
             return error_page(request, HTTPStatus.NOT_FOUND, "web/not_found.html", _("This page does not exist"))
-        if isinstance(exception, PermissionDenied):
+        if isinstance(exception, PermissionDenied | NotAllowed):
             return error_page(request, HTTPStatus.FORBIDDEN, "web/forbidden.html", _("You may not open this page"))
         if isinstance(exception, FilesUnavailable):
             logger.error("uploads cannot be reached: %s", exception)

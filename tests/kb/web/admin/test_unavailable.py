@@ -3,7 +3,10 @@ from django.db import OperationalError, connection
 from django.db.models.signals import pre_save
 from django.urls import reverse
 
-from kb.models import EvalSet, KnowledgeBase
+from kb.base.errors import NotAllowed, NotVisible
+from kb.graph.admin.entities import EntityAdmin
+from kb.graph.services.entities import entity_update
+from kb.models import Entity, EvalSet, KnowledgeBase
 from tests.factories import make_kb, make_user
 from tests.interleaving import Running
 
@@ -58,3 +61,40 @@ def test_a_form_whose_knowledge_base_is_deleted_at_the_same_moment_may_be_sent_a
     assert response.headers["Retry-After"] == "1"
     assert "was deleted at the same moment, and nothing was changed" in response.content.decode()
     assert not EvalSet.objects.exists()
+
+
+@pytest.fixture
+def sent(client, monkeypatch):
+    """Sends the form of an entity, before whose saving something happens; returns status and text of the answer."""
+
+    def send(before):
+        entity = entity_update(Entity(knowledge_base=make_kb()), name="IBM")
+        client.force_login(entity.knowledge_base.owner)
+        client.defaults["HTTP_ACCEPT_LANGUAGE"] = "en"
+        real = EntityAdmin.save_model
+
+        def save(*arguments):
+            before(entity)
+            real(*arguments)
+
+        monkeypatch.setattr(EntityAdmin, "save_model", save)
+        form = {"name": "ibm", "kind": "", "aliases": "", "description": ""}
+        response = client.post(reverse("admin:kb_entity_change", args=[entity.pk]), form)
+        return response.status_code, response.content.decode()
+
+    return send
+
+
+def test_a_row_that_is_deleted_while_its_form_is_sent_is_not_found(sent):
+    status, page = sent(lambda entity: entity.delete())
+    assert (status, "This page does not exist" in page) == (404, True)
+    assert Entity.objects.get().name == "IBM"  # the deletion here was part of what was undone
+
+
+@pytest.mark.parametrize(("error", "status"), [(NotVisible, 404), (NotAllowed, 403)])
+def test_a_right_that_ends_while_a_form_is_sent_is_told(sent, error, status):
+    def refuse(_entity):
+        raise error
+
+    assert sent(refuse)[0] == status
+    assert Entity.objects.get().name == "IBM"
