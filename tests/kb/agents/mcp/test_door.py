@@ -46,6 +46,10 @@ async def test_a_good_key_comes_in_at_either_form_of_the_path(knock, secret):
         ({"origin": "http://app.example"}, 403),
         ({"origin": "https://kb.example.org"}, 204),
         ({"origin": "http://["}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "kb.example.org"}, 403),
+        ({"origin": "https://kb.example.org@evil.example"}, 403),
+        ({"origin": "https://evil.example/https://kb.example.org"}, 403),
     ],
 )
 async def test_hosts_are_those_of_the_web_server(knock, secret, settings, headers, status):
