@@ -23,6 +23,7 @@ def export_url(kb):
 def downloaded(client, kb):
     response = client.get(f"{export_url(kb)}file/", {"vectors": "on"})
     assert "attachment" in response["Content-Disposition"]
+    assert response["X-Content-Type-Options"] == "nosniff"
     return b"".join(response.streaming_content)
 
 

@@ -19,7 +19,7 @@ def as_owner(client, owner):
 
 def exported(client, kb, **query):
     response = client.get(f"/api/v1/knowledge-bases/{kb.pk}/export/", query)
-    assert response.status_code == 200
+    assert (response.status_code, response["X-Content-Type-Options"]) == (200, "nosniff")
     return b"".join(response.streaming_content)
 
 

@@ -14,6 +14,7 @@ from kb.models import (
     WebPage,
     WebSource,
 )
+from kb.operations.services.archives import rows
 from kb.operations.services.archives.format import KNOWLEDGE_BASE_FIELDS, TABLES
 
 # What is not written, and why: it is rebuilt, belongs to the installation, or is of the moment.
@@ -89,6 +90,12 @@ def test_every_field_is_written_or_left_out_knowingly(table):
     left_out = LEFT_OUT.get(table.model, set()) - {"knowledge_base"}
     assert fields == table.keys | left_out
     assert not table.keys & left_out
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_field_that_is_written_has_a_type_that_is_checked(table):
+    kinds = {table.model._meta.get_field(name).get_internal_type() for name in table.fields}
+    assert kinds <= set(rows._TYPES)
 
 
 def test_every_setting_of_a_knowledge_base_is_written_or_left_out_knowingly():
