@@ -34,9 +34,9 @@ def other_process(_processes, db_name):
 
     def take():
         if not free:
-            _processes.append(OtherProcess(db_name))
-            return _processes[-1]
-        free[0].ask("forget")
+            free.append(OtherProcess(db_name))
+            _processes.append(free[0])
+        free[0].ask("forget")  # a new one answers once it has started, which may take long
         return free.pop(0)
 
     return take

@@ -1,5 +1,6 @@
 """Another process of the same installation, which does what it is told, a line at a time."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -10,8 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
+_numbers = itertools.count(1)
+
+
 class OtherProcess:
-    """Talks to a process of its own.
+    """Talks to a process of its own, whose sessions have a name of their own in the database.
 
     Args:
         database: name of the tests' database.
@@ -21,7 +25,13 @@ class OtherProcess:
     def __init__(self, database, **environment):
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from tests.kb.index.other_process import serve; serve()", database],
-            env={**os.environ, "DJANGO_SETTINGS_MODULE": "config.settings", "PYTHONPATH": str(ROOT), **environment},
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "config.settings",
+                "PYTHONPATH": str(ROOT),
+                "PGAPPNAME": f"other process {next(_numbers)}",
+                **environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

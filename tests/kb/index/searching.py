@@ -107,8 +107,8 @@ def at_once(count, function):
 
 def until(condition):
     """Asks again and again, a moment apart, for what another thread or process is about to bring about."""
-    for _ in range(2_000):
-        if condition():
-            return
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail("it does not come about")
         sql("SELECT pg_sleep(0.005)")
-    pytest.fail("it does not come about")
