@@ -77,6 +77,11 @@ def redis_entries():
     return caches["bm25"].keys(f"*{installation_id()}*")
 
 
+def empty_redis():
+    """Deletes what this installation holds there: tests of other processes share the server."""
+    caches["bm25"].delete_pattern(f"*{installation_id()}*")
+
+
 def key(kb, at=None):
     return BM25Store._key(kb.pk, at or version(kb), kb.tokenizer_id)
 

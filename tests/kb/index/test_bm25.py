@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from django.core.cache import caches
 from django.db import transaction
 
 from kb.content.services import knowledge_base_delete
@@ -15,6 +14,7 @@ from tests.kb.index.searching import (
     PATIENCE,
     assert_as_built,
     builds,
+    empty_redis,
     find,
     load,
     log,
@@ -44,7 +44,7 @@ def test_the_first_search_builds_and_the_next_ones_find_the_nearest_tier(kb):
     tiers = [tier(kb), tier(kb)]
     new_process()
     tiers += [tier(kb)]
-    caches["bm25"].clear()
+    empty_redis()
     new_process()
     tiers += [tier(kb), tier(kb)]
     assert tiers == ["build", "process", "redis", "database", "process"]
@@ -55,7 +55,7 @@ def test_what_a_tier_kept_is_the_index_that_was_built(kb, nearest):
     load(kb)
     settle()
     if nearest == "database":
-        caches["bm25"].clear()
+        empty_redis()
     new_process()
     loaded = load(kb)
     assert loaded.detail["cache_tier"] == nearest
@@ -65,7 +65,7 @@ def test_what_a_tier_kept_is_the_index_that_was_built(kb, nearest):
 def test_what_the_database_answers_goes_up_into_redis(kb):
     load(kb)
     settle()
-    caches["bm25"].clear()
+    empty_redis()
     new_process()
     load(kb)
     new_process()
