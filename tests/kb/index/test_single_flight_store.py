@@ -38,6 +38,7 @@ from tests.kb.index.searching import (
     until,
     version,
 )
+from tests.kb.search.faults.searches import out_of_time
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -182,9 +183,10 @@ def test_a_waiter_past_its_deadline_is_told_that_the_index_is_being_built(kb):
     assert error.value.code is DegradationCode.BM25_INDEX_BUILDING
 
 
-def test_a_search_past_its_budget_answers_from_the_vectors_and_the_next_one_has_the_index(kb):
-    with try_lock(Purpose.BUILD_INDEX, kb.pk):
-        early = ask(kb, latency_budget_ms=1_000)
+def test_a_search_past_its_budget_answers_from_the_vectors_and_the_next_one_has_the_index(kb, monkeypatch):
+    with try_lock(Purpose.BUILD_INDEX, kb.pk), monkeypatch.context() as patched:
+        out_of_time(patched)
+        early = ask(kb)
     settle()
     later = ask(kb)
     assert (DegradationCode.BM25_INDEX_BUILDING, "bm25") in {(each.code, each.stage) for each in early.degraded}

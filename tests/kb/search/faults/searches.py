@@ -1,12 +1,15 @@
 """Searches of the fault matrix, what they say is missing, and the breakers and clocks that they run under."""
 
+import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from kb.base import cache as query_caches
 from kb.base.db.transactions import Purpose, try_lock
+from kb.index import bm25
 from kb.index.bm25 import BM25Store
 from kb.providers import embedding_models as providers
-from kb.search.services.search import SearchRequest, search
+from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest, search
 from retrieval.execution import CircuitBreaker
 from retrieval.query_vectors import PATIENCE_SECONDS
 from tests.factories import principal
@@ -58,6 +61,15 @@ def embedder_breaker(clock, model_id=MODEL, patience_s=PATIENCE_SECONDS):
     held._patience_s = patience_s
     held._guard.breaker = CircuitBreaker(clock=clock)
     return held._guard.breaker
+
+
+def out_of_time(monkeypatch):
+    """Whoever waits for a keyword index finds the time of any search over, and the other channels have all of it."""
+    ahead = 2 * MAX_LATENCY_BUDGET_MS / 1_000
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() + ahead, perf_counter=time.perf_counter, sleep=time.sleep
+    )
+    monkeypatch.setattr(bm25, "time", clock)
 
 
 @contextmanager

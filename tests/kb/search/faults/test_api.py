@@ -4,7 +4,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from kb.search.services import search_log
-from tests.kb.search.faults.searches import QUERY, WARRANTY, building
+from tests.kb.search.faults.searches import QUERY, WARRANTY, building, out_of_time
 from tests.servers import Reply
 
 
@@ -35,11 +35,13 @@ def test_a_search_without_the_embedder_is_answered_and_says_so(post, models):
     assert codes(response) == [("vector", "model_unavailable")]
 
 
-def test_a_search_without_any_channel_is_503_with_the_reasons_and_a_time_to_try_again(kb, post, models):
+def test_a_search_without_any_channel_is_503_with_the_reasons_and_a_time_to_try_again(kb, post, models, monkeypatch):
     models.always("embeddings", Reply(status=401))
 
+    out_of_time(monkeypatch)
+
     with building(kb):
-        response = post(latency_budget_ms=1_500, overrides={"enable_fts": False, "lexical_fallback": False})
+        response = post(overrides={"enable_fts": False, "lexical_fallback": False})
 
     assert response.status_code == 503
     assert int(response.headers["Retry-After"]) > 0

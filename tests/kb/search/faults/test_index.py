@@ -2,7 +2,7 @@
 
 from kb.index.bm25 import BM25Store
 from kb.models import ChunkPostings
-from tests.kb.search.faults.searches import WARRANTY, ask, building, channels, notes, texts
+from tests.kb.search.faults.searches import WARRANTY, ask, building, channels, notes, out_of_time, texts
 
 IMPATIENT = {"keyword_timeout_ms": 100}
 BUILDING = [("bm25", "bm25_index_building")]
@@ -27,10 +27,11 @@ def test_without_full_text_the_vectors_answer_alone(kb, settings):
     assert channels(result) == {"vector"}
 
 
-def test_an_index_that_is_still_being_built_costs_no_more_than_the_budget_allows(kb):
+def test_an_index_that_is_still_being_built_costs_no_more_than_the_budget_allows(kb, monkeypatch):
     ask(kb)  # caches the query's vector
+    out_of_time(monkeypatch)
     with building(kb):
-        result = ask(kb, latency_budget_ms=200, overrides={"enable_fts": False, "lexical_fallback": False})
+        result = ask(kb, overrides={"enable_fts": False, "lexical_fallback": False})
 
     assert notes(result) == BUILDING
     assert texts(result)[0] == WARRANTY
