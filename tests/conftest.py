@@ -7,8 +7,15 @@ import uuid
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings as hypothesis_settings
 
 from tests import chroma_server
+
+# A busy machine may pause a process for seconds, which says nothing of an example.
+hypothesis_settings.register_profile(
+    "tests", hypothesis_settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("tests")
 
 
 def pytest_configure(config):
