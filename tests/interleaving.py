@@ -4,7 +4,7 @@ import threading
 
 from django.db import connections
 
-PATIENCE = 20
+PATIENCE = 60
 
 
 class Running(threading.Thread):
