@@ -1,5 +1,6 @@
 import gc
 import json
+import socket
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -187,12 +188,12 @@ def test_attempts_for_a_query_are_fewer(server, embedder, waits):
 
 
 def test_a_server_that_is_down_is_tried_again_then_reported(waits):
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as unused:
-        port = unused.server_port
-    embedder = OpenAIEmbedder("openai:m", base_url=f"http://127.0.0.1:{port}", sleep=waits.append)
-
-    with pytest.raises(ModelUnavailable, match=r"ConnectError.*EMBEDDING_BASE_URL is right"):
-        embedder.embed_query("a")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # nobody else may listen there
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        embedder = OpenAIEmbedder("openai:m", base_url=address, sleep=waits.append)
+        with pytest.raises(ModelUnavailable, match=r"ConnectError.*EMBEDDING_BASE_URL is right"):
+            embedder.embed_query("a")
     assert len(waits) == 1
 
 
