@@ -26,6 +26,7 @@ from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, K
 from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
 from tests.interleaving import PATIENCE, Gate, Running
+from tests.kb.index.searching import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,11 +34,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def until_somebody_waits_for_a_lock():
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     with connection.cursor() as cursor:
-        for _ in range(2_000):
-            cursor.execute(f"SELECT pg_sleep(0.005), ({waiting})")
-            if cursor.fetchone()[1]:
-                return
-    pytest.fail("nobody waits")
+        until(lambda: cursor.execute(waiting) or cursor.fetchone()[0])
 
 
 def add(kb, text="苹果", name="a.txt"):

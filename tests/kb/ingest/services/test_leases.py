@@ -8,6 +8,7 @@ from django.utils import timezone
 from kb.ingest.services.documents import DOCUMENTS
 from kb.models import Document
 from tests.factories import make_document, make_kb
+from tests.kb.index.searching import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,43 +24,42 @@ def held(settings):
     return rows, lease
 
 
-def until(rows):
+def end(rows):
     return rows.values_list("lease_until", flat=True).get()
 
 
-def renewed_after(rows, moment):
-    """Whether the lease comes to end later than at a moment, within the time of some renewals."""
-    waiting = threading.Event()
-    for _look in range(100):
-        if until(rows) > moment:
-            return True
-        waiting.wait(0.05)
-    return False
+def await_renewal(rows):
+    before = end(rows)
+    until(lambda: end(rows) > before)
 
 
 def test_a_lease_is_renewed_while_its_worker_lives(held):
     rows, lease = held
-    before = until(rows)
     with DOCUMENTS.renewing(lease):
-        assert renewed_after(rows, before)
-        assert renewed_after(rows, until(rows))
+        await_renewal(rows)
+        await_renewal(rows)
 
 
 def test_nothing_renews_it_once_the_work_is_over(held):
     rows, lease = held
     with DOCUMENTS.renewing(lease):
-        assert renewed_after(rows, until(rows))
+        await_renewal(rows)
     assert not [each for each in threading.enumerate() if each.name == "lease"]
 
 
 def test_another_workers_lease_is_left_alone(held):
     rows, _lease = held
-    with DOCUMENTS.renewing(uuid.uuid4()):
-        assert not renewed_after(rows, timezone.now() + timedelta(seconds=0.2))
+    other, mine = make_document(make_kb(), "电源"), uuid.uuid4()
+    own = Document.objects.filter(pk=other.pk)
+    own.update(status="processing", lease=mine, lease_until=timezone.now())
+    before = end(rows)
+    with DOCUMENTS.renewing(mine):
+        await_renewal(own)
+    assert end(rows) == before
 
 
 def test_a_lease_ends_after_the_time_of_the_settings(settings):
     settings.INGEST_LEASE_SECONDS = 60
     before = timezone.now()
-    until = DOCUMENTS.renewed()["lease_until"]
-    assert before <= until - timedelta(seconds=60) <= timezone.now()
+    ends = DOCUMENTS.renewed()["lease_until"]
+    assert before <= ends - timedelta(seconds=60) <= timezone.now()
