@@ -16,6 +16,13 @@ def _fresh_sources():
     vertex._client.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def _patience(settings):
+    """What reads a feed or a page is a process of its own, which may start late."""
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "external_timeout_ms": 30_000}
+    settings.LATENCY_BUDGET_MS = 40_000
+
+
 @pytest.fixture
 def web(settings):
     from tests.web_server import WebServer

@@ -25,8 +25,7 @@ def test_an_entry_of_a_feed_is_a_result_with_its_address_and_no_chunk(owner, kb,
 def test_a_page_is_cut_and_its_best_part_found(owner, kb, web):
     web.pages["/"] = Page(article("Visit", ARTICLE + "Dogs must wait outside of the reading room."))
     live_feed(kb, web, kind="page", path="/", name="visit")
-    overrides = {"external_timeout_ms": 30_000}
-    outcome = find(owner, kb, query="dogs in the reading room", overrides=overrides, latency_budget_ms=40_000)
+    outcome = find(owner, kb, query="dogs in the reading room")
     assert any("Dogs must wait" in hit["text"] for hit in elsewhere(outcome))
 
 
@@ -116,9 +115,7 @@ def test_a_weighted_sum_scores_it_by_keywords_and_by_cosine(owner, kb, web):
 def test_every_fault_is_told_and_costs_only_its_results(owner, kb, web, page, code):
     web.pages["/feed"] = page
     live_feed(kb, web)
-    # What reads a feed is a process of its own, which has to start.
-    timeout_ms = 20_000 if page.hang_after is None else 400
-    outcome = find(owner, kb, overrides={"external_timeout_ms": timeout_ms}, latency_budget_ms=25_000)
+    outcome = find(owner, kb, overrides={} if page.hang_after is None else {"external_timeout_ms": 400})
     assert codes(outcome) == [code]
     assert outcome.result.hits[0].passage.title == "Hours"
     assert "news" in next(each.detail for each in outcome.result.degraded if each.code == code)
