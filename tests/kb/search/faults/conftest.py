@@ -16,6 +16,29 @@ def models(settings):
 
 
 @pytest.fixture
+def begun(monkeypatch):
+    """Keywords answer once the vectors' search has begun: one whose thread comes too late is late for another reason."""
+    import threading
+
+    from retrieval.channels import BM25Channel, VectorChannel
+    from tests.interleaving import PATIENCE
+
+    has_begun, by_vector, by_keyword = threading.Event(), VectorChannel.search, BM25Channel.search
+
+    def search_vectors(*arguments):
+        has_begun.set()
+        return by_vector(*arguments)
+
+    def search_keywords(*arguments):
+        assert has_begun.wait(PATIENCE)
+        has_begun.clear()
+        return by_keyword(*arguments)
+
+    monkeypatch.setattr(VectorChannel, "search", search_vectors)
+    monkeypatch.setattr(BM25Channel, "search", search_keywords)
+
+
+@pytest.fixture
 def clock():
     from tests.retrieval.byte_tiers import Clock
 

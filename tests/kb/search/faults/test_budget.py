@@ -11,7 +11,7 @@ BUDGET_MS = 50
 
 
 @pytest.fixture
-def hanging(kb, models):
+def hanging(kb, models, begun):
     models.always("embeddings", Reply(content=of_letters, hang=True))
 
 

@@ -74,7 +74,7 @@ def test_an_embedder_that_is_not_there(kb, models):
     assert texts(result)[0] == WARRANTY
 
 
-def test_an_embedder_that_hangs(kb, models):
+def test_an_embedder_that_hangs(kb, models, begun):
     models.always("embeddings", HANGS)
 
     result = ask(kb, overrides=IMPATIENT)
@@ -84,7 +84,7 @@ def test_an_embedder_that_hangs(kb, models):
     assert "vector" not in channels(result)
 
 
-def test_a_vector_that_came_too_late_serves_the_next_search(kb, models):
+def test_a_vector_that_came_too_late_serves_the_next_search(kb, models, begun):
     models.always("embeddings", HANGS)
     ask(kb, overrides=IMPATIENT)
     models.release()
@@ -120,13 +120,15 @@ def test_an_embedder_that_fails_again_and_again_is_left_alone_for_a_while(kb, mo
     assert models.calls["embeddings"] == asked
 
 
-def test_an_embedder_that_hangs_again_and_again_is_left_alone_for_a_while(kb, models, clock):
+def test_an_embedder_that_hangs_again_and_again_is_left_alone_for_a_while(kb, models, clock, begun):
     breaker = embedder_breaker(clock, patience_s=0.0)
     models.always("embeddings", HANGS)
+    before = models.calls["embeddings"]
     for number in range(FAILURES_TO_OPEN):
         found = notes(ask(kb, query=f"{QUERY}{number}", overrides=IMPATIENT))
         assert found == [("vector", "embedder_timeout")]
     until(lambda: not breaker.allows())
+    until(lambda: models.calls["embeddings"] == before + FAILURES_TO_OPEN)
     asked = models.calls["embeddings"]
 
     result = ask(kb)
