@@ -88,10 +88,10 @@ def test_a_timeout_that_the_function_notices_itself_is_judged_likewise():
 
 
 def test_a_call_that_has_hung_for_long_counts_for_whoever_waits_for_its_slot(hang, monkeypatch):
-    guard = ModelGuard("model", slots=1, patience_s=5.0)
+    guard = ModelGuard("model", slots=1, patience_s=PATIENCE)
     with pytest.raises(ModelTimeout):
         guard.call(hang.wait, late())
-    monkeypatch.setattr("retrieval.execution.time.monotonic", lambda at=time.monotonic: at() + 5.0)
+    monkeypatch.setattr("retrieval.execution.time.monotonic", lambda at=time.monotonic: at() + PATIENCE)
     for _ in range(FAILURES_TO_OPEN):
         with pytest.raises(ModelTimeout):
             guard.call(hang.wait, late())
