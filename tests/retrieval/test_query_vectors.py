@@ -153,6 +153,14 @@ def test_arithmetic_runs_in_the_callers_thread_and_its_vectors_stay_in_this_proc
     assert (shared.asked, shared.entries) == ([], {})
 
 
+def await_landing(embedder):
+    """Who waits for a flight may give up before it has ended, and have it counted."""
+    deadline = soon()
+    while embedder._flights._flights:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 # -- Together --------------------------------------------------------------------------------------------------------
 def ask_together(embedder, texts):
     start = Barrier(len(texts))
@@ -286,8 +294,12 @@ def test_a_cached_vector_serves_while_the_breaker_is_open(new_process):
 
 def test_a_model_that_hangs_is_a_timeout_and_then_not_asked(new_process, hang):
     embedder = new_process(Model(lambda text: hang.wait(PATIENCE) and VECTOR), patience_s=0)
-    codes = [code_of(embedder, "q", time.monotonic() + 0.05) for _ in range(FAILURES_TO_OPEN + 1)]
-    assert codes == [DegradationCode.EMBEDDER_TIMEOUT] * FAILURES_TO_OPEN + [DegradationCode.MODEL_CIRCUIT_OPEN]
+    codes = []
+    for _ in range(FAILURES_TO_OPEN):
+        codes.append(code_of(embedder, "q", time.monotonic() + 0.05))
+        await_landing(embedder)
+    assert codes == [DegradationCode.EMBEDDER_TIMEOUT] * FAILURES_TO_OPEN
+    assert code_of(embedder) is DegradationCode.MODEL_CIRCUIT_OPEN
 
 
 def test_searches_with_little_time_do_not_open_the_breaker_of_a_model(new_process, hang):
@@ -367,9 +379,16 @@ def test_a_model_that_does_not_load_has_the_code_of_its_fault(new_process):
 
 
 def test_all_who_ask_while_a_model_loads_wait_for_one_call_and_do_not_take_it_for_hanging(new_process, hang):
-    embedder = new_process(Loading(lambda text: hang.wait(PATIENCE) and VECTOR), patience_s=0)
+    has_begun = Event()
+
+    def answer(text):
+        has_begun.set()
+        return hang.wait(PATIENCE) and VECTOR
+
+    embedder = new_process(Loading(answer), patience_s=0)
     codes = [code_of(embedder, str(number), time.monotonic() + 0.02) for number in range(FAILURES_TO_OPEN + 1)]
     assert set(codes) == {DegradationCode.EMBEDDER_TIMEOUT}
+    assert has_begun.wait(PATIENCE)
     assert embedder.embedder.runs == [WARM_UP]
     hang.set()
     assert embedder.embed("q", soon())[1] == "model"
