@@ -1,4 +1,5 @@
 import threading
+import time
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
@@ -8,6 +9,7 @@ from kb.base.db.transactions import lock_knowledge_bases
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, KnowledgeBase
 from tests import factories
+from tests.interleaving import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
@@ -176,9 +178,12 @@ def test_of_two_that_change_what_they_have_read_one_is_refused(client_of, owner,
 
 def _wait_for_waiting(count):
     """Until so many sessions of the database wait for a lock."""
-    waiting = 0
+    waiting, deadline = 0, time.monotonic() + PATIENCE
     while waiting < count:
+        assert time.monotonic() < deadline
         with connection.cursor() as cursor:
+            # A transaction goes on seeing the sessions that there were when it asked first.
+            cursor.execute("SELECT pg_stat_clear_snapshot(), pg_sleep(0.005)")
             cursor.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
             )
