@@ -1,11 +1,12 @@
 import json
+import time
 from io import StringIO
 from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from kb.index.bm25 import BM25Store
+from kb.index.bm25 import BM25Store, RequestedIndex
 from kb.models import Document, RetrievalProfile, SearchLog
 from kb.search.services import search_log
 from tests.factories import make_document, make_kb, make_member, make_user
@@ -83,10 +84,18 @@ def test_a_threshold_cuts_what_scores_less(kb):
     assert json.loads(search(*args, "--score-threshold", str(between)))["results"] == [first]
 
 
-def test_waits_no_longer_for_an_index_than_told(kb, monkeypatch):
+def test_waits_no_longer_for_an_index_than_told(kb, monkeypatch, settings):
     builder = Gate(monkeypatch, BM25Store, "_build")
-    response = json.loads(search("保修", "--kb", "faq", "--json", "--latency-budget-ms", "1500"))
+    wait, told = RequestedIndex.wait, []
+
+    def wait_no_longer(index, deadline):
+        told.append(deadline - time.monotonic())
+        return wait(index, time.monotonic())
+
+    monkeypatch.setattr(RequestedIndex, "wait", wait_no_longer)
+    response = json.loads(search("保修", "--kb", "faq", "--json", "--latency-budget-ms", "60000"))
     builder.open()
+    assert settings.LATENCY_BUDGET_MS / 1_000 < max(told) <= 60
     assert "bm25_index_building" in {each["code"] for each in response["degraded"]}
     assert response["results"]
 
