@@ -102,7 +102,7 @@ def test_a_web_process_that_ends_fails_no_request_of_a_load_balancer(servers):
     if web.poll() is None:
         web.terminate()
         web.wait(60)
-    web = servers.start_web(DRAIN_SECONDS="3")
+    web = servers.start_web(DRAIN_SECONDS="600")
     told, statuses, errors = threading.Event(), [], []
 
     def ask():
@@ -123,6 +123,7 @@ def test_a_web_process_that_ends_fails_no_request_of_a_load_balancer(servers):
     told.set()
     for client in clients:
         client.join()
+    web.send_signal(signal.SIGTERM)  # a second one does not wait
     assert web.wait(60) == 0
     assert set(statuses) == {200}
     assert errors == []
@@ -138,7 +139,7 @@ def asking(servers, tmp_path):
 
         def ask(pieces, **variables):
             model.always("chat", Reply(["Two ", *["more "] * pieces, "years [1]."], pause_s=0.1))
-            web = servers.start_web(LLM_BASE_URL=model.base_url, LLM_MODEL="slow", **variables)
+            web = servers.start_web(LLM_BASE_URL=model.base_url, LLM_MODEL="slow", DRAIN_SECONDS="1", **variables)
             found = [
                 each for each in call(servers, "GET", "knowledge-bases/").json()["results"] if each["name"] == NAME
             ]
