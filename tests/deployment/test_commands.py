@@ -74,9 +74,13 @@ def test_a_document_is_uploaded_read_and_found_by_the_processes_of_compose(runni
     assert (access[0]["status"], access[0]["method"]) == (answer.status_code, "POST")
     assert access[0]["key"]
     assert str(running.key.split(".")[1]) not in running.log("web")
-    worker = [json.loads(line) for line in running.log("worker").splitlines() if line.startswith("{")]
-    of_upload = [line["message"] for line in worker if line.get("request_id") == sent["X-Request-ID"]]
-    assert any(str(document_id) in message for message in of_upload), running.log("worker")
+
+    def is_told():  # which a worker does once the document is ready
+        worker = [json.loads(line) for line in running.log("worker").splitlines() if line.startswith("{")]
+        of_upload = [line["message"] for line in worker if line.get("request_id") == sent["X-Request-ID"]]
+        return any(str(document_id) in message for message in of_upload)
+
+    running.until(is_told, "worker")
     searched = [line for line in web if line.get("search") == found.json()["trace_id"]]
     assert searched
     assert "保修期" not in running.log("web")
