@@ -130,7 +130,7 @@ def served(chromium, first_start, data_dir):
     try:
         output.until(READY)
         servers = _servers(data_dir)
-        assert {server.name() for server in servers} >= {"postgres", "redis-server"}
+        assert {server.info["name"] for server in servers} >= {"postgres", "redis-server"}
         started = [*psutil.Process(process.pid).children(recursive=True), *servers]
         yield Served(process, f"http://127.0.0.1:{port}", first_start.password)
     finally:
@@ -152,7 +152,7 @@ def database(served, data_dir):
 
 def _servers(data_dir):
     """PostgreSQL and Redis, which are children of nobody, by the directory that they work in."""
-    running = psutil.process_iter(["cwd"])
+    running = psutil.process_iter(["cwd", "name"])  # at once, as a session of PostgreSQL may end at any moment
     return [process for process in running if Path(process.info["cwd"] or "/").is_relative_to(data_dir)]
 
 

@@ -87,7 +87,7 @@ def test_the_theme_works(admin):
 
     admin.open("")
     expect(page.locator("[data-chart] canvas").first).to_be_visible()
-    assert page.evaluate("Object.keys(Chart.instances).length") >= 1
+    page.wait_for_function("Object.keys(Chart.instances).length >= 1")
     assert page.evaluate("typeof htmx.ajax") == "function"
     leave = page.locator("form[action$='/logout/'] button, #logout-form button").first
     expect(leave).to_be_hidden()
