@@ -33,6 +33,13 @@ def _nothing_kept():
     cache.clear()
 
 
+@pytest.fixture(autouse=True)
+def _no_midnight(monkeypatch):
+    """The day stays the same from a search to its count."""
+    noon = timezone.now().replace(hour=12)
+    monkeypatch.setattr(timezone, "now", lambda: noon)
+
+
 @pytest.fixture
 def kb():
     return make_kb()
