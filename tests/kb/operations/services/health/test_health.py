@@ -40,8 +40,8 @@ def broker(monkeypatch):
 
 @pytest.fixture
 def quiet_broker(broker):
-    """A database of the tests' Redis that no worker listens to."""
-    broker(current_app.conf.broker_url.rsplit("/", 1)[0] + "/14")
+    """A database of the tests' Redis that no worker listens to: those of tests/deployment have the last eight."""
+    broker(current_app.conf.broker_url.rsplit("/", 1)[0] + "/7")
 
 
 def test_tells_the_version_of_postgresql():
