@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 
+import pytest
 import yaml
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
@@ -11,10 +12,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from kb.base.telemetry import requests
 from kb.ingest.services.documents import document_requeue
 from kb.models import Document
+from kb.operations.services import monitoring
 from tests.deployment.compose import ROOT
 from tests.factories import make_document, make_kb
+from tests.interleaving import PATIENCE
 
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    monkeypatch.setattr(monitoring, "PATIENCE_SECONDS", PATIENCE)
 
 
 def counted():

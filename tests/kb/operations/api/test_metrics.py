@@ -6,12 +6,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kb.operations.services import monitoring
 from tests import factories
+from tests.interleaving import PATIENCE
 
 pytestmark = pytest.mark.django_db
 
 URLS = ("/metrics", "/metrics/", "/api/v1/metrics", "/api/v1/metrics/")
-PATIENCE = 20
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    monkeypatch.setattr(monitoring, "PATIENCE_SECONDS", PATIENCE)
 
 
 @pytest.fixture
