@@ -40,6 +40,8 @@ def pytest_configure(config):
 
     # Slow ones would take most of the time.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    # Redis is as busy as the tests.
+    settings.CACHES["bm25"]["OPTIONS"] |= {"SOCKET_CONNECT_TIMEOUT": 5, "SOCKET_TIMEOUT": 5}
     settings.WHITENOISE_AUTOREFRESH = True  # else every client of a test lists all static files first
     _delete_rows_instead_of_flushing()
 
