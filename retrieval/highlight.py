@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from retrieval.protocols import Tokenizer
-from retrieval.tokenize import CONNECTORS, RUNS, normalize
+from retrieval.tokenize import CONNECTORS, INVISIBLE, RUNS, normalize
 
 Span = tuple[int, int]
 
@@ -87,11 +87,12 @@ def _normalize_with_origins(text: str) -> tuple[str, list[Span]]:
         return text, [(index, index + 1) for index in range(len(text))]
     plain: list[str] = []
     origins: list[Span] = []
-    # Normalisation may join marks and Hangul vowels with the character before.
+    # Normalisation may join marks and Hangul vowels with the character before, also past an invisible one.
     starts = [
         index
         for index, character in enumerate(text)
-        if not index or not (unicodedata.combining(character) or "\u1160" <= character <= "\u11ff")
+        if not index
+        or not (unicodedata.combining(character) or "\u1160" <= character <= "\u11ff" or character in INVISIBLE)
     ]
     for start, end in pairwise([*starts, len(text)]):
         piece = normalize(text[start:end])

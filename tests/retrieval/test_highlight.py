@@ -42,6 +42,10 @@ def test_a_word_with_a_soft_hyphen_is_marked_whole():
     assert matches("hand\u00adbook x", "handbook") == ["hand\u00adbook"]
 
 
+def test_a_syllable_that_an_invisible_character_parts_is_marked_whole():
+    assert matches("\u1100\u200b\u1161 x", *tokenizer("가")) == ["\u1100\u200b\u1161"]
+
+
 def test_chinese_words_are_marked():
     assert matches("差旅报销标准，按标准执行。", "报销", "标准") == ["报销", "标准", "标准"]
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from retrieval.errors import DependencyMissing, import_dependency
 from retrieval.tokenize import ENGLISH_STOP_WORDS, JiebaTokenizer, normalize
@@ -145,7 +145,9 @@ def test_every_term_is_folded_and_holds_a_letter_or_digit(tokenizer, text):
 
 @untimed
 @given(text=st.text(max_size=60))
-def test_normalised_text_has_the_same_terms(tokenizer, text):
+@example("\u1100\u200b\u1161")
+def test_normalised_text_stays_as_it_is_and_has_the_same_terms(tokenizer, text):
+    assert normalize(normalize(text)) == normalize(text)
     assert tokenizer(normalize(text)) == tokenizer(text)
 
 
