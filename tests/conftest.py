@@ -11,9 +11,13 @@ from hypothesis import HealthCheck, settings as hypothesis_settings
 
 from tests import chroma_server
 
-# A busy machine may pause a process for seconds, which says nothing of an example.
+# A busy machine may pause a process for seconds, which says nothing of an example. A run tries what the run before has tried;
+# `pytest --hypothesis-profile=search` looks further.
 hypothesis_settings.register_profile(
-    "tests", hypothesis_settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.register_profile(
+    "search", deadline=None, derandomize=False, max_examples=2_000, suppress_health_check=list(HealthCheck)
 )
 hypothesis_settings.load_profile("tests")
 
