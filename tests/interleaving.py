@@ -1,8 +1,9 @@
 """Driving two at once: one is held at a stage until the other has come as far as it can."""
 
 import threading
+import time
 
-from django.db import connections
+from django.db import connection, connections
 
 PATIENCE = 60
 
@@ -53,3 +54,22 @@ class Gate:
 
     def open(self):
         self._opened.set()
+
+
+def until(condition):
+    """Asks again and again, a moment apart, for what another thread or process is about to bring about."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come about"
+        time.sleep(0.005)
+
+
+def until_somebody_waits_for_a_lock():
+    until(_somebody_waits_for_a_lock)
+
+
+def _somebody_waits_for_a_lock():
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT EXISTS ({waiting})")
+        return cursor.fetchone()[0]

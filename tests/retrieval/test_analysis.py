@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.analysis import (
     MOST_NAMES_A_CONCEPT,
@@ -21,7 +21,6 @@ ALWAYS = RetrievalConfig(rewrite="always")
 HISTORY = (Turn("user", "RRF是什么？"), Turn("assistant", "一种融合方法。"))
 SOON = time.monotonic() + 3_600
 
-untimed = settings(deadline=None)
 any_text = st.text(st.characters(categories=["L", "M", "N", "P", "S", "Z", "Cc", "Cf", "Cs"]))
 
 
@@ -109,7 +108,6 @@ def test_what_nobody_sees_is_dropped_and_white_space_collapsed(query, text):
     assert normalise_query(query) == text
 
 
-@untimed
 @given(any_text)
 def test_normalising_twice_changes_nothing_more(query):
     once = normalise_query(query)
@@ -117,7 +115,6 @@ def test_normalising_twice_changes_nothing_more(query):
     assert normalise_query(once) == once
 
 
-@untimed
 @given(any_text)
 def test_normalising_keeps_every_letter_digit_and_mark(query):
     def visible(text):
@@ -339,7 +336,6 @@ def test_a_name_may_hold_what_a_pattern_could_read():
     }
 
 
-@untimed
 @given(st.lists(st.integers(0, 12), max_size=12))
 def test_variants_are_bounded_and_every_concept_has_its_first(name_counts):
     known = tuple(
@@ -366,7 +362,6 @@ def test_a_failure_of_the_concepts_is_the_callers():
         analyse("query", concepts=Broken(), concept_kb_ids=(1,))
 
 
-@untimed
 @given(any_text)
 def test_any_text_can_be_analysed(query):
     analysis = analyse(query).analysis

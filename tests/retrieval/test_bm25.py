@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 from rank_bm25 import BM25Okapi
 
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_idf, okapi_parameters, require_dependencies
@@ -19,8 +19,6 @@ CORPUS = [
     ["缓存", "失效"],
 ]
 
-# A property is not timed: the machine may be busy.
-untimed = settings(deadline=None)
 documents = st.lists(st.sampled_from("abcdefgh"), max_size=12)
 corpora = st.lists(documents, min_size=1, max_size=25).filter(any)
 queries = st.lists(st.sampled_from("abcdefghxy"), min_size=1, max_size=6)
@@ -40,7 +38,6 @@ def everything(index, query):
     return dict(zip(ids.tolist(), scores.tolist(), strict=True))
 
 
-@untimed
 @given(corpus=corpora, query=queries)
 def test_scores_are_the_librarys_where_its_idf_is_positive(corpus, query):
     oracle = BM25Okapi(corpus)
@@ -55,7 +52,6 @@ def test_scores_are_the_librarys_where_its_idf_is_positive(corpus, query):
     np.testing.assert_allclose([found.get(chunk_id, 0.0) for chunk_id in ids.tolist()], expected, rtol=1e-4)
 
 
-@untimed
 @given(corpus=corpora, query=queries)
 def test_a_chunk_is_found_exactly_when_it_holds_a_query_term_and_then_scores_above_zero(corpus, query):
     index = build(corpus)
@@ -66,7 +62,6 @@ def test_a_chunk_is_found_exactly_when_it_holds_a_query_term_and_then_scores_abo
     assert all(score > 0 for score in found.values())
 
 
-@untimed
 @given(corpus=corpora, query=queries, k=st.integers(1, 30), data=st.data())
 def test_top_k_is_the_head_of_the_full_order_with_ties_by_chunk_id(corpus, query, k, data):
     index = build(corpus + corpus)
@@ -90,7 +85,6 @@ def test_the_head_of_a_large_corpus_is_that_of_its_full_order():
         assert list(zip(ids.tolist(), scores.tolist(), strict=True)) == ordered[:10]
 
 
-@untimed
 @given(corpus=corpora, query=queries)
 def test_contributions_add_up_to_the_score(corpus, query):
     index = build(corpus)
@@ -104,7 +98,6 @@ def test_contributions_add_up_to_the_score(corpus, query):
     np.testing.assert_allclose(contributions.sum(axis=1), expected, rtol=1e-6)
 
 
-@untimed
 @given(corpus=corpora, query=queries)
 def test_frequencies_are_counts(corpus, query):
     index = build(corpus)
@@ -267,7 +260,6 @@ def test_damaged_postings_are_refused_and_named():
         OkapiIndex.build([(3, b"12345678", b"1234", 1), (7, b"12345678", b"", 1)])
 
 
-@untimed
 @given(corpus=st.lists(documents, max_size=10), query=queries)
 def test_an_index_survives_its_state(corpus, query):
     index = build(corpus)

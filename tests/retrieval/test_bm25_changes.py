@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import RetrievalError
 from retrieval.postings import count_postings, hash_terms
 
-untimed = settings(deadline=None)
 documents = st.lists(st.sampled_from("abcdefgh"), max_size=8)
 new_documents = st.lists(st.sampled_from("efghijkl"), max_size=8)
 queries = st.lists(st.sampled_from("abcdefghijklxy"), min_size=1, max_size=6)
@@ -42,7 +41,6 @@ def ranking(index, query, k=100, only=None):
     return ids.tolist(), scores.tolist()
 
 
-@untimed
 @given(corpus=corpora, changes=edits, query=queries, k=st.integers(1, 30), data=st.data())
 def test_the_ranking_is_that_of_a_full_build(corpus, changes, query, k, data):
     only = data.draw(st.none() | st.lists(st.integers(1, 50), unique=True).map(sorted))
@@ -73,7 +71,6 @@ def test_the_ranking_in_a_large_kb_is_that_of_a_full_build():
             assert ranking(changed, query, 10, chunk_ids) == ranking(full, query, 10, chunk_ids)
 
 
-@untimed
 @given(corpus=corpora, changes=edits, query=queries)
 def test_given_chunks_score_as_in_a_full_build(corpus, changes, query):
     terms, chunk_ids = hash_terms(query), np.arange(60)[::-1]
@@ -85,7 +82,6 @@ def test_given_chunks_score_as_in_a_full_build(corpus, changes, query):
     assert changed.idf(terms) == pytest.approx(full.idf(terms), rel=1e-9, abs=0)
 
 
-@untimed
 @given(corpus=corpora, changes=edits)
 def test_counts_are_those_of_a_full_build(corpus, changes):
     full, changed = build(after(corpus, changes)), change(build(corpus), changes)
@@ -95,7 +91,6 @@ def test_counts_are_those_of_a_full_build(corpus, changes):
     assert (changed.changed_count, full.changed_count) == (len(changes), 0)
 
 
-@untimed
 @given(corpus=corpora, first=edits, second=edits, query=queries)
 def test_changes_are_always_those_of_the_base(corpus, first, second, query):
     base = build(corpus)

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.cache import CacheKey, TieredCache
 from retrieval.payload import PayloadCodec
@@ -125,7 +125,6 @@ def test_memory_holds_the_lineages_of_a_kb_side_by_side_and_drops_them_together(
     assert [memory.live(key) is not None for key in (old_tokenizer, new_tokenizer, OTHER_KB)] == [False, False, True]
 
 
-@settings(deadline=None)
 @given(puts=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(0, 12))))
 def test_memory_never_exceeds_its_bound_nor_goes_back(puts):
     memory = Memory(10)

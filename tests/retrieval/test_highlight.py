@@ -1,13 +1,11 @@
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.highlight import ELLIPSIS, Segment, excerpt, highlight
 from retrieval.tokenize import JiebaTokenizer, TokenizerOptions
 
 tokenizer = JiebaTokenizer()
 WIDE = "\uff26\uff35\uff2c\uff2c"
-# A property is not timed: the machine may be busy.
-untimed = settings(deadline=None)
 
 
 def matches(text, *terms):
@@ -109,7 +107,6 @@ def test_nothing_matches_without_text_or_terms(text, terms):
 TEXTS = st.text(st.sampled_from("中华人民共和国报销标准的，。 aA-\uff26ﬁe\u0301\u200b\u1100\u1161'+#01<&"), max_size=60)
 
 
-@untimed
 @given(TEXTS, st.lists(st.sampled_from(["人民", "共和国", "的", "a", "01", "标准", "fi", "中华人民共和国"])))
 def test_any_segments_join_to_the_text_and_none_is_empty(text, terms):
     segments = highlight(text, terms, tokenizer)
@@ -118,7 +115,6 @@ def test_any_segments_join_to_the_text_and_none_is_empty(text, terms):
     assert all(segment.text for segment in segments)
 
 
-@untimed
 @given(TEXTS)
 def test_a_text_that_has_terms_is_marked_for_each_of_them(text):
     for term in set(tokenizer(text)):
@@ -178,7 +174,6 @@ def test_equal_words_in_a_row_are_not_taken_for_the_inside_of_the_next():
     assert joined(segments) == "华报" * 5
 
 
-@untimed
 @given(TEXTS.map(lambda text: text * 5), st.integers(5, 80))
 def test_an_excerpt_is_a_part_of_the_text(text, limit):
     cut = excerpt(highlight(text, ["人民", "a", "标准"], tokenizer), limit)

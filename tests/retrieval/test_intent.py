@@ -1,9 +1,7 @@
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.rewrite import core_intent, split_questions
-
-untimed = settings(deadline=None)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +60,11 @@ def test_a_query_of_nothing_else_stays(query):
     assert core_intent(query) == query
 
 
-@untimed
 @given(st.text())
 def test_the_intent_is_blank_only_where_the_query_is(query):
     assert bool(core_intent(query).strip()) == bool(query.strip())
 
 
-@untimed
 @given(
     st.lists(
         st.sampled_from(["请问", "你好", "what", "is", "how many", "什么", "吗", "谢谢", "？", "?", " ", "《", "》"])
@@ -116,7 +112,6 @@ def test_other_queries_are_not_split(query):
     assert split_questions(query) == ()
 
 
-@untimed
 @given(st.text(st.sampled_from("甲乙丙丁是什么怎谁吗？?;；\n ab")))
 def test_parts_are_pieces_of_the_query_in_order(query):
     end = 0

@@ -1,10 +1,8 @@
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.keywords import MOST_KEYWORDS, extract_keywords, query_keywords
 from retrieval.tokenize import JiebaTokenizer
-
-untimed = settings(deadline=None)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +64,6 @@ def test_a_query_of_function_words_has_no_keywords(keywords):
     assert keywords("what is the of and") == ()
 
 
-@untimed
 @given(query=st.text(), most=st.integers(0, 12))
 def test_keywords_are_bounded_and_distinct(tokenizer, query, most):
     found = query_keywords(query, tokenizer(query), most)
@@ -126,7 +123,6 @@ def test_numbers_alone_describe_no_chunk():
     assert extract_keywords("1984，2015。", "zh") == ()
 
 
-@untimed
 @given(text=st.text(), language=st.sampled_from(["zh", "en"]), most=st.integers(0, 12))
 def test_the_keywords_of_any_chunk_are_bounded_and_distinct(text, language, most):
     found = extract_keywords(text, language, most)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.errors import RetrievalError
 from retrieval.payload import PayloadCodec, PayloadError
@@ -43,7 +43,6 @@ def seal_bytes(compressed, secret=SECRET, key=KEY):
     return b"\x01" + hmac.digest(mac_key, covered, "sha256") + compressed
 
 
-@settings(deadline=None)
 @given(state=states)
 def test_a_state_survives_sealing(state):
     codec = PayloadCodec(SECRET)
@@ -82,7 +81,6 @@ def test_a_truncated_payload_is_refused(codec, size):
         codec.open(KEY, codec.seal(KEY, list(range(100)))[:size])
 
 
-@settings(deadline=None)
 @given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_payload_with_any_bit_changed_is_refused(place, bit):
     codec = PayloadCodec(SECRET)
@@ -93,7 +91,6 @@ def test_a_payload_with_any_bit_changed_is_refused(place, bit):
         codec.open(KEY, bytes(payload))
 
 
-@settings(deadline=None)
 @given(payload=st.binary(max_size=200))
 def test_garbage_is_refused(payload):
     with pytest.raises(PayloadError):
@@ -138,7 +135,6 @@ def test_a_persistent_id_is_refused(codec):
         codec.open(KEY, seal_bytes(zlib.compress(b"Psomewhere\n.")))
 
 
-@settings(deadline=None)
 @given(pickled=st.binary(max_size=40))
 def test_any_signed_bytes_give_builtins_or_a_payload_error(pickled):
     with suppress(PayloadError):

@@ -2,13 +2,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.errors import RetrievalError
 from retrieval.postings import Postings, Segment, count_postings, hash_terms, term_hash
-
-# A property is not timed: the machine may be busy.
-untimed = settings(deadline=None)
 
 
 def test_a_term_hash_is_the_same_everywhere():
@@ -34,7 +31,6 @@ def test_postings_are_sorted_unique_and_counted():
     assert postings.length == 3
 
 
-@untimed
 @given(tokens=st.lists(st.text(max_size=4), max_size=20))
 def test_postings_survive_their_bytes(tokens):
     postings = count_postings(tokens)
@@ -91,14 +87,12 @@ def read(segment):
     return corpus
 
 
-@settings(deadline=None)
 @given(corpus=corpora)
 def test_rows_and_columns_hold_the_corpus_in_any_order(corpus):
     assert read(Segment.from_columns(*columns(corpus))) == corpus
     assert read(Segment.from_rows(rows(corpus))) == corpus
 
 
-@settings(deadline=None)
 @given(corpus=corpora)
 def test_everything_is_ascending(corpus):
     segment = Segment.from_columns(*columns(corpus))
@@ -110,7 +104,6 @@ def test_everything_is_ascending(corpus):
         assert ordinals == sorted(set(ordinals)) != []
 
 
-@settings(deadline=None)
 @given(corpus=corpora)
 def test_a_segment_survives_its_state(corpus):
     assert read(Segment.from_state(Segment.from_columns(*columns(corpus)).state())) == corpus

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from retrieval.errors import DependencyMissing, import_dependency
 from retrieval.tokenize import ENGLISH_STOP_WORDS, JiebaTokenizer, normalize
@@ -18,10 +18,6 @@ CHINESE = "北京大学的研究生在图书馆研究自然语言处理，他们
 @pytest.fixture(scope="module")
 def tokenizer():
     return JiebaTokenizer()
-
-
-# A property is not timed: the machine may be busy.
-untimed = settings(deadline=None)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +131,6 @@ def test_empty_text_has_no_terms(tokenizer):
     assert tokenizer("") == tokenizer(" \n。！…") == []
 
 
-@untimed
 @given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
 def test_every_term_is_folded_and_holds_a_letter_or_digit(tokenizer, text):
     for term in tokenizer(text):
@@ -143,7 +138,6 @@ def test_every_term_is_folded_and_holds_a_letter_or_digit(tokenizer, text):
         assert term == term.casefold()
 
 
-@untimed
 @given(text=st.text(max_size=60))
 @example("\u1100\u200b\u1161")
 def test_normalised_text_stays_as_it_is_and_has_the_same_terms(tokenizer, text):
@@ -204,7 +198,6 @@ def version_1(text, jieba_search):
                 yield stem(part)
 
 
-@untimed
 @given(text=st.text() | st.text("aitTHß’'.-_+#@ 019股票的知识库，ﬁÅ\u200b", max_size=40))
 def test_the_rules_are_those_of_the_version_in_the_id(tokenizer, jieba_search, text):
     assert tokenizer(text) == list(version_1(text, jieba_search))

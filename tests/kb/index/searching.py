@@ -108,12 +108,3 @@ def at_once(count, function):
 
     with ThreadPoolExecutor(count) as threads:
         return [call.result(PATIENCE) for call in [threads.submit(start) for _ in range(count)]]
-
-
-def until(condition):
-    """Asks again and again, a moment apart, for what another thread or process is about to bring about."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            pytest.fail("it does not come about")
-        sql("SELECT pg_sleep(0.005)")

@@ -4,24 +4,15 @@ import random
 from dataclasses import replace
 
 import pytest
-from django.db import connection
 
 from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import DatabaseTier
 from kb.models import BM25Index, KnowledgeBase
 from retrieval.cache import TierUnavailable
-from tests.interleaving import Gate, Running
-from tests.kb.index.searching import key, log, until
+from tests.interleaving import Gate, Running, until_somebody_waits_for_a_lock
+from tests.kb.index.searching import key, log
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def waits_for_a_lock():
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return cursor.fetchone()[0] > 0
 
 
 def test_a_payload_comes_back_as_it_was_stored(kb):
@@ -64,7 +55,7 @@ def test_deleting_a_knowledge_base_while_a_base_of_it_is_stored_ends_well(kb, mo
     deleter = Running(knowledge_base_delete, KnowledgeBase.objects.get(pk=kb.pk))
     gate.wait()
     publisher = Running(lambda: results.append(DatabaseTier().store(stored.at(stored.version + 1), b"new")))
-    until(waits_for_a_lock)
+    until_somebody_waits_for_a_lock()
     gate.open()
 
     outcomes = [deleter.outcome(), publisher.outcome()]

@@ -299,7 +299,7 @@ def meets(metadata, condition):
     return fits != (comparison in OPPOSITE)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(
     conditions=st.lists(CONDITIONS, min_size=1, max_size=4),
     logic=st.sampled_from(list(Logic)),

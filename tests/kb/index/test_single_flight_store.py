@@ -18,7 +18,7 @@ from kb.search.services.search import SearchRequest, search
 from retrieval.cache import CacheKey
 from retrieval.errors import ChannelUnavailable, DegradationCode, RetrievalError, ScopeOutdated
 from tests.factories import make_document, principal
-from tests.interleaving import Gate
+from tests.interleaving import Gate, until
 from tests.kb.index.searching import (
     PATIENCE,
     assert_as_built,
@@ -35,7 +35,6 @@ from tests.kb.index.searching import (
     settle,
     sql,
     tier,
-    until,
     version,
 )
 from tests.kb.search.faults.searches import out_of_time

@@ -11,7 +11,7 @@ from kb.base.db.transactions import own_session
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes
 from kb.ingest.chunkers.matching import hash_content
 from kb.models import Document
-from tests.kb.index.searching import until
+from tests.interleaving import until
 
 MODEL = "hashing"
 

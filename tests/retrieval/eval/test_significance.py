@@ -15,7 +15,7 @@ def pair(*shape):
 
 
 @given(pair(7, 2))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_agrees_with_the_exact_test_over_every_exchange(figures):
     before, after = figures
     exact = [
@@ -27,7 +27,7 @@ def test_agrees_with_the_exact_test_over_every_exchange(figures):
 
 
 @given(pair(13, 1))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_random_exchanges_come_close_to_all_of_them(figures):
     before, after = figures
     # The first query differs by nothing to speak of, and makes one exchange too many to try them all.
@@ -37,7 +37,7 @@ def test_random_exchanges_come_close_to_all_of_them(figures):
 
 
 @given(pair(20, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_is_a_probability_and_the_same_whichever_comes_first(figures):
     before, after = figures
     forth, back = paired_p_values(before, after), paired_p_values(after, before)

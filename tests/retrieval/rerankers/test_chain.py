@@ -2,7 +2,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from retrieval.errors import DegradationCode, RerankerNotApplicable, RerankerUnavailable
 from retrieval.rerankers.chain import RESERVED_S, CosineReranker, OverlapReranker, RerankChain
@@ -168,7 +168,6 @@ def test_a_server_that_hangs_costs_its_scores_only():
 words = st.lists(st.sampled_from("abcde"), max_size=6)
 
 
-@settings(deadline=None)
 @given(
     query=words,
     variants=st.lists(words, max_size=3),

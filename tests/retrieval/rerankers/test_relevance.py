@@ -1,25 +1,22 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from retrieval.rerankers.chain import UnusableAnswer, relevance
 
 
-@settings(deadline=None)
 @given(st.integers(0, 20).flatmap(lambda count: arrays(np.float64, count, elements=st.floats(0, 1))))
 def test_probabilities_stay_as_they_are(scores):
     assert relevance(scores, len(scores), model="m").tolist() == scores.tolist()
 
 
-@settings(deadline=None)
 @given(arrays(np.float64, 5, elements=st.floats(0, 1)), st.integers(0, 9).filter(lambda count: count != 5))
 def test_another_number_of_scores_is_unusable(scores, count):
     with pytest.raises(UnusableAnswer, match=f"for {count} passages"):
         relevance(scores, count, model="m")
 
 
-@settings(deadline=None)
 @given(
     arrays(np.float64, 5, elements=st.floats(0, 1)),
     st.integers(0, 4),

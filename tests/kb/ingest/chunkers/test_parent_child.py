@@ -46,7 +46,7 @@ def test_positions_count_through_the_whole_document():
 
 
 @pytest.mark.parametrize("unit", ["characters", "tokens"])
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(["一句话。", "Two words. ", "\n\n", "字" * 30]), max_size=60))
 def test_no_text_is_lost(unit, parts):
     text = "".join(parts)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, approximate_tokens, split
 from kb.ingest.parser.parsed import ParsedDocument, Section
@@ -134,14 +134,12 @@ def test_a_character_that_counts_more_than_a_chunk_is_a_chunk_of_its_own():
     assert [draft.text for draft in split(document("甲 乙"), settings)] == ["甲", "乙"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(alphabet=MIXED, max_size=200), max_size=4), st.integers(20, 60))
 def test_without_overlap_the_chunks_hold_every_visible_character_once_and_in_order(parts, size):
     parsed = document(*(Section(part, number) for number, part in enumerate(parts, 1)))
     assert visible("".join(texts(parsed, size=size, overlap=0))) == visible("".join(parts))
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["。", ". ", "\n\n", "，", " ", "；\n", "!", "\t"]), max_size=60), st.data())
 def test_with_overlap_every_word_is_in_some_chunk(separators, data):
     size = data.draw(st.integers(20, 60))
@@ -152,7 +150,6 @@ def test_with_overlap_every_word_is_in_some_chunk(separators, data):
     assert [word for word in words if word not in joined] == []
 
 
-@settings(deadline=None)
 @given(
     st.text(alphabet=MIXED, max_size=400),
     st.integers(20, 60),
@@ -167,7 +164,6 @@ def test_no_chunk_is_blank_or_longer_than_the_size(text, size, overlap, unit):
         assert draft.token_count == approximate_tokens(draft.text)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=MIXED, max_size=300))
 def test_splitting_is_deterministic(text):
     settings = ChunkSettings(size=30, overlap=10)

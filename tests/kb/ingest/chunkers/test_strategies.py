@@ -1,7 +1,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.chunkers.matching import hash_content
 from kb.ingest.chunkers.strategies import ChunkSettings, approximate_token_ends, approximate_tokens
@@ -48,7 +48,6 @@ def test_tokens_are_approximated_by_script(text, count):
     assert approximate_tokens(text) == count
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=MIXED), st.text(alphabet=MIXED))
 def test_a_text_never_counts_more_tokens_than_its_parts(first, second):
     assert approximate_tokens(first + second) <= approximate_tokens(first) + approximate_tokens(second)
@@ -66,7 +65,6 @@ def test_the_hash_is_sha256_in_hexadecimal():
     assert hash_content("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=MIXED))
 def test_every_approximated_token_has_an_end(text):
     ends = approximate_token_ends(text)

@@ -1,6 +1,6 @@
 import re
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.chunkers import strategies as tokens
 from kb.ingest.parser.parsed import Section
@@ -71,13 +71,11 @@ def test_a_text_that_is_read_in_pieces_is_cut_as_if_it_were_one(monkeypatch):
     assert texts(cut("tokens", text, size=30, overlap=8)) == whole
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="机器学习。ab c\n，. ", max_size=400), st.integers(20, 40))
 def test_without_overlap_no_character_is_lost_or_doubled(text, size):
     assert visible("".join(texts(cut("tokens", text, size=size, overlap=0)))) == visible(text)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="机器学习。ab c\n，. ", max_size=400), st.integers(20, 40), st.integers(0, 19))
 def test_no_chunk_is_blank_or_longer_than_the_size(text, size, overlap):
     assert all(0 < draft.token_count <= size for draft in cut("tokens", text, size=size, overlap=overlap))

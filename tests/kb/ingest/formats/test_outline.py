@@ -1,4 +1,4 @@
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.formats.outline import Line, Outline, flow, join_lines, paragraphs
 from kb.ingest.parser.parsed import Section
@@ -111,13 +111,11 @@ def test_a_hyphenated_line_never_ends_a_paragraph():
     assert paragraphs(lines("a full line", ("hyphen-", {"right": 120}), "ated")) == ["a full line hyphenated"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(alphabet="中文。ab c.1", max_size=8), max_size=8))
 def test_joining_keeps_every_visible_character_but_hyphens(texts):
     assert "".join(join_lines(texts).split()) == "".join("".join(texts).split())
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.builds(

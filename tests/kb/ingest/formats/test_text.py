@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from kb.ingest.formats.text import decode, is_binary
 from kb.ingest.parser.parse import parse
@@ -72,13 +72,11 @@ def test_bytes_that_do_not_fit_the_declared_encoding_are_refused():
     assert caught.value.code == "undecodable"
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_utf_8_round_trips(text):
     assert decode(text.encode()) == text.removeprefix("\ufeff")
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5), min_size=20))
 def test_chinese_text_is_never_binary(text):
     assert not is_binary(text.encode("gb18030"))

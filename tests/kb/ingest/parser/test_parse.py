@@ -5,7 +5,7 @@ import string
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from kb.base import findings
 from kb.base.findings import REMARKS, RemarkCode
@@ -70,20 +70,17 @@ def test_clean_unifies_line_ends_and_drops_what_a_database_cannot_hold():
     assert clean("a\r\nb\rc\x00\ud800\ufeff  \n\n\n\nd\u2028e") == "a\nb\nc\n\nd\ne"
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_cleaning_keeps_every_visible_character(text):
     invisible = re.compile(r"[\s\x00-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
     assert invisible.sub("", clean(text)) == invisible.sub("", text)
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=string.printable + "中文，。\u3000\u2028\x85"))
 def test_cleaning_twice_changes_nothing_more(text):
     assert clean(clean(text)) == clean(text)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=400), st.sampled_from(SUPPORTED_EXTENSIONS))
 def test_arbitrary_bytes_give_a_document_or_a_parse_error(data, extension):
     with contextlib.suppress(ParseError):

@@ -6,7 +6,6 @@ import zipfile
 
 import pytest
 from django.core.files.base import ContentFile
-from django.db import connection
 
 from kb.base.errors import NotVisible, Rejected
 from kb.content.services import knowledge_base_delete
@@ -25,16 +24,9 @@ from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
 from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
-from tests.interleaving import PATIENCE, Gate, Running
-from tests.kb.index.searching import until
+from tests.interleaving import PATIENCE, Gate, Running, until_somebody_waits_for_a_lock
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def until_somebody_waits_for_a_lock():
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with connection.cursor() as cursor:
-        until(lambda: cursor.execute(waiting) or cursor.fetchone()[0])
 
 
 def add(kb, text="苹果", name="a.txt"):

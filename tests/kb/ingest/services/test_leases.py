@@ -8,7 +8,7 @@ from django.utils import timezone
 from kb.ingest.services.documents import DOCUMENTS
 from kb.models import Document
 from tests.factories import make_document, make_kb
-from tests.kb.index.searching import until
+from tests.interleaving import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -8,7 +8,8 @@ from django.db import connection
 from kb.models import GraphFact
 from kb.search.wiring import CHANNEL_THREADS
 from retrieval.execution import Budget
-from tests.kb.index.searching import settle, until
+from tests.interleaving import until
+from tests.kb.index.searching import settle
 from tests.kb.search.faults.searches import WARRANTY, ask, channels, notes, texts
 
 KEYWORDS_ONLY = {"vector_timeout_ms": 200, "lexical_fallback": False}

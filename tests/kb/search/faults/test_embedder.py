@@ -5,7 +5,7 @@ import math
 import pytest
 
 from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN
-from tests.kb.index.searching import until
+from tests.interleaving import until
 from tests.kb.search.faults.searches import (
     AT_ONCE,
     DIMENSION,

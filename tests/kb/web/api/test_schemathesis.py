@@ -155,7 +155,7 @@ def _aimed(case, rows):
 
 
 @schema.parametrize()
-@settings(suppress_health_check=list(HealthCheck), deadline=None)
+@settings(suppress_health_check=list(HealthCheck))
 def test_every_answer_is_one_that_is_described(case, rows, callers):
     number = _number_of(case)
     _aimed(case, rows)
