@@ -4,10 +4,19 @@ Which characters belong to which kind of script, as bodies of regular expression
 """
 
 import math
+import re
 import unicodedata
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+# Sorting the marks of a character takes the square of their number, and looking for them longer than sorting those of a short
+# text. Source of the number: Unicode Standard Annex #15, Stream-Safe Text Format.
+SHORT_CHARACTERS = 2_000
+MOST_MARKS = 30
+_MARKS = "".join(filter(unicodedata.combining, map(chr, range(0x20000))))  # the planes beyond have none
+_TOO_MANY_MARKS = re.compile(rf"([{_MARKS}]{{{MOST_MARKS}}})[{_MARKS}]+")
 
 _LATIN_CHARS_PER_TOKEN = 4
 # Scripts written without spaces between words: Han with its extensions, kana, bopomofo, Hangul.
@@ -26,6 +35,11 @@ _CJK_RANGES = (
 )
 _CJK_STARTS = np.array([start for start, _ in _CJK_RANGES], dtype=np.uint32)
 _CJK_ENDS = np.array([end for _, end in _CJK_RANGES], dtype=np.uint32)
+
+
+def normal_form(form: Literal["NFC", "NFKC"], text: str) -> str:
+    """As `unicodedata.normalize`; in a longer text than SHORT_CHARACTERS a character keeps MOST_MARKS of its marks."""
+    return unicodedata.normalize(form, text if len(text) <= SHORT_CHARACTERS else _TOO_MANY_MARKS.sub(r"\1", text))
 
 
 def code_points(text: str) -> NDArray[np.uint32]:

@@ -18,7 +18,6 @@ Traditional to simplified Chinese, by the OpenCC package, which is optional.
 import logging
 import re
 import threading
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -32,7 +31,7 @@ from typing import Annotated, Any, TypeVar
 
 from typing_extensions import Doc
 
-from retrieval.characters import CJK, LATIN
+from retrieval.characters import CJK, LATIN, normal_form
 from retrieval.dictionary import DictionaryWord, Phrase, PhraseFinder
 from retrieval.errors import import_dependency
 
@@ -341,10 +340,10 @@ class JiebaTokenizer:
 
 
 def normalize(text: str) -> str:
-    """NFKC without invisible characters; case is kept, because capitals tell a name from a stop word."""
-    plain = unicodedata.normalize("NFKC", text)
+    """NFKC without invisible characters; case is kept, because capitals tell a name from a stop word. As `normal_form`."""
+    plain = normal_form("NFKC", text)
     # Looking for the characters is several times as fast as translating. What they stood between may join now.
-    return unicodedata.normalize("NFKC", plain.translate(_CHARACTERS)) if _TRANSLATED.search(plain) else plain
+    return normal_form("NFKC", plain.translate(_CHARACTERS)) if _TRANSLATED.search(plain) else plain
 
 
 @lru_cache(maxsize=65_536)

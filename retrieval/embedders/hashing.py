@@ -8,14 +8,20 @@ An n-gram's hash is a polynomial over its mixed code points modulo 2^64, finishe
 hashes all n-grams of a text at once, which a digest per n-gram could not.
 """
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from retrieval.characters import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
+from retrieval.characters import (
+    code_points,
+    estimate_token_ends,
+    estimate_tokens,
+    is_cjk,
+    is_word_character,
+    normal_form,
+)
 
 HASHING_MODEL_ID = "hashing"
 DIMENSION = 1024
@@ -55,7 +61,7 @@ class HashingEmbedder:
 
 def _embed(text: str) -> NDArray[np.float32]:
     vector = np.zeros(DIMENSION)
-    for hashes, weight in _features(unicodedata.normalize("NFKC", text).casefold()):
+    for hashes, weight in _features(normal_form("NFKC", text).casefold()):
         distinct, counts = np.unique(hashes, return_counts=True)
         signs = 1.0 - 2.0 * (distinct & np.uint64(1))
         buckets = (distinct >> _BUCKET_SHIFT).astype(np.intp)

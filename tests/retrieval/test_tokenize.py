@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, strategies as st
 
+from retrieval.characters import MOST_MARKS
 from retrieval.errors import DependencyMissing, import_dependency
 from retrieval.tokenize import ENGLISH_STOP_WORDS, JiebaTokenizer, normalize
 
@@ -143,6 +144,22 @@ def test_every_term_is_folded_and_holds_a_letter_or_digit(tokenizer, text):
 def test_normalised_text_stays_as_it_is_and_has_the_same_terms(tokenizer, text):
     assert normalize(normalize(text)) == normalize(text)
     assert tokenizer(normalize(text)) == tokenizer(text)
+
+
+@pytest.mark.parametrize("marks", ["\u0301\u0327", "\u0301\u200b\u0327"])
+def test_a_character_of_a_long_text_keeps_a_bounded_number_of_marks(tokenizer, marks):
+    hostile = "a" + marks * 100_000 + " warranty"
+
+    plain = normalize(hostile)
+
+    assert len(plain) <= len("a warranty") + MOST_MARKS
+    assert normalize(plain) == plain
+    assert "warranti" in tokenizer(hostile)
+
+
+def test_marks_of_people_stay():
+    written = "a\u0301\u0327" * 2_000
+    assert normalize(written) == unicodedata.normalize("NFKC", written)
 
 
 def test_threads_that_start_together_share_one_tokenizer(tokenizer):

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import unicodedata
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -11,6 +10,7 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 
 from kb.ingest.chunkers.strategies import ChunkDraft
+from retrieval.characters import normal_form
 
 Span = tuple[int, int]
 
@@ -21,7 +21,7 @@ _WORD = re.compile(r"\w+\W*|\W+")
 
 def hash_content(text: str) -> str:
     """SHA-256 of the text in NFC with white space collapsed, in hexadecimal: equal for what reads the same."""
-    return hashlib.sha256(" ".join(unicodedata.normalize("NFC", text).split()).encode()).hexdigest()
+    return hashlib.sha256(" ".join(normal_form("NFC", text).split()).encode()).hexdigest()
 
 
 MIN_SHARED = 8  # Characters: what neighbours have in common by chance is shorter, as a rule
