@@ -2,8 +2,8 @@
 
 import itertools
 
+from kb.base.text import hash_content
 from kb.index.services.writing import Prepared, embed, tokenize, write_chunks
-from kb.ingest.chunkers.matching import hash_content
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
 from retrieval.rerankers.chain import searchable_text
 

@@ -1,6 +1,7 @@
 """Values that people and programs give: names, metadata, and those of filters, read or refused; and files they get."""
 
 import csv
+import hashlib
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 
+from retrieval.characters import normal_form
 from retrieval.errors import RetrievalError
 from retrieval.tokenize import normalize
 
@@ -24,6 +26,11 @@ PREFIX_CHARACTERS = 4
 def normalized_key(text: str) -> str:
     """The form in which two spellings of a name are equal: NFKC, case folded, white space collapsed."""
     return " ".join(normalize(text).casefold().split())[:KEY_CHARACTERS]
+
+
+def hash_content(text: str) -> str:
+    """SHA-256 of the text in NFC with white space collapsed, in hexadecimal: equal for what reads the same."""
+    return hashlib.sha256(" ".join(normal_form("NFC", text).split()).encode()).hexdigest()
 
 
 MAX_METADATA_CHARS = 32_000

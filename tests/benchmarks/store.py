@@ -36,8 +36,8 @@ def start_servers() -> Path:
 
 def store_corpus(corpus: Corpus):
     """The corpus as a knowledge base of one document, with postings and without vectors."""
+    from kb.base.text import hash_content
     from kb.index.services.writing import write_postings
-    from kb.ingest.chunkers.matching import hash_content
     from kb.models import Chunk, Document
     from retrieval.postings import count_postings
     from tests.factories import make_kb

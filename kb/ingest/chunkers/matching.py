@@ -1,6 +1,5 @@
-"""Which texts of an earlier cut come back in a new one: whole, in a larger one, in parts or pinned; hashes of texts."""
+"""Which texts of an earlier cut come back in a new one: whole, in a larger one, in parts or pinned."""
 
-import hashlib
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -10,18 +9,12 @@ from difflib import SequenceMatcher
 from itertools import accumulate
 
 from kb.ingest.chunkers.strategies import ChunkDraft
-from retrieval.characters import normal_form
 
 Span = tuple[int, int]
 
 _WINDOW = 32_000  # Characters around its place in which a text is looked for, so that the work stays linear
 _BETWEEN = "\0"
 _WORD = re.compile(r"\w+\W*|\W+")
-
-
-def hash_content(text: str) -> str:
-    """SHA-256 of the text in NFC with white space collapsed, in hexadecimal: equal for what reads the same."""
-    return hashlib.sha256(" ".join(normal_form("NFC", text).split()).encode()).hexdigest()
 
 
 MIN_SHARED = 8  # Characters: what neighbours have in common by chance is shorter, as a rule

@@ -15,9 +15,10 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
+from kb.base.text import hash_content
 from kb.content.models import Chunk, Document, chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
-from kb.ingest.chunkers.matching import hash_content, joined, moved_place, place_of, squeezed
+from kb.ingest.chunkers.matching import joined, moved_place, place_of, squeezed
 from kb.ingest.services.rechunk import EDITED, own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError

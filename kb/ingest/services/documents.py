@@ -20,11 +20,11 @@ from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
 from kb.base.findings import REMARKS
 from kb.base.messages import shown
+from kb.base.text import hash_content
 from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
 from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
-from kb.ingest.chunkers.matching import hash_content
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parse import is_legacy_head, is_readable_head
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office

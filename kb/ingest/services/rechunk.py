@@ -10,11 +10,12 @@ from django.utils import timezone
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
+from kb.base.text import hash_content
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.services.writing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, source_of, tokenizers_of, write_chunks
-from kb.ingest.chunkers.matching import Pin, edited_part, hash_content, held_parts, pairs, pin_texts, stream
+from kb.ingest.chunkers.matching import Pin, edited_part, held_parts, pairs, pin_texts, stream
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
 from kb.providers.embedding_models import embedder
 

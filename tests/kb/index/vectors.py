@@ -8,8 +8,8 @@ from django.db import connection, connections
 from pgvector import HalfVector
 
 from kb.base.db.transactions import own_session
+from kb.base.text import hash_content
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes
-from kb.ingest.chunkers.matching import hash_content
 from kb.models import Document
 from tests.interleaving import until
 

@@ -22,11 +22,10 @@ from django.utils.translation import gettext as _, gettext_noop
 from kb.access.models import KnowledgeBase
 from kb.base.findings import Remark, RemarkCode
 from kb.base.net.addresses import FetchError, parse_url
-from kb.base.text import normalized_key
+from kb.base.text import hash_content, normalized_key
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.graph.models import Concept, ConceptTerm, EntityName, GraphFact
 from kb.index.services.tokenizing import read_settings
-from kb.ingest.chunkers.matching import hash_content
 from kb.operations.services.archives.format import (
     FILE_LIST,
     KNOWLEDGE_BASE_FIELDS,

@@ -13,10 +13,9 @@ from typing_extensions import Doc
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.base.shapes import AS_TEXT
-from kb.base.text import storable
+from kb.base.text import hash_content, storable
 from kb.content.models import Chunk, Document
 from kb.index.fulltext import PgTextStore
-from kb.ingest.chunkers.matching import hash_content
 
 
 class Stage(StrEnum):

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from kb.ingest.chunkers.matching import hash_content
+from kb.base.text import hash_content
 from kb.ingest.chunkers.strategies import ChunkSettings, approximate_token_ends, approximate_tokens
 
 MIXED = "机器学习是人工智能。The end. “对话。”她说！表 1：a, b；\n\n\t 第条—…🙂é\u3000"

@@ -1,6 +1,6 @@
 """Chunks and questions about them, for the tests of why a chunk was not found."""
 
-from kb.ingest.chunkers.matching import hash_content
+from kb.base.text import hash_content
 from kb.models import Chunk, Document
 from kb.quality.why_not.services.walk import why_not_found
 from kb.search.services.search import SearchRequest
