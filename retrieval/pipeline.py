@@ -10,13 +10,14 @@ from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
 from retrieval.errors import Degradation, DegradationCode, _
+from retrieval.evidence import character_rankings
 from retrieval.execution import Budget
 from retrieval.external import SearchLexicon, with_external_scores
 from retrieval.fusion import fuse, match_terms
 from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
-from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
+from retrieval.selection import RELEVANCE, Cut, ScoreScale, cut_for, result_count, select
 from retrieval.types import (
     Analysis,
     Candidate,
@@ -94,6 +95,7 @@ class Pipeline:
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
             fused = _fused_channels(unique.rankings, config)
             fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
+            fused += character_rankings(self.scopes, fused, passages, analysis)
             candidates = self._fuse(fused, passages, depth, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
             if explain and len(fused) < len(unique.rankings):
@@ -111,6 +113,7 @@ class Pipeline:
             analysis=analysis,
             candidates=(),
             lexicons=lexicons,
+            characters={each.kb_id: each.characters for each in fused if each.characters is not None},
             spaces={scope.kb_id: scope.space for scope in self.scopes},
             similarity={
                 ranking.kb_id: ranking.score
@@ -219,17 +222,18 @@ class Pipeline:
             outcome = self.chain.rerank(dataclasses.replace(job, candidates=tuple(alive)), budget.end)
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
         trace.degrade(*outcome.degradations)
-        if outcome.scores is None or outcome.scale is None:
+        if outcome.scores is None or outcome.order is None or outcome.scale is None:
             return self._without_reranker(alive, rest, outcome.intended)
-        scores = outcome.scores.tolist()
-        order = sorted(range(len(alive)), key=lambda place: (-scores[place], place))
+        scores, by = outcome.scores.tolist(), outcome.order.tolist()
+        order = sorted(range(len(alive)), key=lambda place: (-by[place], place))
         reranked = [
             alive[place]._replace(
-                ranks={**alive[place].ranks, "rerank": rank}, scores={**alive[place].scores, "rerank": scores[place]}
+                ranks={**alive[place].ranks, "rerank": rank},
+                scores={**alive[place].scores, "rerank": by[place], RELEVANCE: scores[place]},
             )
             for rank, place in enumerate(order, start=1)
         ]
-        return _Scored(reranked + rest, outcome.scale, "rerank", outcome.intended)
+        return _Scored(reranked + rest, outcome.scale, RELEVANCE, outcome.intended)
 
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left."""

@@ -12,6 +12,10 @@ from enum import StrEnum
 from retrieval.config import RetrievalConfig
 from retrieval.types import Candidate, CutBy, Result
 
+# The name, among a candidate's scores, of the one that a reranker gives and the gate compares with a cut. Beside it, "rerank" is
+# what the results are ordered by, which may be more than it.
+RELEVANCE = "relevance"
+
 
 class ScoreScale(StrEnum):
     CROSS_ENCODER = "cross_encoder"
@@ -88,9 +92,9 @@ _OTHER_KINDS = "book"
 
 
 def gated_stage(result: Result) -> str:
-    """The stage whose scores meet the threshold."""
-    if any("rerank" in candidate.scores for candidate in result.candidates):
-        return "rerank"
+    """The name of the scores that meet the threshold."""
+    if any(RELEVANCE in candidate.scores for candidate in result.candidates):
+        return RELEVANCE
     return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
 
 

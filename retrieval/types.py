@@ -1,18 +1,21 @@
 """The values that flow through the pipeline, of which a stage returns new ones and never changes one, and its trace."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from retrieval.errors import Degradation
+
+if TYPE_CHECKING:
+    from retrieval.character_counts import CharacterCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Ranking:
     detail: Mapping[str, Any] = field(default_factory=dict)  # for the trace, for example which cache tier answered
     degradations: tuple[Degradation, ...] = ()  # what the channel could not do although it answered
     lexicon: "Lexicon | None" = None  # if the channel has one
+    characters: "CharacterCounts | None" = None  # where the lexicon's knowledge base has counted them
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
     passages: Mapping[int, "Passage"] = field(default_factory=dict)  # brought along, as no knowledge base holds them
     weight: float | None = None  # of the channel in the fusion; None: the configuration's
@@ -126,6 +130,11 @@ class ExternalHit:
     id: str = ""  # the provider's own
     score: float | None = None  # on the provider's own scale
     published: str = ""  # a date or a time as it is stated
+
+
+def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
+    """What is indexed, embedded and reranked: a chunk in its context, as a reader would meet it."""
+    return "\n".join(part for part in (title, " > ".join(heading_path), text) if part)
 
 
 class Passage(NamedTuple):
@@ -157,6 +166,10 @@ class Passage(NamedTuple):
     @property
     def stored_document_id(self) -> int | None:
         return self.document_id if self.origin is None else None
+
+    @property
+    def searchable(self) -> str:
+        return searchable_text(self.title, self.heading_path, self.text)
 
     @property
     def searched(self) -> str:
@@ -209,13 +222,14 @@ class RerankJob:
     """What a reranker is given.
 
     `similarity` gives exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there is no
-    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons` where the keyword
-    index has not.
+    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons` and `characters` where
+    the keyword index has not.
     """
 
     analysis: Analysis
     candidates: tuple[Candidate, ...]  # best first by fused score, each with its passage
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
+    characters: Mapping[int, "CharacterCounts"] = field(default_factory=dict)
     spaces: Mapping[int, str] = field(default_factory=dict)  # id of the embedding model by knowledge base
     similarity: Mapping[int, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = field(default_factory=dict)
 

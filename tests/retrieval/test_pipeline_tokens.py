@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.rerankers.chain import OverlapReranker
+from retrieval.rerankers.overlap import OverlapReranker
 from tests.fakes import FakeChannel, FakePassages, LetterTokenizer, TableLexicon, WordTokenizer
 from tests.retrieval.pipelines import pipeline, run as run_pipeline, scope
 

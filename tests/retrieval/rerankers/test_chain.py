@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from retrieval.errors import DegradationCode, RerankerNotApplicable, RerankerUnavailable
-from retrieval.rerankers.chain import RESERVED_S, CosineReranker, OverlapReranker, RerankChain
+from retrieval.rerankers.chain import RESERVED_S, CosineReranker, RerankChain
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.rerankers.cross_encoder import HttpReranker
 from retrieval.selection import ScoreScale
 from retrieval.types import Analysis, RerankJob

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import RerankerNotApplicable
-from retrieval.rerankers.chain import OverlapReranker, words
+from retrieval.rerankers.overlap import OverlapReranker, overlap
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import LetterTokenizer, TableLexicon, WordTokenizer
 from tests.retrieval.rerankers.jobs import candidate, soon

@@ -22,7 +22,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
-from retrieval.selection import ScoreScale, cut_for, gated_stage, result_count, select
+from retrieval.selection import RELEVANCE, ScoreScale, cut_for, gated_stage, result_count, select
 from retrieval.types import Candidate, CutBy, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
@@ -156,12 +156,14 @@ def observe(
         rankings[stage], rank = _ranking(after if key == RERANK else before, key, relevant, depth)
         if rank:
             first_relevant[stage] = rank
+    key = gated_stage(result)
     row = EvalRunQuery(
         first_relevant=first_relevant,
-        best_score=result.hits[0].score if result.hits else None,
+        # What is first need not score best, and a cut that anything passes lets the query pass.
+        best_score=max((each.scores[key] for each in result.candidates if each.cut_by != CutBy.FUSION), default=None),
         score_scale=result.score_scale if result.hits else "",
         lost_at=_lost_at(result, after, before, judged, config, cut) if relevant else "",
-        judged=_judged_scores(after, judged, gated_stage(result)),
+        judged=_judged_scores(after, judged, key),
         latency_ms=result.timings_ms["total"],
     )
     return row, rankings
@@ -178,7 +180,7 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
         each._replace(
             cut_by=CutBy.FUSION,
             ranks={stage: rank for stage, rank in each.ranks.items() if stage != RERANK},
-            scores={stage: score for stage, score in each.scores.items() if stage != RERANK},
+            scores={stage: score for stage, score in each.scores.items() if stage not in (RERANK, RELEVANCE)},
         )
         if each.chunk_id in deeper
         else each
@@ -244,7 +246,7 @@ def _lost_at(result: Result, after: Found, before: Found, judged: Judged, config
         return ""
     stage = max(map(str, stages.values()), key=LOST_AT.index)
     places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)
-    return RERANK if stage == CutBy.TOP_K and key == RERANK and min(places) <= result_count(config) else stage
+    return RERANK if stage == CutBy.TOP_K and key == RELEVANCE and min(places) <= result_count(config) else stage
 
 
 DEPTH = 20
