@@ -85,12 +85,18 @@ class WordTokenizer:
     def __call__(self, text):
         return text.lower().split()
 
+    def simplify(self, text):
+        return text
+
 
 class LetterTokenizer:
     id = "letters"
 
     def __call__(self, text):
         return list(text.replace(" ", ""))
+
+    def simplify(self, text):
+        return text
 
 
 class TableLexicon:
