@@ -6,8 +6,8 @@ from hypothesis import given, strategies as st
 
 from retrieval.errors import DegradationCode, RerankerNotApplicable, RerankerUnavailable
 from retrieval.rerankers.chain import RESERVED_S, CosineReranker, RerankChain
-from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.rerankers.cross_encoder import HttpReranker
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.selection import ScoreScale
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import WordTokenizer
