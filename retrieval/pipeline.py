@@ -23,7 +23,6 @@ from retrieval.types import (
     CutBy,
     Fact,
     Hit,
-    Lexicon,
     Passage,
     Ranking,
     RerankJob,
