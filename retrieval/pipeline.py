@@ -16,7 +16,16 @@ from retrieval.fusion import fuse, match_terms
 from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
-from retrieval.selection import Cut, ScoreScale, cut_for, relevance_label, result_count, select, with_near_misses
+from retrieval.selection import (
+    Cut,
+    ScoreScale,
+    borders,
+    cut_for,
+    relevance_label,
+    result_count,
+    select,
+    with_near_misses,
+)
 from retrieval.types import (
     Analysis,
     Candidate,
@@ -274,6 +283,8 @@ class Pipeline:
                 for c in scored.candidates
             ]
             detail["passed"] = sum(candidate.cut_by is None for candidate in gated)
+            if found := borders(scale, chunk_count):
+                detail["medium"], detail["high"] = found
         return gated, cut
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
