@@ -81,5 +81,5 @@ def test_near_misses_are_listed_apart(owner, cut_at):
     assert (found.passages, answered.sources, answered.hit) == ([], [], False)
     for near in (*found.near_misses, *answered.near_misses):
         assert (near.number, near.text, near.relevance) == (1, "整机保修两年", "low")
-        assert f'<near_miss number="1" source="notes.txt"' in found.as_text()
+        assert '<near_miss number="1" source="notes.txt"' in found.as_text()
         assert near.text in answered.as_text()
