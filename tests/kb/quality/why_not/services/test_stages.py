@@ -220,7 +220,7 @@ def test_a_chunk_that_is_a_near_miss(chunk, cut_at):
     why = ask(chunk, overrides={"score_threshold": None, "rerank_candidates": 500, "top_k": 10}, query=chunk.text)
 
     assert verdict(why) == ("gate", "near_miss")
-    assert "as a near miss" in why.verdict.sentence
+    assert "作为相近结果" in why.verdict.sentence
     assert why.rank is None
 
 
