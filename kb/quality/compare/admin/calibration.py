@@ -20,7 +20,7 @@ from kb.quality.runs.services.report import Calibration, calibrate, save_cut
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
-from retrieval.eval.metrics import Cut
+from retrieval.eval.calibration import Cut
 
 RUNS_OFFERED = 100
 COLOURS = {

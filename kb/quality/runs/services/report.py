@@ -24,7 +24,8 @@ from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Meas
 from kb.search.services.search import models_in_use
 from retrieval.config import RetrievalConfig
 from retrieval.errors import Degradation
-from retrieval.eval.metrics import Cut, auroc, cut_curve, figures_at, histogram, suggest_cut
+from retrieval.eval.calibration import Cut, cut_curve, figures_at, histogram, suggest_cut
+from retrieval.eval.metrics import auroc
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker, HttpReranker
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
 
