@@ -13,10 +13,10 @@ from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url, setting_label
 from kb.profiles.models import RetrievalProfile
+from kb.quality.calibration.services import Calibration, calibrate, save_cut
 from kb.quality.compare.admin.page import named_runs
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import chart_options, percentage, three_decimals
-from kb.quality.runs.services.report import Calibration, calibrate, save_cut
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
@@ -33,7 +33,7 @@ CUT_COLOURS = {"current": "#64748b", "suggestion": "var(--color-primary-500)"}
 
 @admin_page("calibration/", name="calibration")
 class CalibrationView(AdminPage):
-    template_name = "quality/compare/calibration.html"
+    template_name = "quality/calibration/page.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)

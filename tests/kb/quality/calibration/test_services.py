@@ -4,7 +4,7 @@ from django.utils.translation import override
 from kb.base.errors import NotAllowed, Rejected
 from kb.models import Chunk, EvalRun, Membership
 from kb.profiles.services import create_version
-from kb.quality.runs.services.report import calibrate, save_cut
+from kb.quality.calibration.services import calibrate, save_cut
 from retrieval.errors import InvalidConfiguration
 from retrieval.selection import overlap_cut
 from tests.factories import make_document, make_kb, make_member, make_user, principal
