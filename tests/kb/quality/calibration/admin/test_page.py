@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from kb.models import Membership, RetrievalProfile
 from kb.profiles.services import create_version
-from tests.factories import make_kb, make_member, principal
+from tests.factories import make_kb, make_member, make_user, principal
 from tests.kb.quality.debug.admin.debug_page import Page
 from tests.kb.quality.runs.eval_runs import answered, make_run, make_set, unanswered
 from tests.kb.web.admin.pages import words
@@ -18,6 +18,7 @@ JUDGED = [
     answered("b", judged=[[0.8, 1]]),
     unanswered("none", 0.4),
 ]
+MANY = [answered(f"q{place}", judged=[[0.5 + place / 1000, 1]]) for place in range(40)]
 
 
 @pytest.fixture
@@ -28,6 +29,11 @@ def profile(curator, kb):
 @pytest.fixture
 def run(kb, profile):
     return make_run(make_set(kb), JUDGED, profile=profile)
+
+
+@pytest.fixture
+def many(kb, profile):
+    return make_run(make_set(kb, "many"), MANY, profile=profile)
 
 
 @pytest.fixture
@@ -56,11 +62,57 @@ def chart(page, section):
     return json.loads(page.one(f"//*[@data-testid='{section}']//canvas").get("data-value"))["datasets"]
 
 
-def test_shows_the_cut_in_force_and_the_suggested_one_with_what_they_do(open_page, run):
+def test_shows_the_cut_in_force_and_three_others_with_what_they_do(open_page, run):
     page = Page(open_page(run=run.pk))
 
-    assert cut(page, "current") == "In force 0.85 100.0% 50.0% 0.667"
-    assert cut(page, "suggestion") == "Suggested 0.6 100.0% 100.0% 1.000"
+    assert cut(page, "current") == "In force 0.85 50.0% at least 2.5% 0.0% 100.0% 50.0% 0.667"
+    assert cut(page, "keeps").startswith("Keeps 95% of the answerable It takes 19 questions with an answer")
+    save = "Save as a draft : No false answer"
+    assert cut(page, "refuses") == f"No false answer 0.401 100.0% at least 22.3% 0.0% 100.0% 100.0% 1.000 save {save}"
+    save = "Save as a draft : Best F1"
+    assert cut(page, "best_f1") == f"Best F1 0.6 100.0% at least 22.3% 0.0% 100.0% 100.0% 1.000 save {save}"
+
+
+def test_says_in_words_what_is_promised_and_on_how_many_questions_it_rests(open_page, many):
+    page = Page(open_page(run=many.pk, keep="90"))
+
+    assert cut(page, "keeps").startswith("Keeps 90% of the answerable 0.503 92.5% at least 81.7% – ")
+    assert page.text("promise") == (
+        "It rests on 40 questions with an answer and 0 without. With the cut 0.503 the next question of their kind is kept "
+        "with a probability of at least 90%; of many such questions at least 81.7% are kept, with 95% confidence."
+    )
+    assert page.one("//input[@id='cp-keep']").get("value") == "90"
+
+
+def test_only_a_cut_that_there_is_can_be_saved(open_page, many):
+    page = Page(open_page(run=many.pk))
+
+    assert page.tree.xpath("//button[@name='cut']/@value") == ["0.501"]
+    assert page.tree.xpath("//button[@name='cut']/@form") == [page.one("//form[@data-testid='save']").get("id")]
+    assert "no question without an answer" in cut(page, "refuses")
+    assert "judge some results irrelevant" in cut(page, "best_f1")
+
+
+@pytest.mark.parametrize("given", ["0", "100", "x", "nan"])
+def test_a_share_that_no_cut_can_keep_stays_in_the_field_with_what_is_wrong(open_page, many, given):
+    page = Page(response := open_page(run=many.pk, keep=given))
+
+    assert response.status_code == 400
+    assert "from 1 % to 99.9 %" in page.text("share-error")
+    assert page.one("//input[@id='cp-keep']").get("value") == given
+    assert cut(page, "keeps").startswith("Keeps 95%")
+
+
+def test_says_how_many_questions_find_nothing_where_that_is_too_many(open_page, kb):
+    run = make_run(make_set(kb), [*MANY, *(answered(f"void{place}", scale="") for place in range(9))])
+
+    assert "9 questions with an answer find nothing at all" in cut(Page(open_page(run=run.pk)), "keeps")
+
+
+def test_says_that_a_question_without_an_answer_scores_as_high_as_can_be(open_page, kb):
+    run = make_run(make_set(kb), [*MANY, unanswered("none", 1.0)])
+
+    assert "scores 1" in cut(Page(open_page(run=run.pk)), "refuses")
 
 
 def test_the_histogram_has_a_series_for_each_kind_and_a_line_for_each_cut(open_page, run):
@@ -71,10 +123,11 @@ def test_the_histogram_has_a_series_for_each_kind_and_a_line_for_each_cut(open_p
         "irrelevant",
         "best score of a query without an answer",
         "In force: 0.85",
-        "Suggested: 0.6",
+        "No false answer: 0.401",
+        "Best F1: 0.6",
     ]
     assert {"x": 0.325, "y": 100.0} in series["irrelevant"]["data"]
-    assert [point["x"] for point in series["Suggested: 0.6"]["data"]] == [0.6, 0.6]
+    assert [point["x"] for point in series["Best F1: 0.6"]["data"]] == [0.6, 0.6]
 
 
 def test_the_curve_tells_what_each_cut_would_do(open_page, run):
@@ -82,15 +135,6 @@ def test_the_curve_tells_what_each_cut_would_do(open_page, run):
 
     assert {"x": 0.85, "y": 0.5} in series["recall"]
     assert {"x": 0.85, "y": 1.0} in series["precision"]
-
-
-def test_without_anything_to_reject_it_says_what_to_judge(open_page, kb):
-    run = make_run(make_set(kb), [answered("a", judged=[[0.9, 1]])])
-
-    page = Page(open_page(run=run.pk))
-
-    assert "judge some results irrelevant" in page.text("no-suggestion")
-    assert not page.tree.xpath("//tr[@data-cut='suggestion']")
 
 
 def test_a_run_that_tells_nothing_is_refused_with_a_sentence(open_page, kb):
@@ -132,22 +176,53 @@ def test_saving_makes_a_draft_of_the_profile(save, profile):
     assert (saved.settings, saved.published) == ({"overlap_threshold": 0.6}, False)
 
 
-def test_the_form_names_a_profile_that_the_curator_may_change(open_page, kb, run):
-    shared = make_run(run.eval_set, JUDGED)
+def test_a_shared_profile_is_copied_with_one_click(client, open_page, kb):
+    run = make_run(make_set(kb), MANY)
 
-    assert Page(open_page(run=run.pk)).one("//input[@id='cp-name']").get("value") == "mine"
-    named = Page(open_page(run=shared.pk)).one("//input[@id='cp-name']").get("value")
-    assert named == f"{shared.profile.name}-legal"
+    page = Page(open_page(run=run.pk))
+    name = page.one("//input[@id='cp-name']").get("value")
+    assert (name, page.has("shared")) == (f"{run.profile.name}-legal", False)
+    assert f"“{run.profile.name}” is shared" in words(page.one("//*[@data-testid='cuts']"))
+    response = client.post(reverse("admin:calibration"), {"run": run.pk, "name": name, "cut": "0.501"})
+
+    saved = RetrievalProfile.objects.get(name=name)
+    assert (response.status_code, saved.version, saved.knowledge_base) == (302, 1, kb)
+    assert response.url == reverse("admin:kb_retrievalprofile_change", args=[saved.pk])
 
 
-@pytest.mark.parametrize(("given", "sentence"), [("x", "not a number"), ("2", "from 0 to 1"), ("nan", "nan")])
-def test_a_cut_that_is_none_stays_in_the_field_with_what_is_wrong(save, given, sentence):
-    page = Page(response := save(cut=given))
+def test_a_profile_of_its_own_gets_the_next_version(open_page, run):
+    page = Page(open_page(run=run.pk))
+
+    assert (page.one("//input[@id='cp-name']").get("value"), page.has("shared")) == ("mine", False)
+
+
+def test_who_may_change_a_shared_profile_sees_whose_it_is_and_confirms(client, open_page, kb):
+    make_kb(name="Sales")
+    run = make_run(make_set(kb), MANY)
+    client.force_login(make_user(superuser=True))
+
+    shared = Page(open_page(run=run.pk)).text("shared")
+    assert f"Change “{run.profile.name}” itself" in shared
+    assert "Sales" in shared
+    assert "legal" not in shared
+
+    unconfirmed = {"run": run.pk, "name": run.profile.name, "cut": "0.501"}
+    refused = client.post(reverse("admin:calibration"), unconfirmed, headers={"accept-language": "en"})
+    assert refused.status_code == 400
+    assert "Sales" in Page(refused).text("error")
+    saved = client.post(reverse("admin:calibration"), {**unconfirmed, "name": "x", "confirm_shared": "on"})
+    assert saved.status_code == 302
+    assert RetrievalProfile.objects.get(name=run.profile.name, version=2).settings["overlap_threshold"] == 0.501
+
+
+@pytest.mark.parametrize("fields", [{"cut": "x"}, {"cut": "2"}, {"cut": "nan"}, {"cut": ""}, {"name": "a/b"}])
+def test_what_cannot_be_saved_is_refused_with_a_sentence(save, fields):
+    page = Page(response := save(**fields))
 
     assert response.status_code == 400
-    assert sentence in page.text("error")
-    assert page.one("//input[@id='cp-cut']").get("value") == given
-    assert not RetrievalProfile.objects.filter(name="mine", version=2).exists()
+    assert page.text("error")
+    assert page.one("//input[@id='cp-name']").get("value") == fields.get("name", "mine")
+    assert RetrievalProfile.objects.filter(name="mine").count() == 1
 
 
 def test_a_viewer_sees_it_and_cannot_save(client, open_page, save, kb, run):
