@@ -1,4 +1,4 @@
-"""Where to cut scores: so that most questions that have an answer keep one, none without does, or F1 is highest."""
+"""Where to cut scores: so that most queries that have an answer keep one, none without does, or F1 is highest."""
 
 import math
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ STEP = 10**-DECIMALS
 CONFIDENCE = 0.95
 
 
-def questions_needed(share: float) -> int:
-    """The fewest questions by which a cut can be said to keep a share, below 1, of them: 19 for .95."""
+def queries_needed(share: float) -> int:
+    """The fewest queries by which a cut can be said to keep a share, below 1, of them: 19 for .95."""
     return math.ceil(round(1 / (1 - share), 9)) - 1
 
 
 def cut_that_keeps(share: float, best: NDArray[np.float64]) -> float | None:
-    """The largest cut that keeps a share of the questions that have an answer, among further ones like these.
+    """The largest cut that keeps a share of the queries that have an answer, among further ones like these.
 
-    `best` holds each question's highest gated score, in any order, minus infinity where nothing was found; `share` is
-    above 0 and below 1. Split conformal prediction: of n questions the floor((n + 1)(1 - share))-th lowest score is
-    reached by the next one with a probability of at least `share`, whatever the distribution, as long as the questions
+    `best` holds each query's highest gated score, in any order, minus infinity where nothing was found; `share` is
+    above 0 and below 1. Split conformal prediction: of n queries the floor((n + 1)(1 - share))-th lowest score is
+    reached by the next one with a probability of at least `share`, whatever the distribution, as long as the queries
     are exchangeable. Source: Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005; Angelopoulos
     and Bates, "Conformal Prediction: A Gentle Introduction", 2023. It is rounded down, and is not below 0, which lets
     everything pass.
 
-    None where there are fewer than `questions_needed`, and where too many found nothing, which no cut keeps.
+    None where there are fewer than `queries_needed`, and where too many found nothing, which no cut keeps.
     """
     lost = math.floor(round((best.size + 1) * (1 - share), 9))
     if not lost:
@@ -42,7 +42,7 @@ def kept_at_least(kept: int, count: int) -> float:
     """The lower confidence bound, at `CONFIDENCE` and one-sided, of a share of which `kept` of `count` are observed.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the binomial",
-    Biometrika 1934. It holds for the cut of `cut_that_keeps` too, though that was chosen by the same questions: the
+    Biometrika 1934. It holds for the cut of `cut_that_keeps` too, though that was chosen by the same queries: the
     share above the r-th lowest of n scores has the distribution Beta(n + 1 - r, r), whose quantile this is (Vovk,
     "Conditional validity of inductive conformal predictors", 2012).
     """
@@ -50,7 +50,7 @@ def kept_at_least(kept: int, count: int) -> float:
 
 
 def cut_that_refuses(best: NDArray[np.float64]) -> float | None:
-    """The least cut that refuses all questions without an answer, given each one's highest gated score.
+    """The least cut that refuses all queries without an answer, given each one's highest gated score.
 
     None where there are none, and where one reaches 1, the highest cut that there is.
     """

@@ -33,7 +33,7 @@ CUT_COLOURS = {"current": "#64748b", "keeps": "var(--color-primary-500)", "refus
 
 @admin_page("calibration/", name="calibration")
 class CalibrationView(AdminPage):
-    """?run=ID&keep=PERCENT of the questions with an answer."""
+    """?run=ID&keep=PERCENT of the queries with an answer."""
 
     template_name = "quality/calibration/page.html"
 
@@ -146,23 +146,21 @@ def _reason(calibration: Calibration, kind: str) -> str:
             "it again."
         )
     if kind == "refuses" and not calibration.unanswerable_count:
-        return _(
-            "The run has no question without an answer: mark queries of the set as unanswerable, and run it again."
-        )
+        return _("The run has no query without an answer: mark queries of the set as unanswerable, and run it again.")
     if kind == "refuses":
-        return _("A question without an answer scores 1, and no cut is higher: look whether it has an answer.")
+        return _("A query without an answer scores 1, and no cut is higher: look whether it has an answer.")
     if calibration.answerable_count < calibration.answerable_needed:
         message = ngettext(
-            "It takes %(needed)d question with an answer to promise this, and the run has %(count)d: add some to the set "
+            "It takes %(needed)d query with an answer to promise this, and the run has %(count)d: add some to the set "
             "and run it again, or promise less.",
-            "It takes %(needed)d questions with an answer to promise this, and the run has %(count)d: add some to the set "
+            "It takes %(needed)d queries with an answer to promise this, and the run has %(count)d: add some to the set "
             "and run it again, or promise less.",
             calibration.answerable_needed,
         )
         return message % {"needed": calibration.answerable_needed, "count": calibration.answerable_count}
     message = ngettext(
-        "No cut keeps so many: %(count)d question with an answer finds nothing at all. See what lost it, or promise less.",
-        "No cut keeps so many: %(count)d questions with an answer find nothing at all. See what lost them, or promise less.",
+        "No cut keeps so many: %(count)d query with an answer finds nothing at all. See what lost it, or promise less.",
+        "No cut keeps so many: %(count)d queries with an answer find nothing at all. See what lost them, or promise less.",
         calibration.nothing_found,
     )
     return message % {"count": calibration.nothing_found}

@@ -20,7 +20,7 @@ class ShareSerializer(serializers.Serializer[Any]):
         min_value=LEAST_SHARE,
         max_value=MOST_SHARE,
         default=SHARE,
-        help_text="Of the questions with an answer that a cut is to keep.",
+        help_text="Of the queries with an answer that a cut is to keep.",
     )
 
 
@@ -47,7 +47,7 @@ class CutCreateSerializer(StrictSerializer):
         operation_id="calibration",
         summary="Read where to cut the scores of an evaluation run",
         description="Histograms of the judged scores before the gate; the cut in force, and those that keep a share of the "
-        "questions with an answer, refuse all without one, or have the highest F1, with what each of them does.",
+        "queries with an answer, refuse all without one, or have the highest F1, with what each of them does.",
         parameters=[ShareSerializer],
         responses=answers({200: shape(Calibration)}, 400, 404),
     ),

@@ -28,7 +28,7 @@ from retrieval.eval.calibration import (
     figures_at,
     histogram,
     kept_at_least,
-    questions_needed,
+    queries_needed,
     suggest_cut,
 )
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
@@ -42,13 +42,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class GateCut(Cut):
-    """What a cut does to the judged results of a run, and to its questions, which pass where any of their results does."""
+    """What a cut does to the judged results of a run, and to its queries, which pass where any of their results does."""
 
-    kept: Annotated[float, Doc("Share of the questions with an answer that pass: `answerable_kept` of a run.")]
+    kept: Annotated[float, Doc("Share of the queries with an answer that pass: `answerable_kept` of a run.")]
     kept_at_least: Annotated[
-        float, Doc("Its lower bound for further questions like these, with 95 % confidence (Clopper-Pearson).")
+        float, Doc("Its lower bound for further queries like these, with 95 % confidence (Clopper-Pearson).")
     ]
-    passed: Annotated[float | None, Doc("Share of the questions without an answer that pass; null: there are none.")]
+    passed: Annotated[float | None, Doc("Share of the queries without an answer that pass; null: there are none.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +57,22 @@ class Calibration:
 
     score_scale: ScoreScale
     setting: Annotated[str, Doc("That holds the cut of this scale.")]
-    share: Annotated[float, Doc("Of the questions with an answer that `keeps` is to keep.")]
-    answerable_count: Annotated[int, Doc("Questions with an answer, by which `keeps` is chosen.")]
+    share: Annotated[float, Doc("Of the queries with an answer that `keeps` is to keep.")]
+    answerable_count: Annotated[int, Doc("Queries with an answer, by which `keeps` is chosen.")]
     answerable_needed: Annotated[int, Doc("The fewest by which that share can be promised.")]
-    nothing_found: Annotated[int, Doc("Questions with an answer that found nothing, which no cut keeps.")]
+    nothing_found: Annotated[int, Doc("Queries with an answer that found nothing, which no cut keeps.")]
     unanswerable_count: int
     current: Annotated[GateCut, Doc("The cut in force under the run’s profile.")]
     keeps: Annotated[
         GateCut | None,
         Doc(
-            "The largest cut that keeps the next question with an answer with a probability of at least `share` (split "
-            "conformal prediction); null: the questions are too few, or too many of them found nothing."
+            "The largest cut that keeps the next query with an answer with a probability of at least `share` (split "
+            "conformal prediction); null: the queries are too few, or too many of them found nothing."
         ),
     ]
     refuses: Annotated[
         GateCut | None,
-        Doc("The least cut that no question without an answer passes; null: there are none, or one scores 1."),
+        Doc("The least cut that no query without an answer passes; null: there are none, or one scores 1."),
     ]
     best_f1: Annotated[GateCut | None, Doc("The cut of the highest F1; null where nothing is to be rejected.")]
     bins: Annotated[tuple[float, ...], Doc("Edges, one more than there are counts.")]
@@ -90,9 +90,9 @@ class Scores:
     Attributes:
         scale: that most queries were scored on.
         relevant: of results that are judged relevant.
-        irrelevant: of other judged results of questions with an answer.
-        answerable: the best score of each question with an answer, from 0; minus infinity where nothing was found.
-        unanswerable: of each question without one, likewise.
+        irrelevant: of other judged results of queries with an answer.
+        answerable: the best score of each query with an answer, from 0; minus infinity where nothing was found.
+        unanswerable: of each query without one, likewise.
         left_out: how many queries were scored on another scale.
     """
 
@@ -141,7 +141,7 @@ def calibrate(run: EvalRun, share: float = SHARE) -> Calibration:
         setting=SETTING_OF_SCALE[scores.scale],
         share=share,
         answerable_count=scores.answerable.size,
-        answerable_needed=questions_needed(share),
+        answerable_needed=queries_needed(share),
         nothing_found=int(np.isinf(scores.answerable).sum()),
         unanswerable_count=scores.unanswerable.size,
         current=scores.at(_current_cut(run, scores.scale, configuration_of(_settings(run)))),
@@ -169,7 +169,7 @@ def save_cut(
     if configuration_of(settings).score_threshold is not None:
         settings["score_threshold"] = None  # the environment's would win over the cut of the scale
     words = _(
-        "Cut of %(scale)s at %(cut)s, by run %(run)d over “%(set)s”: keeps %(kept).1f %% of %(count)d questions that have "
+        "Cut of %(scale)s at %(cut)s, by run %(run)d over “%(set)s”: keeps %(kept).1f %% of %(count)d queries that have "
         "an answer."
     )
     values = {"scale": scores.scale.value, "cut": f"{cut:g}", "run": run.pk, "set": run.eval_set.name}

@@ -11,7 +11,7 @@ from retrieval.eval.calibration import (
     figures_at,
     histogram,
     kept_at_least,
-    questions_needed,
+    queries_needed,
     suggest_cut,
 )
 
@@ -96,22 +96,22 @@ def test_a_histogram_puts_what_is_beyond_its_edges_at_the_ends():
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.5, 1), (0.8, 4), (0.9, 9), (0.95, 19), (0.99, 99), (0.999, 999)])
-def test_a_promise_rests_on_enough_questions(share, count):
+def test_a_promise_rests_on_enough_queries(share, count):
     scores = np.linspace(0.1, 0.9, count)
 
-    assert questions_needed(share) == count
+    assert queries_needed(share) == count
     assert cut_that_keeps(share, scores) == pytest.approx(0.1)
     assert cut_that_keeps(share, scores[1:]) is None
 
 
-def test_of_a_hundred_questions_the_fifth_lowest_is_the_cut_that_keeps_95_percent():
+def test_of_a_hundred_queries_the_fifth_lowest_is_the_cut_that_keeps_95_percent():
     scores = np.arange(100) / 100
 
     assert cut_that_keeps(0.95, np.random.default_rng(0).permutation(scores)) == 0.05 - 0.01
 
 
 @given(SHARES, st.lists(st.floats(0, 1), min_size=19, max_size=60).map(np.array))
-def test_a_cut_keeps_its_share_of_the_questions_it_was_made_by(share, scores):
+def test_a_cut_keeps_its_share_of_the_queries_it_was_made_by(share, scores):
     assert (scores >= cut_that_keeps(share, scores)).mean() >= share
 
 
@@ -126,10 +126,10 @@ def test_no_cut_that_is_larger_by_more_than_the_rounding_makes_the_promise(share
 
 @pytest.mark.parametrize("share", [0.8, 0.95])
 @pytest.mark.parametrize("count", [19, 60, 400])
-def test_the_next_question_is_kept_as_often_as_promised(share, count):
+def test_the_next_query_is_kept_as_often_as_promised(share, count):
     rng = np.random.default_rng(7)
     kept = [
-        rng.beta(5, 2) >= cut_that_keeps(share, rng.beta(5, 2, count))  # a question like those of the set
+        rng.beta(5, 2) >= cut_that_keeps(share, rng.beta(5, 2, count))  # a query like those of the set
         for _ in range(4_000)
     ]
 
@@ -137,7 +137,7 @@ def test_the_next_question_is_kept_as_often_as_promised(share, count):
     assert share - 3 * deviation <= np.mean(kept) <= share + 1 / (count + 1) + 0.002 + 3 * deviation
 
 
-def test_questions_that_find_nothing_count_as_lost():
+def test_queries_that_find_nothing_count_as_lost():
     scores = np.array([*[-math.inf] * 4, *np.linspace(0.2, 0.9, 96)])
 
     assert cut_that_keeps(0.95, scores) == 0.2
@@ -174,7 +174,7 @@ def test_at_the_bound_as_many_or_more_are_kept_in_one_case_of_twenty(kept_of_cou
     assert tail == pytest.approx(0.05)
 
 
-def test_the_bound_holds_though_the_cut_was_chosen_by_the_same_questions():
+def test_the_bound_holds_though_the_cut_was_chosen_by_the_same_queries():
     rng = np.random.default_rng(3)
     held = 0
     for _ in range(2_000):
@@ -189,13 +189,13 @@ def test_the_bound_holds_though_the_cut_was_chosen_by_the_same_questions():
 
 
 @given(st.lists(st.floats(0, 0.999), min_size=1, max_size=30).map(np.array))
-def test_no_question_without_an_answer_passes(scores):
+def test_no_query_without_an_answer_passes(scores):
     cut = cut_that_refuses(scores)
 
     assert scores.max() < cut <= scores.max() + 0.002
 
 
-def test_without_questions_to_refuse_there_is_no_such_cut():
+def test_without_queries_to_refuse_there_is_no_such_cut():
     assert cut_that_refuses(np.array([])) is None
 
 

@@ -54,7 +54,7 @@ def test_suggests_the_cut_that_tells_them_apart(eval_set):
     assert (best.cut, best.precision, best.recall, best.kept, best.passed) == (0.6, 1.0, 1.0, 1.0, 0.0)
 
 
-def test_suggests_the_least_cut_that_no_question_without_an_answer_passes(eval_set):
+def test_suggests_the_least_cut_that_no_query_without_an_answer_passes(eval_set):
     run = make_run(eval_set, [*JUDGED, answered("c", judged=[[0.35, 1]]), unanswered("void", None)])
 
     refuses = calibrate(run).refuses
@@ -80,7 +80,7 @@ def test_suggests_the_largest_cut_that_keeps_a_share_of_the_answerable(eval_set)
     assert calibration.keeps.kept_at_least == pytest.approx(0.8482, abs=5e-5)  # 91 or more of 100 in one case of 20
 
 
-def test_a_question_is_kept_by_any_result_as_the_gate_of_a_run_has_it(eval_set):
+def test_a_query_is_kept_by_any_result_as_the_gate_of_a_run_has_it(eval_set):
     by_another_result = answered("other", judged=[[0.45, 1]], best_score=0.9)
 
     assert calibrate(make_run(eval_set, [*answerable(19), by_another_result])).keeps.cut == 0.5
@@ -93,13 +93,13 @@ def test_without_anything_to_reject_the_promise_alone_is_offered(eval_set):
     assert (calibration.refuses, calibration.best_f1) == (None, None)
 
 
-def test_too_few_questions_promise_nothing(eval_set):
+def test_too_few_queries_promise_nothing(eval_set):
     calibration = calibrate(make_run(eval_set, answerable(18)))
 
     assert (calibration.keeps, calibration.answerable_count, calibration.answerable_needed) == (None, 18, 19)
 
 
-def test_questions_that_find_nothing_are_lost_to_every_cut(eval_set):
+def test_queries_that_find_nothing_are_lost_to_every_cut(eval_set):
     few, many = answerable(80, found_nothing=2), answerable(80, found_nothing=10)
 
     calibration = calibrate(make_run(eval_set, few))
@@ -211,7 +211,7 @@ def test_a_cut_becomes_a_draft_of_the_runs_profile(owner, eval_set, own):
     assert (saved.name, saved.version, saved.published) == ("mine", 2, False)
     assert saved.settings == {"fusion": "weighted", "rrf_k": 10, "overlap_threshold": 0.6}
     assert f"run {run.pk}" in saved.description
-    assert "keeps 100.0 % of 2 questions" in saved.description
+    assert "keeps 100.0 % of 2 queries" in saved.description
 
 
 def test_a_threshold_that_would_win_over_the_cut_is_not_kept(owner, eval_set, kb):

@@ -66,20 +66,20 @@ def test_shows_the_cut_in_force_and_three_others_with_what_they_do(open_page, ru
     page = Page(open_page(run=run.pk))
 
     assert cut(page, "current") == "In force 0.85 50.0% at least 2.5% 0.0% 100.0% 50.0% 0.667"
-    assert cut(page, "keeps").startswith("Keeps 95% of the answerable It takes 19 questions with an answer")
+    assert cut(page, "keeps").startswith("Keeps 95% of the answerable It takes 19 queries with an answer")
     save = "Save as a draft : No false answer"
     assert cut(page, "refuses") == f"No false answer 0.401 100.0% at least 22.3% 0.0% 100.0% 100.0% 1.000 save {save}"
     save = "Save as a draft : Best F1"
     assert cut(page, "best_f1") == f"Best F1 0.6 100.0% at least 22.3% 0.0% 100.0% 100.0% 1.000 save {save}"
 
 
-def test_says_in_words_what_is_promised_and_on_how_many_questions_it_rests(open_page, many):
+def test_says_in_words_what_is_promised_and_on_how_many_queries_it_rests(open_page, many):
     page = Page(open_page(run=many.pk, keep="90"))
 
     assert cut(page, "keeps").startswith("Keeps 90% of the answerable 0.503 92.5% at least 81.7% – ")
     assert page.text("promise") == (
-        "It rests on 40 questions with an answer and 0 without. With the cut 0.503 the next question of their kind is kept "
-        "with a probability of at least 90%; of many such questions at least 81.7% are kept, with 95% confidence."
+        "The cut 0.503 rests on 40 queries with an answer: the next one like these is kept with a probability of at least "
+        "90%, and with 95% confidence at least 81.7% of such queries are kept."
     )
     assert page.one("//input[@id='cp-keep']").get("value") == "90"
 
@@ -89,7 +89,7 @@ def test_only_a_cut_that_there_is_can_be_saved(open_page, many):
 
     assert page.tree.xpath("//button[@name='cut']/@value") == ["0.501"]
     assert page.tree.xpath("//button[@name='cut']/@form") == [page.one("//form[@data-testid='save']").get("id")]
-    assert "no question without an answer" in cut(page, "refuses")
+    assert "no query without an answer" in cut(page, "refuses")
     assert "judge some results irrelevant" in cut(page, "best_f1")
 
 
@@ -103,13 +103,13 @@ def test_a_share_that_no_cut_can_keep_stays_in_the_field_with_what_is_wrong(open
     assert cut(page, "keeps").startswith("Keeps 95%")
 
 
-def test_says_how_many_questions_find_nothing_where_that_is_too_many(open_page, kb):
+def test_says_how_many_queries_find_nothing_where_that_is_too_many(open_page, kb):
     run = make_run(make_set(kb), [*MANY, *(answered(f"void{place}", scale="") for place in range(9))])
 
-    assert "9 questions with an answer find nothing at all" in cut(Page(open_page(run=run.pk)), "keeps")
+    assert "9 queries with an answer find nothing at all" in cut(Page(open_page(run=run.pk)), "keeps")
 
 
-def test_says_that_a_question_without_an_answer_scores_as_high_as_can_be(open_page, kb):
+def test_says_that_a_query_without_an_answer_scores_as_high_as_can_be(open_page, kb):
     run = make_run(make_set(kb), [*MANY, unanswered("none", 1.0)])
 
     assert "scores 1" in cut(Page(open_page(run=run.pk)), "refuses")
