@@ -12,7 +12,7 @@ import kb.ingest.admin.documents
 import kb.ingest.admin.knowledge_bases
 import kb.operations.admin.accounts
 import kb.operations.admin.audit
-import kb.quality.compare.admin.calibration
+import kb.quality.calibration.admin
 import kb.quality.compare.admin.page
 import kb.quality.debug.admin.debug
 import kb.quality.debug.admin.judge

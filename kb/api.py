@@ -20,7 +20,8 @@ from kb.ingest.api.documents import DocumentFileView, DocumentViewSet, Knowledge
 from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
 from kb.operations.api.audit import AuditViewSet, KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.operations.api.health import HealthView, MetricsView, NoSuchEndpointView, ReadyView
-from kb.quality.compare.api import CalibrationView, CompareRunsView, CompareView
+from kb.quality.calibration.api import CalibrationView
+from kb.quality.compare.api import CompareRunsView, CompareView
 from kb.quality.eval_sets.api import (
     EvalQueryViewSet,
     EvalSetExportView,

@@ -153,7 +153,7 @@ class EvalRunQuery(models.Model):
 
     Attributes:
         figures: by stage, by metric, from 0 to 1; empty for one without an answer.
-        best_score: of the first result before the gate; None where nothing was found.
+        best_score: the highest that met the gate, be its result relevant or not; None where nothing was found.
         first_relevant: by stage, the rank of the first relevant unit; a stage that lacks it has lost them all.
         lost_at: the stage that lost the last relevant unit; blank where one is among the results.
         judged: (score, grade) of the judged results before the gate, for the calibration of thresholds.

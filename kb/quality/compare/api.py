@@ -19,7 +19,6 @@ from kb.quality.compare.services import (
     compare_searches,
 )
 from kb.quality.models import EvalRun
-from kb.quality.runs.services.report import Calibration, calibrate
 from kb.search.api import SearchRequestSerializer
 from kb.web.api.fields import answers, shape
 from kb.web.api.views import ApiView, one, valid
@@ -113,20 +112,6 @@ class CompareRunsView(ApiView):
     def get(self, request: Request, pk: int, other: int) -> Response:  # noqa: ARG002 - the framework's interface
         before, after = (one(_runs(self.principal), each) for each in (pk, other))
         return Response(as_values(compare_runs(before, after)))
-
-
-@extend_schema_view(
-    get=extend_schema(
-        operation_id="calibration",
-        summary="Read where to cut the scores of an evaluation run",
-        description="Histograms of the judged scores before the gate, and the cuts in force and suggested, with their "
-        "precision and recall.",
-        responses=answers({200: shape(Calibration)}, 400, 404),
-    )
-)
-class CalibrationView(ApiView):
-    def get(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(as_values(calibrate(one(_runs(self.principal), pk))))
 
 
 def _runs(principal: Principal) -> QuerySet[EvalRun]:

@@ -9,11 +9,20 @@ from itertools import groupby
 from typing import Annotated, Any, Self
 
 from django.db.models import Count, QuerySet
+from django.utils.translation import gettext as _, ngettext
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
+from kb.base.errors import Rejected
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import SettingDifference, configuration_of, differences
+from kb.profiles.services import (
+    MAX_NAME_CHARACTERS,
+    NOT_IN_NAMES,
+    SettingDifference,
+    configuration_of,
+    create_version,
+    differences,
+)
 from kb.search.services.search import UsedProfile
 
 # By name and place of a profile, the visible knowledge bases that search by it, and how many others do.
@@ -76,9 +85,15 @@ def profile_overviews(principal: Principal, names: Collection[str]) -> list[Prof
 
 
 def profile_overview(principal: Principal, profile: RetrievalProfile) -> ProfileOverview:
-    using = KnowledgeBase.objects.filter(profile__name=profile.name, profile__knowledge_base=profile.knowledge_base_id)
-    (overview,) = _overviews(RetrievalProfile.objects.versions_of(profile), _used(principal, using))
+    (overview,) = _overviews(RetrievalProfile.objects.versions_of(profile), _used(principal, _searching_by(profile)))
     return overview
+
+
+def _searching_by(profile: RetrievalProfile) -> ScopedQuerySet:
+    found: ScopedQuerySet = KnowledgeBase.objects.filter(
+        profile__name=profile.name, profile__knowledge_base=profile.knowledge_base_id
+    )
+    return found
 
 
 def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[ProfileOverview]:
@@ -157,3 +172,74 @@ def profile_difference(before: RetrievalProfile | None, after: RetrievalProfile)
     """What differs between two versions; None: the environment's defaults."""
     found = tuple(differences(before or RetrievalProfile(settings={}), after))
     return ProfileDifference(UsedProfile.of(before) if before else None, UsedProfile.of(after), found)
+
+
+# -- Drafts for one knowledge base -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class DraftPlace:
+    """Where settings that begin with those of a profile are saved for one knowledge base.
+
+    Attributes:
+        name: of the knowledge base's own profile that they become a version of.
+        is_copy: whether that is a copy, because others share the profile.
+        may_change: whether the caller may save them as a version of the profile itself.
+        used_by: the other visible knowledge bases that search by it.
+        used_elsewhere: how many others do.
+    """
+
+    name: str
+    is_copy: bool
+    may_change: bool
+    used_by: tuple[KnowledgeBase, ...]
+    used_elsewhere: int
+
+
+def draft_place(principal: Principal, knowledge_base: KnowledgeBase, profile: RetrievalProfile) -> DraftPlace:
+    others = _searching_by(profile).exclude(pk=knowledge_base.pk)
+    used_by, used_elsewhere = _used(principal, others).get((profile.name, profile.knowledge_base_id), ([], 0))
+    is_copy = bool(profile.knowledge_base_id != knowledge_base.pk or used_by or used_elsewhere)
+    half = MAX_NAME_CHARACTERS // 2
+    copy = f"{profile.name[: half - 1]}-{knowledge_base.name[:half]}"
+    copy = "".join("-" if each in NOT_IN_NAMES or not each.isprintable() else each for each in copy)
+    may_change = RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists()
+    name = copy.strip() if is_copy else profile.name
+    return DraftPlace(name, is_copy, may_change, tuple(used_by), used_elsewhere)
+
+
+def save_draft(
+    principal: Principal,
+    knowledge_base: KnowledgeBase,
+    profile: RetrievalProfile,
+    settings: Mapping[str, Any],
+    *,
+    description: str,
+    name: str = "",
+    confirm_shared: bool = False,
+) -> RetrievalProfile:
+    """Saves settings that began with those of a profile as a draft for one knowledge base.
+
+    Without a name it is the next version of the profile or, where others share that, of a copy that is the knowledge
+    base's own: see `draft_place`. Another name is that of a profile of its own, too. With the profile's own name, or
+    `confirm_shared` and no name, it is a version of the profile itself. Raises Rejected where other knowledge bases
+    search by that and `confirm_shared` is not given, and as `create_version`.
+    """
+    place = draft_place(principal, knowledge_base, profile)
+    name = name.strip() or (profile.name if confirm_shared else place.name)
+    is_same = name == profile.name
+    if is_same and place.may_change and not confirm_shared and (place.used_by or place.used_elsewhere):
+        others = [kb.name for kb in place.used_by]
+        if unseen := place.used_elsewhere:
+            text = ngettext("and %(counter)s that you may not see", "and %(counter)s that you may not see", unseen)
+            others.append(text % {"counter": unseen})
+        message = _(
+            "Other knowledge bases search by “%(name)s”: %(others)s. Confirm that it is changed for them too, or choose "
+            "another name, which makes a profile for this knowledge base alone."
+        )
+        raise Rejected("profile_shared", message, name=name, others=", ".join(others))
+    return create_version(
+        principal,
+        name,
+        settings,
+        description=description,
+        knowledge_base=profile.knowledge_base if is_same else knowledge_base,
+    )

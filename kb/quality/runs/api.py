@@ -118,7 +118,8 @@ class EvalRunQuerySerializer(serializers.ModelSerializer[EvalRunQuery]):
         child=StageFiguresSerializer(), help_text=f"From 0 to 1, by metric. {BY_STAGE} Empty without an answer."
     )
     best_score = serializers.FloatField(
-        allow_null=True, help_text="Of the first result before the gate; null: nothing was found."
+        allow_null=True,
+        help_text="The highest of all results, relevant or not, before the gate; null: nothing was found.",
     )
     score_scale = serializers.CharField(allow_blank=True)
     first_relevant = serializers.DictField(

@@ -1,5 +1,6 @@
 """Runs the queries of an evaluation set and notes what each stage made of them."""
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future, wait
@@ -150,20 +151,19 @@ def observe(
             each._replace(ranks={**each.ranks, RERANK: place}) for place, each in enumerate(result.candidates, start=1)
         )
     after, before = _with_units(candidates, judged), _with_units(found.candidates, judged)
-    relevant = judged.relevant
+    relevant, gated = judged.relevant, gated_stage(result)
     rankings, first_relevant = {}, {}
     for stage, key in STAGES.items():
         rankings[stage], rank = _ranking(after if key == RERANK else before, key, relevant, depth)
         if rank:
             first_relevant[stage] = rank
-    key = gated_stage(result)
     row = EvalRunQuery(
         first_relevant=first_relevant,
         # What is first need not score best, and a cut that anything passes lets the query pass.
-        best_score=max((each.scores[key] for each in result.candidates if each.cut_by != CutBy.FUSION), default=None),
+        best_score=max((each.scores[gated] for each in candidates if each.cut_by != CutBy.FUSION), default=None),
         score_scale=result.score_scale if result.hits else "",
         lost_at=_lost_at(result, after, before, judged, config, cut) if relevant else "",
-        judged=_judged_scores(after, judged, key),
+        judged=_judged_scores(after, judged, gated),
         latency_ms=result.timings_ms["total"],
     )
     return row, rankings
@@ -219,8 +219,8 @@ def _judged_scores(found: Found, judged: Judged, key: str) -> list[list[float]]:
     for candidate, units in found:
         for unit in units if candidate.cut_by != CutBy.FUSION else ():
             if unit in judged.grades:
-                scores.setdefault(unit, candidate.scores[key])
-    return [[score, judged.grades[unit]] for unit, score in scores.items()]
+                scores[unit] = max(candidate.scores[key], scores.get(unit, -math.inf))
+    return [[score, judged.grades[unit]] for unit, score in sorted(scores.items(), key=lambda each: -each[1])]
 
 
 def _lost_at(result: Result, after: Found, before: Found, judged: Judged, config: RetrievalConfig, cut: float) -> str:

@@ -126,9 +126,20 @@ def test_scores_are_told_of_judged_units_that_reached_the_gate():
     assert observed(found, judged).judged == [[0.9, 2], [0.2, 0]]
 
 
-def test_the_best_score_and_its_scale_are_those_of_the_first_result():
-    seen = observed(result(candidate(1, 0.8), candidate(2, 0.7), scale="cross_encoder"), Judged())
+def test_the_best_score_is_the_highest_whatever_the_order():
+    seen = observed(result(candidate(1, 0.7), candidate(2, 0.8), scale="cross_encoder"), Judged())
     assert (seen.best_score, seen.score_scale, seen.latency_ms) == (0.8, "cross_encoder", 2.5)
+
+
+def test_the_best_score_is_that_of_a_search_that_reranks_no_more_than_one_for_readers():
+    found = result(candidate(1, 0.6), candidate(2, 0.9, fused=30), candidate(3, cut_by="fusion"))
+    assert observed(found, Judged(), rerank_candidates=20).best_score == 0.6
+
+
+def test_a_unit_scores_as_its_best_chunk():
+    found = result(candidate(1, 0.4), candidate(2, 0.9), candidate(3, 0.6))
+    judged = Judged(grades={"unit": 1, "3": 0}, documents={1: "unit", 2: "unit", 3: "3"})
+    assert observed(found, judged).judged == [[0.9, 1], [0.6, 0]]
 
 
 def test_a_search_without_results_has_no_score_and_no_scale():

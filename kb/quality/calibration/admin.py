@@ -1,26 +1,26 @@
 """Where to cut the gate: how relevant results scored in a run, and how what should not pass did."""
 
 import json
+import math
 from itertools import pairwise
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url, setting_label
-from kb.profiles.models import RetrievalProfile
+from kb.quality.calibration.services import LEAST_SHARE, MOST_SHARE, SHARE, Calibration, GateCut, calibrate, save_cut
 from kb.quality.compare.admin.page import named_runs
 from kb.quality.models import EvalRun, EvalSet
+from kb.quality.profiles.services import draft_place
 from kb.quality.runs.admin.report import chart_options, percentage, three_decimals
-from kb.quality.runs.services.report import Calibration, calibrate, save_cut
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
-from retrieval.eval.metrics import Cut
 
 RUNS_OFFERED = 100
 COLOURS = {
@@ -28,56 +28,50 @@ COLOURS = {
     "irrelevant": "var(--color-orange-400)",
     "unanswerable": "var(--color-red-400)",
 }
-CUT_COLOURS = {"current": "#64748b", "suggestion": "var(--color-primary-500)"}
+CUT_COLOURS = {"current": "#64748b", "keeps": "var(--color-primary-500)", "refuses": "#b91c1c", "best_f1": "#0f766e"}
 
 
 @admin_page("calibration/", name="calibration")
 class CalibrationView(AdminPage):
-    template_name = "quality/compare/calibration.html"
+    """?run=ID&keep=PERCENT of the queries with an answer."""
+
+    template_name = "quality/calibration/page.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
         if asked := request.GET.get("run"):
-            return self._show_run(caller, named_runs(caller, {"run": asked})["run"])
+            run = named_runs(caller, {"run": asked})["run"]
+            return self._show_run(caller, run, request.GET.get("keep", ""), {})
         return self._show({"runs": _offered(caller)})
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
         run = named_runs(caller, {"run": request.POST.get("run", "")})["run"]
-        given = {"name": request.POST.get("name", ""), "cut": request.POST.get("cut", "")}
+        name, is_confirmed = request.POST.get("name", ""), "confirm_shared" in request.POST
         try:
-            saved = save_cut(caller, run, name=given["name"], cut=_number(given["cut"]))
+            cut = _number(request.POST.get("cut", ""))
+            saved = save_cut(caller, run, cut=cut, name="" if is_confirmed else name, confirm_shared=is_confirmed)
         except (ServiceError, InvalidConfiguration) as error:
-            return self._show_run(caller, run, {**given, "error": str(error)}, status=400)
+            given = {"name": name, "is_confirmed": is_confirmed, "error": str(error)}
+            return self._show_run(caller, run, request.POST.get("keep", ""), given, status=400)
         message = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
         messages.success(request, message % {"profile": saved})
         return HttpResponseRedirect(profile_url(saved) or f"{reverse('admin:calibration')}?run={run.pk}")
 
     def _show_run(
-        self, caller: Principal, run: EvalRun, given: dict[str, Any] | None = None, status: int = 200
+        self, caller: Principal, run: EvalRun, keep: str, given: dict[str, Any], status: int = 200
     ) -> HttpResponse:
         try:
-            calibration = calibrate(run)
+            calibration = calibrate(run, _number(keep) / 100 if keep else SHARE)
         except Rejected as error:
+            if error.code == "share_out_of_range":
+                return self._show_run(caller, run, "", {**given, "keep": keep, "share_error": str(error)}, status=400)
             return self._show({"run": run, "refusal": str(error), "runs": _offered(caller)}, status=400)
-        is_own = RetrievalProfile.objects.editable_by(caller).filter(pk=run.profile_id).exists()
         kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
         bins = [
             {"bin": f"{low:g}–{high:g}", "counts": counts}
             for (low, high), counts in zip(pairwise(calibration.bins), kinds, strict=True)
             if any(counts)
-        ]
-        cuts = [
-            {
-                "kind": kind,
-                "label": label,
-                "cut": f"{figures.cut:g}",
-                "precision": percentage(figures.precision),
-                "recall": percentage(figures.recall),
-                "f1": three_decimals(figures.f1),
-                "note": _("everything passes") if figures.cut == 0 else "",
-            }
-            for kind, label, figures in _cuts(calibration)
         ]
         context = {
             "run": run,
@@ -85,26 +79,29 @@ class CalibrationView(AdminPage):
             "setting": setting_label(calibration.setting),
             "counts": {kind: sum(getattr(calibration, kind)) for kind in COLOURS},
             "bins": bins,
-            "cuts": cuts,
+            "cuts": {kind: _cut_row(calibration, kind) for kind in CUT_COLOURS},
             "histogram": histogram_chart(calibration),
             "curve": curve_chart(calibration),
-            "may_save": EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists(),
-            # The run's profile where the caller may change it, else a new one of the knowledge base.
-            "name": run.profile.name if is_own else f"{run.profile.name}-{run.eval_set.knowledge_base.name}"[:80],
-            "cut": f"{calibration.suggestion.cut:g}" if calibration.suggestion else "",
+            "keep": f"{100 * calibration.share:g}",
+            "least": f"{100 * LEAST_SHARE:g}",
+            "most": f"{100 * MOST_SHARE:g}",
         }
-        return self._show({**context, **(given or {})}, status=status)
+        if EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists():
+            place = draft_place(caller, run.eval_set.knowledge_base, run.profile)
+            context |= {"place": place, "name": place.name}
+        return self._show({**context, **given}, status=status)
 
     def _show(self, context: dict[str, Any], status: int = 200) -> HttpResponse:
         context = {"title": _("Calibrate the gate"), **context}
         return self.render_to_response(self.get_context_data(**context), status=status)
 
 
-def _number(cut: str) -> float:
+def _number(text: str) -> float:
+    """NaN, which is out of every range, for what is no number."""
     try:
-        return float(cut)
-    except ValueError as error:
-        raise Rejected("not_a_number", _("The cut is not a number: give one from 0 to 1.")) from error
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def _offered(caller: Principal) -> list[EvalRun]:
@@ -113,9 +110,60 @@ def _offered(caller: Principal) -> list[EvalRun]:
 
 
 # -- What the page shows -----------------------------------------------------------------------------------------------
-def _cuts(calibration: Calibration) -> list[tuple[str, str, Cut]]:
-    cuts = (("current", _("In force"), calibration.current), ("suggestion", _("Suggested"), calibration.suggestion))
-    return [(kind, label, figures) for kind, label, figures in cuts if figures is not None]
+def _cut_label(calibration: Calibration, kind: str) -> str:
+    return {
+        "current": _("In force"),
+        "keeps": _("Keeps %(share)s%% of the answerable") % {"share": f"{100 * calibration.share:g}"},
+        "refuses": _("No false answer"),
+        "best_f1": _("Best F1"),
+    }[kind]
+
+
+def _cut_row(calibration: Calibration, kind: str) -> dict[str, str]:
+    """A cut with what it does; where there is none, the reason and what helps."""
+    figures: GateCut | None = getattr(calibration, kind)
+    if figures is None:
+        return {"label": _cut_label(calibration, kind), "reason": _reason(calibration, kind)}
+    return {
+        "label": _cut_label(calibration, kind),
+        "cut": f"{figures.cut:g}",
+        "value": str(figures.cut),
+        "kept": percentage(figures.kept),
+        # Rounded down, since it is promised.
+        "kept_at_least": percentage(math.floor(1000 * figures.kept_at_least) / 1000),
+        "passed": percentage(figures.passed),
+        "precision": percentage(figures.precision),
+        "recall": percentage(figures.recall),
+        "f1": three_decimals(figures.f1),
+        "note": _("everything passes") if figures.cut == 0 else "",
+    }
+
+
+def _reason(calibration: Calibration, kind: str) -> str:
+    if kind == "best_f1":
+        return _(
+            "Nothing is to be rejected: judge some results irrelevant, or mark queries of the set as unanswerable, and run "
+            "it again."
+        )
+    if kind == "refuses" and not calibration.unanswerable_count:
+        return _("The run has no query without an answer: mark queries of the set as unanswerable, and run it again.")
+    if kind == "refuses":
+        return _("A query without an answer scores 1, and no cut is higher: look whether it has an answer.")
+    if calibration.answerable_count < calibration.answerable_needed:
+        message = ngettext(
+            "It takes %(needed)d query with an answer to promise this, and the run has %(count)d: add some to the set "
+            "and run it again, or promise less.",
+            "It takes %(needed)d queries with an answer to promise this, and the run has %(count)d: add some to the set "
+            "and run it again, or promise less.",
+            calibration.answerable_needed,
+        )
+        return message % {"needed": calibration.answerable_needed, "count": calibration.answerable_count}
+    message = ngettext(
+        "No cut keeps so many: %(count)d query with an answer finds nothing at all. See what lost it, or promise less.",
+        "No cut keeps so many: %(count)d queries with an answer find nothing at all. See what lost them, or promise less.",
+        calibration.nothing_found,
+    )
+    return message % {"count": calibration.nothing_found}
 
 
 X_AXIS = {"type": "linear", "min": 0, "max": 1, "grid": {"display": False}}
@@ -175,14 +223,15 @@ def _cut_lines(calibration: Calibration, height: float) -> list[dict[str, Any]]:
     return [
         {
             "type": "line",
-            "label": f"{label}: {figures.cut:g}",
+            "label": f"{_cut_label(calibration, kind)}: {figures.cut:g}",
             "data": [{"x": float(f"{figures.cut:g}"), "y": y} for y in (0, height)],
-            "borderColor": CUT_COLOURS[kind],
-            "backgroundColor": CUT_COLOURS[kind],
+            "borderColor": colour,
+            "backgroundColor": colour,
             "borderWidth": 2,
             "borderDash": [5, 4] if kind == "current" else [],
             "pointRadius": 0,
             "pointStyle": "line",
         }
-        for kind, label, figures in _cuts(calibration)
+        for kind, colour in CUT_COLOURS.items()
+        if (figures := getattr(calibration, kind))
     ]
