@@ -306,6 +306,13 @@ RETRIEVAL = {
     for each, declared in zip(fields(retrieval_config.RetrievalConfig), retrieval_config.SETTINGS.values(), strict=True)
     if declared.env
 }
+# Those of their variables that decide on the fusion, where the environment sets them: new knowledge bases start with the
+# profile that inherits them.
+FUSION_VARIABLES = tuple(
+    declared.env
+    for declared in retrieval_config.SETTINGS.values()
+    if declared.env.startswith(("HYBRID_", "RRF_")) and declared.env in env.ENVIRON
+)
 LATENCY_BUDGET_MS = env.int("LATENCY_BUDGET_MS", default=10_000)
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
 BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024

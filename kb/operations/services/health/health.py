@@ -33,6 +33,7 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
+from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
 from kb.providers import embedding_models
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
@@ -112,6 +113,21 @@ def _embedding_model(model: str, *, missing: State) -> Finding:
     if settings.EMBEDDING_BASE_URL:
         return ok(f"{model} at {settings.EMBEDDING_BASE_URL}")
     return Finding("", missing, f"{model} has no server", "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API")
+
+
+@check("retrieval profiles")
+def starting_profiles() -> Finding:
+    """What new knowledge bases start with, and those that have started with something else; neither is a fault."""
+    if variables := ", ".join(settings.FUSION_VARIABLES):
+        detail = f"new knowledge bases start with {DEFAULT}, since the environment sets {variables}"
+    else:
+        detail = f"new knowledge bases start with {BALANCED}, on the hashing embedder with {KEYWORD_LED}"
+    rows = KnowledgeBase.objects.select_related("profile").order_by("name")
+    others = [kb.name for kb in rows if other_start(kb)]
+    if not others:
+        return ok(detail)
+    remedy = "`manage.py compare QUERY --kb NAME --b PROFILE` shows the difference; the knowledge base's page switches"
+    return ok(f"{detail}; these keep what they have: {listed(others)}", remedy)
 
 
 @check("RERANKER_MODEL")
@@ -358,6 +374,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (
     embedders_in_use,
+    starting_profiles,
     tokenizer_packages,
     health_indexes.postings,
     health_indexes.keyword_memory,

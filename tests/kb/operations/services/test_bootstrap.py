@@ -93,7 +93,7 @@ def test_the_demo_documents_become_searchable(hashing):
 def test_uses_a_model_that_is_at_hand(settings):
     settings.EMBEDDING_MODEL = MINILM
     output = start()
-    assert set(KnowledgeBase.objects.values_list("embedding_model", flat=True)) == {MINILM}
+    assert set(KnowledgeBase.objects.values_list("embedding_model", "profile__name")) == {(MINILM, "balanced")}
     assert "degraded" not in output
 
 
@@ -101,7 +101,7 @@ def test_without_a_model_says_what_is_degraded_and_what_to_do(settings, hub):
     settings.EMBEDDING_MODEL = "org/large"
     hub("none", reason="the hub did not answer")
     output = start()
-    assert set(KnowledgeBase.objects.values_list("embedding_model", flat=True)) == {"hashing"}
+    assert set(KnowledgeBase.objects.values_list("embedding_model", "profile__name")) == {("hashing", "keyword-led")}
     assert "degraded" in output
     assert "the hub did not answer" in output
     assert "manage.py download_model org/large" in output
