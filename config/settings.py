@@ -286,6 +286,7 @@ EMBEDDING_MODELS_ALLOWED = env.list("EMBEDDING_MODELS_ALLOWED", default=[])
 EMBEDDING_BASE_URL = env.str("EMBEDDING_BASE_URL", default="")
 EMBEDDING_API_KEY = env.str("EMBEDDING_API_KEY", default="")
 HF_ENDPOINT = env.str("HF_ENDPOINT", default="")
+FIRST_MODELS = env.bool("ZHIKU_FIRST_MODELS", default=True)  # whether the first start fetches small ones for the demos
 RERANKER_MODEL = env.str("RERANKER_MODEL", default="BAAI/bge-reranker-base")  # empty: no cross-encoder
 RERANK_BASE_URL = env.str("RERANK_BASE_URL", default="")  # of a server with /rerank; empty: none
 RERANK_API_KEY = env.str("RERANK_API_KEY", default="")

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -92,21 +93,32 @@ def default_embedder() -> Finding:
 @check("models in use")
 def embedders_in_use() -> Finding:
     """The worst of the models that knowledge bases use, and the remedies of all that are not in order."""
-    users: dict[str, list[str]] = defaultdict(list)
-    for model, kb in KnowledgeBase.objects.order_by("embedding_model", "name").values_list("embedding_model", "name"):
-        users[model].append(kb)
-    found = [(listed(names), _embedding_model(model, missing=State.BROKEN)) for model, names in users.items()]
+    users: dict[tuple[str, str], list[str]] = defaultdict(list)
+    rows = KnowledgeBase.objects.order_by("embedding_model", "name")
+    for model, target, kb in rows.values_list("embedding_model", "target_embedding_model", "name"):
+        users[model, target].append(kb)
+    found = [(listed(names), _model_in_use(*models)) for models, names in users.items()]
     wrong = [(names, each) for names, each in found if each.state is not State.OK]
     state = max((each.state for _, each in wrong), key=list(State).index, default=State.OK)
     detail = "; ".join(f"{names}: {each.detail}" for names, each in wrong or found) or "no knowledge base yet"
     return Finding("", state, detail, "; ".join(dict.fromkeys(each.remedy for _, each in wrong)))
 
 
+def _model_in_use(model: str, target: str) -> Finding:
+    found = _embedding_model(model, missing=State.BROKEN)
+    if not target:
+        return found
+    remedy = f"a worker makes the vectors of {target}; the knowledge base's page says how far it is"
+    detail = f"{found.detail}; on its way to {target}"
+    return replace(found, detail=detail, remedy=found.remedy and remedy)
+
+
 def _embedding_model(model: str, *, missing: State) -> Finding:
     if model == HASHING_MODEL_ID:
         return degraded(
             "hashing, which compares words and not meaning",
-            "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`",
+            "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`; "
+            "`manage.py download_model --list` names smaller models",
         )
     if not model.startswith(OPENAI_PREFIX):
         return _local_model(model, missing=missing)

@@ -21,6 +21,7 @@ from kb.profiles.services import create_version, publish
 from kb.providers.embedding_models import require_embedding_model
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, principal
+from tests.kb.web.admin.pages import Page
 
 ADD = "admin:kb_knowledgebase_add"
 LIST = "admin:kb_knowledgebase_changelist"
@@ -180,6 +181,14 @@ def test_an_english_knowledge_base_is_not_told_to_fetch_a_chinese_model(client, 
 
     assert "manage.py download_model BAAI/bge-large-en-v1.5" in page
     assert "bge-large-zh" not in page
+
+
+def test_a_knowledge_base_on_its_way_to_a_model_says_so_in_place_of_what_to_do(client, kb):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model="BAAI/bge-small-zh-v1.5")
+    page = Page(client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])))
+
+    assert "moving to the embedding model BAAI/bge-small-zh-v1.5" in page.text("remedy")
+    assert "download_model" not in page.text("remedy")
 
 
 @pytest.mark.parametrize(("language", "chosen"), [("en", "en"), ("zh-hans", "zh")])
