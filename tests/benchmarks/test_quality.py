@@ -2,12 +2,15 @@ import json
 
 import pytest
 
+from kb.providers import recommended
+from kb.providers.recommended import RecommendedModel, Role, Size
 from retrieval.eval.judged_sets import read_judged_set
 from retrieval.eval.qrels import iter_corpus
-from tests.benchmarks import quality, quality_pages
+from tests.benchmarks import models, quality, quality_pages
 from tests.benchmarks.quality import Measured, Models, measure_all, read_results
 from tests.benchmarks.sets import without_half
 from tests.factories import make_user
+from tests.retrieval.rerankers.tiny import save_tiny_model
 
 FIGURES = dict.fromkeys(quality_pages.METRICS, 0.5)
 
@@ -64,6 +67,25 @@ def test_the_newcomer_s_questions_are_asked_at_the_defaults(administrator):
 
     assert (measured.queries, measured.unanswerable, measured.profile) == (20, 10, "keyword-led")
     assert 9 <= measured.answers["first"] <= measured.answers["among"]
+
+
+def test_the_recommended_models_are_measured_in_the_same_way(kept, administrator, monkeypatch, tmp_path, capsys):
+    embedding, reranker = (str(save_tiny_model(tmp_path / name, head=name == "rerank")) for name in ("embed", "rerank"))
+    tiny = {"languages": ("en",), "size": Size.SMALL, "parameters": 0, "download_mb": 0, "licence": ""}
+    listed = (
+        RecommendedModel("org/nowhere", Role.EMBEDDING, dimension=16, **tiny | {"size": Size.BASE}),
+        RecommendedModel(embedding, Role.EMBEDDING, dimension=16, **tiny),
+        RecommendedModel(reranker, Role.RERANK, dimension=None, **tiny),
+    )
+    monkeypatch.setattr(recommended, "MODELS", listed)
+
+    measure_all(models.downloaded([]), ["demo-zh", "demo-en"], tmp_path, tmp_path, missing=False)
+
+    assert {each.subject: each.gate["scale"] for each in read_results()} == {
+        ("demo-en", embedding, "overlap"): "overlap",
+        ("demo-en", embedding, reranker): "cross_encoder",
+    }
+    assert "Left out: org/nowhere" in capsys.readouterr().err
 
 
 def write_set(directory, passages):
