@@ -1,6 +1,7 @@
 """Which of the candidates that passed the gate are results: so many in all, and of each kind of source so many.
 
-Only calibrated scores meet a threshold: each scale has its own default cut, and RRF sums have none.
+Only scores with a meaning meet a threshold: each scale has its own default cut, and RRF sums have none. What lies below a
+cut that nobody chose for these very scores is not refused, but given apart: the near misses.
 """
 
 import math
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from retrieval.config import RetrievalConfig
-from retrieval.types import Candidate, CutBy, Result
+from retrieval.types import Candidate, CutBy, Relevance, Result
 
 
 class ScoreScale(StrEnum):
@@ -34,8 +35,18 @@ OVERLAP_CUT = 0.655
 # unanswerable queries reach rises from .49 to .65, by this much with each e-fold, while the answerable ones stay where they are.
 OVERLAP_CUT_CHUNKS = 559
 OVERLAP_CUT_SLOPE = 0.033
+# Where `high` begins, likewise.
+OVERLAP_HIGH = 0.705
+OVERLAP_HIGH_SLOPE = 0.033
+# Of both, also where there are few chunks.
+OVERLAP_LEAST = 0.05
 # 0 lets everything pass: no cut was chosen for cosines, whose level differs from model to model.
 COSINE_CUT = 0.0
+
+# Where `medium` and `high` begin on the scales whose borders are the same in every knowledge base.
+BORDERS: Mapping[str, tuple[float, float]] = {ScoreScale.CROSS_ENCODER: (0.6, 0.8), ScoreScale.COSINE: (0.5, 0.75)}
+
+MOST_NEAR_MISSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,8 @@ class Cut:
     """The least score that passes; 0 lets everything pass."""
 
     threshold: float
+    # What lies below is dropped: the cut was chosen for these scores, or the scale is one that means the same everywhere.
+    refuses: bool = True
     # An explicit threshold was meant for another scale, and this scale's default applies instead.
     replaced: bool = False
 
@@ -63,23 +76,52 @@ def default_cut(scale: ScoreScale, config: RetrievalConfig, chunk_count: int | N
 
 
 def overlap_cut(chunk_count: int | None) -> float:
-    """The calibrated cut of overlap; below the size it was chosen at, it falls with the logarithm of the chunks."""
+    """The built-in cut of overlap, where `medium` begins."""
+    return _of_size(OVERLAP_CUT, OVERLAP_CUT_SLOPE, chunk_count)
+
+
+def overlap_high(chunk_count: int | None) -> float:
+    """The score of overlap at which `high` begins."""
+    return _of_size(OVERLAP_HIGH, OVERLAP_HIGH_SLOPE, chunk_count)
+
+
+def _of_size(score: float, slope: float, chunk_count: int | None) -> float:
+    """A border of overlap, which falls with the logarithm of the chunks below the size it was chosen at."""
     if chunk_count is None or chunk_count >= OVERLAP_CUT_CHUNKS:
-        return OVERLAP_CUT
-    return round(OVERLAP_CUT - OVERLAP_CUT_SLOPE * math.log(OVERLAP_CUT_CHUNKS / max(chunk_count, 1)), 3)
+        return score
+    return max(OVERLAP_LEAST, round(score - slope * math.log(OVERLAP_CUT_CHUNKS / max(chunk_count, 1)), 3))
+
+
+def borders(scale: ScoreScale, chunk_count: int | None = None) -> tuple[float, float] | None:
+    """The scores at which `medium` and `high` begin; None for a scale without meaning."""
+    if scale is ScoreScale.OVERLAP:
+        return overlap_cut(chunk_count), overlap_high(chunk_count)
+    return BORDERS.get(scale)
+
+
+def relevance_label(scale: ScoreScale, score: float, chunk_count: int | None = None) -> Relevance | None:
+    """What a gated score says about a passage; None for a scale without meaning."""
+    if (found := borders(scale, chunk_count)) is None:
+        return None
+    medium, high = found
+    if score >= high:
+        return Relevance.HIGH
+    return Relevance.MEDIUM if score >= medium else Relevance.LOW
 
 
 def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale, chunk_count: int | None = None) -> Cut:
     """The cut that applies to the scores of a search.
 
     It is the configuration's `score_threshold` or, where that is None or meant for another scale, the scale's default.
-    `meant_for` is the scale of the first reranker that is of use for the candidates.
+    `meant_for` is the scale of the first reranker that is of use for the candidates. A default that nobody has set
+    refuses nothing.
     """
-    if config.score_threshold is None:
-        return Cut(default_cut(scale, config, chunk_count))
-    if config.score_threshold == 0 or (scale is meant_for and scale is not ScoreScale.RRF):
-        return Cut(config.score_threshold)
-    return Cut(default_cut(scale, config, chunk_count), replaced=True)
+    asked = config.score_threshold
+    if asked is not None and (asked == 0 or (scale is meant_for and scale is not ScoreScale.RRF)):
+        return Cut(asked)
+    setting = SETTING_OF_SCALE.get(scale)
+    refuses = setting is None or getattr(config, setting) is not None
+    return Cut(default_cut(scale, config, chunk_count), refuses, replaced=asked is not None)
 
 
 # The setting that caps the results of each kind of source; other kinds count as books.
@@ -142,6 +184,18 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
                 parents.add(parent)
             marked.append(candidate)
     return marked
+
+
+def with_near_misses(candidates: Sequence[Candidate], config: RetrievalConfig, stage: str) -> list[Candidate]:
+    """Marks the best candidates that the gate cut, in their order: those that would be results too had they passed.
+
+    `candidates` are those of `select`, `stage` is that of the score that was gated; one of 0 or less is no near miss.
+    """
+    results = [each for each in candidates if each.cut_by is None]
+    below = [each._replace(cut_by=None) for each in candidates if each.cut_by == CutBy.GATE and each.scores[stage] > 0]
+    selected = select([*results, *below], config)[len(results) :]
+    near = {each.chunk_id for each in [each for each in selected if each.cut_by is None][:MOST_NEAR_MISSES]}
+    return [each._replace(is_near_miss=True) if each.chunk_id in near else each for each in candidates]
 
 
 def stands_for_parent(candidates: Sequence[Candidate], cut: Candidate) -> int | None:

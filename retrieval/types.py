@@ -186,6 +186,14 @@ class CutBy(StrEnum):
     TOP_K = "top_k"
 
 
+class Relevance(StrEnum):
+    """How sure it is, by its score alone, that a passage is about the query."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
 class Candidate(NamedTuple):
     """A chunk on its way through the stages. A search makes hundreds, hence no dataclass.
 
@@ -200,8 +208,14 @@ class Candidate(NamedTuple):
     passage: Passage | None = None
     matched_terms: tuple[str, ...] = ()  # query terms that the chunk holds
     cut_by: CutBy | None = None  # None while it is a result
+    is_near_miss: bool = False  # cut by the gate, and given apart from the results
     provenance: tuple[Provenance, ...] = ()  # every place where it, or a chunk of the same content, was found
     neighbours: tuple[Passage, ...] = ()  # before and after it in its document, where they were asked for
+
+    @property
+    def is_given(self) -> bool:
+        """Whether whoever searches is given it, as a result or as a near miss."""
+        return self.cut_by is None or self.is_near_miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +236,7 @@ class RerankJob:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A result: the passage, its score and the scale which that score is on."""
+    """A result or a near miss: the passage, its score and the scale which that score is on."""
 
     passage: Passage
     score: float
@@ -232,6 +246,7 @@ class Hit:
     matched_terms: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = ()
     neighbours: tuple[Passage, ...] = ()
+    relevance: Relevance | None = None  # None on a scale without meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +303,7 @@ class Result:
     degraded: tuple[Degradation, ...]
     spans: tuple[Span, ...]
     timings_ms: Mapping[str, float]  # by stage, and "total"
+    near_misses: tuple[Hit, ...] = ()  # the best below a cut that refuses nothing, likewise
     facts: tuple[Fact, ...] = ()  # for the query's entities; beside the results, never among them
     dropped: tuple[Dropped, ...] = ()  # chunks that were found and are no candidates
     # Of knowledge bases whose keyword index has answered.
