@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from io import StringIO
+from operator import and_
 from pathlib import Path
 
 from retrieval.config import SETTINGS
@@ -21,6 +22,7 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import RetrievalError
 from retrieval.eval.qrels import iter_corpus
 from retrieval.model_files import local_path
+from retrieval.types import Relevance
 from tests import newcomer
 from tests.benchmarks import quality_pages
 from tests.benchmarks.sets import SETS
@@ -123,7 +125,7 @@ def measured_of(report: dict, name: str, models: Models, passages: int) -> Measu
 
 
 def measure_newcomer(models: Models) -> list[Measured]:
-    """The newcomer's questions at the defaults: where the right chunk is among the results, and what is found for no answer."""
+    """The newcomer's questions at the defaults: counts of where the right chunk is, and of what is given for no answer."""
     from kb.models import Chunk, Principal
     from kb.search.services.search import SearchRequest, search
     from tests.factories import make_user
@@ -131,16 +133,18 @@ def measure_newcomer(models: Models) -> list[Measured]:
     owner = make_user()
     bases = newcomer.make_knowledge_bases(owner, models.embedding)
     questions = newcomer.questions()
-    answers = {"first": 0, "among": 0, "unanswerable_with_results": 0}
+    answers = dict.fromkeys(("first", "among", "high", "passed", "passed_high"), 0)
     for question in questions:
-        kb = bases[question.kb]
-        hits = search(
-            Principal(owner), SearchRequest(query=question.query, knowledge_base_ids=[kb.pk], log=False)
-        ).result.hits
-        right = [question.is_answered_by(hit.passage.source, hit.passage.text) for hit in hits if question.document]
+        request = SearchRequest(query=question.query, knowledge_base_ids=[bases[question.kb].pk], log=False)
+        result = search(Principal(owner), request).result
+        right = [question.is_answered_by(hit.passage.source, hit.passage.text) for hit in result.hits]
+        high = [hit.relevance == Relevance.HIGH for hit in result.hits]
         answers["first"] += any(right[:1])
         answers["among"] += any(right)
-        answers["unanswerable_with_results"] += bool(hits) and not question.document
+        answers["high"] += any(map(and_, right, high))
+        if question.document is None:
+            answers["passed"] += bool(result.hits)
+            answers["passed_high"] += any(high)
     answerable = sum(bool(question.document) for question in questions)
     return [
         Measured(

@@ -27,8 +27,10 @@ WORDS = {
         "newcomer_columns": (
             "with",
             "right chunk first",
-            "right chunk among the five",
-            "results for a question without an answer",
+            "among the results",
+            "and its `relevance` high",
+            "no answer: results",
+            "no answer: `relevance` high",
         ),
         "runs": "Runs",
         "runs_columns": ("date", "commit", "sets", "versions"),
@@ -41,7 +43,14 @@ WORDS = {
         "gate": "相关度阈值",
         "gate_columns": ("评测集", "使用", "分数类型", "阈值", "AUROC", "有答案而保留", "无答案而通过"),
         "newcomer": "新用户的头一批问题",
-        "newcomer_columns": ("使用", "正确的文本块排第一", "正确的文本块在前五", "没有答案却给出结果"),
+        "newcomer_columns": (
+            "使用",
+            "正确的文本块排第一",
+            "在结果中",
+            "且 `relevance` 为 high",
+            "无答案：有结果",
+            "无答案：`relevance` 为 high",
+        ),
         "runs": "运行记录",
         "runs_columns": ("日期", "提交", "评测集", "版本"),
         "published": "已发表",
@@ -99,9 +108,9 @@ def gate_row(measured):
 
 
 def newcomer_row(measured, of):
-    answers = measured.answers
-    counts = [of.format(count=answers[name], all=measured.queries) for name in ("first", "among")]
-    return used(measured), *counts, of.format(count=answers["unanswerable_with_results"], all=measured.unanswerable)
+    of_all = [measured.queries] * 3 + [measured.unanswerable] * 2
+    pairs = zip(measured.answers.values(), of_all, strict=True)
+    return used(measured), *(of.format(count=count, all=total) for count, total in pairs)
 
 
 def run_rows(results):

@@ -66,7 +66,9 @@ def test_the_newcomer_s_questions_are_asked_at_the_defaults(administrator):
     (measured,) = quality.measure_newcomer(Models())
 
     assert (measured.queries, measured.unanswerable, measured.profile) == (20, 10, "keyword-led")
+    assert measured.answers["high"] <= measured.answers["among"]
     assert 9 <= measured.answers["first"] <= measured.answers["among"]
+    assert measured.answers["passed_high"] <= measured.answers["passed"] <= 10
 
 
 def test_the_recommended_models_are_measured_in_the_same_way(kept, administrator, monkeypatch, tmp_path, capsys):
