@@ -126,6 +126,16 @@ class LoadedIndex:
     characters: CharacterCounts | None = None
 
 
+WITHOUT_CHARACTERS = Degradation(
+    "bm25",
+    DegradationCode.BM25_INDEX_OLD,
+    _(
+        "the keyword index is of an older version and counts words only, not characters, until it is built again: "
+        "search again in a moment"
+    ),
+)
+
+
 @dataclass(eq=False)
 class BM25Channel:
     """BM25Okapi over the knowledge base's postings.
@@ -152,6 +162,7 @@ class BM25Channel:
             chunk_ids,
             scores,
             detail={**self.detail, **loaded.detail},
+            degradations=(WITHOUT_CHARACTERS,) if loaded.characters is None and analysis.language == "zh" else (),
             lexicon=loaded.index,
             characters=loaded.characters,
             score=lambda wanted: loaded.index.score(terms, wanted),
