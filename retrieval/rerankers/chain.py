@@ -110,8 +110,9 @@ def text_of(candidate: Candidate) -> str:
     return "" if candidate.passage is None else candidate.passage.searchable
 
 
-# Of the order of results, on each scale whose scores gain by it; see `OverlapReranker`.
-AGREEMENT_SHARE: Mapping[ScoreScale, float] = {ScoreScale.OVERLAP: 0.4}
+# What the channels' agreement, the fused score as a share of the best possible one, has in the order of results. Of overlap, NDCG@10
+# with 0, .5 and 1: scifact with MiniLM .698, .738, .734, xquad-en .969, .971, .970, cmrc2018 .990, .989, .980.
+AGREEMENT_SHARE: Mapping[ScoreScale, float] = {ScoreScale.OVERLAP: 0.5}
 
 
 RESERVED_S = 0.05
