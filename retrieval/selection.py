@@ -35,14 +35,10 @@ SETTING_OF_SCALE: Mapping[str, str] = {
 # Chosen on cmrc2018-reject with the hashing embedder, where it keeps 95.7 % of the queries that have an answer and lets 8.3 % of the
 # others pass; docs/relevance-gate.md has the curves. The best accidental match is the better the more chunks there are, so it
 # falls by the slope with each e-fold of fewer chunks: to what keeps the first questions of somebody new, of 60 chunks.
-OVERLAP_CUT = 0.35
+OVERLAP_CUT, OVERLAP_CUT_SLOPE, OVERLAP_CUT_LEAST = 0.35, 0.118, 0.05
 OVERLAP_CUT_CHUNKS = 559
-OVERLAP_CUT_SLOPE = 0.118
 # Where `high` begins, likewise: two of three answerable queries of that set reach it, and 2 % of the others.
-OVERLAP_HIGH = 0.5
-OVERLAP_HIGH_SLOPE = 0.122
-# Of both, also where there are few chunks.
-OVERLAP_LEAST = 0.05
+OVERLAP_HIGH, OVERLAP_HIGH_SLOPE, OVERLAP_HIGH_LEAST = 0.5, 0.122, 0.2
 # 0 lets everything pass: no cut was chosen for cosines, whose level differs from model to model.
 COSINE_CUT = 0.0
 
@@ -80,19 +76,19 @@ def default_cut(scale: ScoreScale, config: RetrievalConfig, chunk_count: int | N
 
 def overlap_cut(chunk_count: int | None) -> float:
     """The built-in cut of overlap, where `medium` begins."""
-    return _of_size(OVERLAP_CUT, OVERLAP_CUT_SLOPE, chunk_count)
+    return _of_size(OVERLAP_CUT, OVERLAP_CUT_SLOPE, OVERLAP_CUT_LEAST, chunk_count)
 
 
 def overlap_high(chunk_count: int | None) -> float:
     """The score of overlap at which `high` begins."""
-    return _of_size(OVERLAP_HIGH, OVERLAP_HIGH_SLOPE, chunk_count)
+    return _of_size(OVERLAP_HIGH, OVERLAP_HIGH_SLOPE, OVERLAP_HIGH_LEAST, chunk_count)
 
 
-def _of_size(score: float, slope: float, chunk_count: int | None) -> float:
-    """A border of overlap, which falls with the logarithm of the chunks below the size it was chosen at."""
+def _of_size(score: float, slope: float, least: float, chunk_count: int | None) -> float:
+    """A border of overlap, which falls with the logarithm of the chunks below the size it was chosen at, to the least."""
     if chunk_count is None or chunk_count >= OVERLAP_CUT_CHUNKS:
         return score
-    return max(OVERLAP_LEAST, round(score - slope * math.log(OVERLAP_CUT_CHUNKS / max(chunk_count, 1)), 3))
+    return max(least, round(score - slope * math.log(OVERLAP_CUT_CHUNKS / max(chunk_count, 1)), 3))
 
 
 def borders(scale: ScoreScale, chunk_count: int | None = None) -> tuple[float, float] | None:

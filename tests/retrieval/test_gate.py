@@ -91,7 +91,7 @@ def test_a_threshold_that_gives_way_to_a_scale_s_own_refuses_where_that_was_chos
 def test_the_borders_of_overlap_fall_below_the_size_that_they_were_chosen_at(border, most):
     found = [border(chunk_count) for chunk_count in (0, 1, 10, 100, 559, 100_000)]
     assert found == sorted(found)
-    assert found[0] == found[1] < found[2] < most
+    assert found[0] == found[1] == found[2] < found[3] < most  # in a tiny one chance cannot get lower
     assert found[-2:] == [most, most]
     assert border(None) == most
 
