@@ -7,9 +7,9 @@ Source: Nie, Gao, Zhang and Zhou, "On the use of words and n-grams for Chinese i
 bigrams and single characters together better than each of them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -63,11 +63,16 @@ def _codes(characters: NDArray[np.uint32], owners: NDArray[np.intp]) -> tuple[ND
     return codes, np.concatenate([owners[singles], owners[pairs]])
 
 
-def query_codes(text: str, words: Iterable[str]) -> NDArray[np.uint32]:
+@lru_cache(maxsize=1_024)
+def query_codes(text: str, words: tuple[str, ...]) -> NDArray[np.uint32]:
     """The distinct pairs of a query, and those of its characters that stand in any of some words, as codes, ascending."""
-    codes, _owners = _codes(*_characters([text]))
-    in_words, _owners = _characters(["\n".join(words)])
-    return np.unique(codes[(codes >= UNITS) | np.isin(codes, in_words)])
+    characters, owners = _characters([text, "\n".join(words)])
+    codes, owners_of_codes = _codes(characters, owners)
+    in_words = set(characters[owners == 1].tolist())
+    own = codes[owners_of_codes == 0].tolist()
+    found = np.array(sorted({each for each in own if each >= UNITS or each in in_words}), dtype=np.uint32)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +153,8 @@ class CharacterCounts:
         lengths = np.bincount(owners[characters > 0], minlength=len(texts))
         is_wanted = np.zeros(UNITS, dtype=np.bool_)
         is_wanted[codes >> PAIR_BITS] = is_wanted[codes & (UNITS - 1)] = True
-        found, owners = _codes(np.where(is_wanted[characters], characters, 0), owners)
+        characters *= is_wanted[characters]
+        found, owners = _codes(characters, owners)
         places, known = positions(codes, found)
         cells = owners[known] * codes.size + places[known]
         frequencies = np.bincount(cells, minlength=len(texts) * codes.size).reshape(len(texts), codes.size)

@@ -55,7 +55,7 @@ def test_every_candidate_of_any_channel_is_scored_by_words_pairs_and_characters(
     (ranking,) = character_rankings(SCOPES, [keywords(query, 1), vectors(2, 3, 4)], PASSAGES, query)
 
     ids = np.array([1, 2, 3, 4])
-    codes = query_codes("保修几年", CUT("保修几年"))
+    codes = query_codes("保修几年", tuple(CUT("保修几年")))
     words = INDEX.score(hash_terms(CUT("保修几年")), ids)
     expected = words + COUNTS.saturation(codes, list(TEXTS.values())) @ COUNTS.most(codes)
     found = dict(zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True))
@@ -103,7 +103,7 @@ def test_they_have_the_weight_of_keywords_in_the_fusion_and_words_none(fusion):
 def test_what_only_asks_does_not_tell():
     (wording,) = wordings(analysed("请问保修期是多久？", intent="保修期是"), 1, CUT)
     assert wording.terms == ("保修期",)  # not 保修 within it, no function words
-    assert set(wording.codes.tolist()) == set(query_codes("保修期是", ["保修期"]).tolist())
+    assert set(wording.codes.tolist()) == set(query_codes("保修期是", ("保修期",)).tolist())
 
 
 def test_a_query_of_function_words_only_counts_them():

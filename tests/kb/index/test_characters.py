@@ -20,7 +20,7 @@ RARE = "保"
 
 def chunks_with(loaded, character):
     """From its rarity, log(1 + (N + 200 - n + 0.5) / (n + 0.5))."""
-    rarity = loaded.characters.rarity(query_codes(character, [character]))[0]
+    rarity = loaded.characters.rarity(query_codes(character, (character,)))[0]
     return round((loaded.characters.chunk_count + 201) / np.exp(rarity) - 0.5)
 
 
