@@ -160,6 +160,18 @@ class OkapiIndex:
         ordinals, known = positions(stored.chunk_ids, changed)
         return type(self)([LivePostings(stored, ordinals[known]), LivePostings(delta)], self.base, changed.size)
 
+    def with_rows(self, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
+        """This index, changes included, with other postings for some chunks, or with some that it lacks.
+
+        `rows` are as for `build`. For an answer to what would be: where postings are written, `with_changes` has them.
+        """
+        added = Segment.from_rows(rows)
+        parts = []
+        for part in self._parts:
+            ordinals, known = part.live.locate(added.chunk_ids)
+            parts.append(LivePostings(part.live.segment, np.union1d(part.live.hidden, ordinals[known])))
+        return type(self)([*parts, LivePostings(added)], self.base)
+
     @property
     def base(self) -> Self:
         return self if self._base is None else self._base
