@@ -1,6 +1,7 @@
 """Why not found, in a real browser: each stage that can lose a chunk is named, and a remedy is clicked."""
 
 import itertools
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -105,6 +106,11 @@ def without_postings(scene):
 
 def without_vector(scene):
     return scene.on_its_own().under(**SHALLOW).sql("DELETE FROM kb_chunkembedding WHERE chunk_id = %(chunk)s")
+
+
+def in_no_index(scene):
+    bare = scene.on_its_own().sql("DELETE FROM kb_chunkpostings WHERE chunk_id = %(chunk)s")
+    return bare.sql("DELETE FROM kb_chunkembedding WHERE chunk_id = %(chunk)s")
 
 
 def with_another_models_vector(scene):
@@ -270,9 +276,9 @@ class Cure:
 
 CURES = (
     Cure(switched_off, "enable", "The chunk is switched on."),
-    Cure(without_postings, "index_chunk", "The chunk was indexed again."),
+    Cure(in_no_index, "index_chunk", "The chunk was indexed again."),
     Cure(too_far_down_on_its_own, "add_question", "The question was added."),
-    Cure(beyond_the_reranked, "draft:rerank_candidates", "The change was saved as a draft"),
+    Cure(beyond_the_reranked, "draft:rerank_candidates+top_k", "The change was saved as a draft"),
     Cure(below_the_threshold, "draft:score_threshold", "The change was saved as a draft"),
 )
 
@@ -283,12 +289,15 @@ def test_a_remedy_is_one_click_and_its_effect_is_shown_beside_what_was(scene, cu
     ask_why(cure.how(scene))
     stage = page.locator(f"[data-stage={first_lost(page)}] b").inner_text()
     before = page.locator("[data-testid=verdict] h2").inner_text()
+    promised = page.locator(f"[data-remedy='{cure.remedy}'] [data-effect]").inner_text()
+    [place] = re.findall(r"It would be result (\d+) of", promised)
 
     with page.expect_navigation(url="**/why-not/?*before=*"):
         page.click(f"[data-remedy='{cure.remedy}'] button")
 
     expect(page.get_by_text(cure.said)).to_be_visible()
     expect(page.locator("[data-testid=verdict] h2")).not_to_have_text(before)
+    expect_verdict(page, f"It is result {place}.")
     outcome = page.locator("[data-testid=effect] .wn-outcome td")
     expect(outcome.first).to_have_text(f"lost at “{stage}”")
     assert outcome.last.inner_text() != outcome.first.inner_text()

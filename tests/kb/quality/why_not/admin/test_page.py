@@ -253,20 +253,19 @@ def narrow(db):
 
 def test_a_question_makes_it_a_hit_as_was_said_beforehand(ask, press, chunk, narrow):
     before = ask(chunk, q="质保多久", profile=narrow)
-    assert "It would be result 1 of" in words_of(before, "add_question")
+    assert "It would be result" in words_of(before, "add_question")
 
     after = press(before, "add_question")
 
-    assert "The search finds this chunk: It is result 1." in after.text("verdict")
+    assert "The search finds this chunk" in after.text("verdict")
     assert "lost at “Channels” found" in after.text("effect")
 
 
-def test_a_question_that_changes_nothing_is_not_offered(ask, chunk, narrow):
-    RetrievalProfile.objects.filter(name=narrow).update(
-        settings={"vector_top_k": 1, "bm25_top_k": 1, "question_weight": 0.0}
-    )
+def test_a_question_that_changes_nothing_is_not_offered(ask, chunk):
+    settings = {"vector_top_k": 1, "bm25_top_k": 1, "question_weight": 0.0}
+    RetrievalProfile.objects.create(name="unasked", settings=settings)
 
-    assert "add_question" not in ask(chunk, q="质保多久", profile=narrow).remedies
+    assert "add_question" not in ask(chunk, q="质保多久", profile="unasked").remedies
 
 
 def test_what_is_left_to_a_worker_is_said_not_to_be_tried(ask, kb):

@@ -93,7 +93,7 @@ def by_rank(kb):
     """A chunk that the vectors put first for RARE, and a rival that the keywords do."""
     for word in COMMON.split():
         make_document(kb, f"{word} notes", f"{word} index")
-    make_document(kb, "quartz quartz quartz alpha")
+    make_document(kb, f"{RARE} lorem ipsum dolor amet consetur")
     document = make_document(kb, COMMON)
     return document.chunks.select_related("knowledge_base__owner").get()
 
