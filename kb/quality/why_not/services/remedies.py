@@ -44,7 +44,7 @@ MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
 # A threshold is lowered to a whole number of these.
 SCORE_PARTS = 1_000
 # Where a question of its own would bring a chunk forward.
-ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.TOP_K})
+ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.PER_SOURCE, Stage.TOP_K})
 MOST_QUESTION_CHARACTERS = 2_000
 
 

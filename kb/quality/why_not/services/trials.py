@@ -273,7 +273,7 @@ class Trials:
         wiring = self._rewired(changed)
         tokenizers = {each.kb_id: each.tokenizer for each in wiring.pipeline.scopes if each.tokenizer}
         links = embedding_models.rerankers(wiring.config, OverlapReranker(tokenizers))
-        analyser = dataclasses.replace(why.outcome.wiring.pipeline.analyser, tokenizers=tokenizers)
+        analyser = dataclasses.replace(wiring.pipeline.analyser, tokenizers=tokenizers, rewriter=None)
         pipeline = dataclasses.replace(wiring.pipeline, analyser=analyser, chain=RerankChain(links))
         return self._searched(dataclasses.replace(wiring, pipeline=pipeline), bases=why.outcome.knowledge_bases)
 
@@ -397,7 +397,10 @@ def effect_of(before: WhyNot, after: WhyNot) -> Effect | None:
 
 
 def _is_nearer(before: WhyNot, after: WhyNot) -> bool:
-    """At the same stage: it stands before, or misses the threshold by less, by what a reader sees of the score."""
+    """At the same stage: it is a near miss, stands before, or misses the threshold by less that a reader sees."""
+    was_near, is_near = (bool(each.candidate and each.candidate.is_near_miss) for each in (before, after))
+    if was_near != is_near:
+        return is_near
     if before.place and after.place and after.place < before.place:
         return True
     missed = [each.verdict.figures for each in (before, after)]
