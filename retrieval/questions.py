@@ -61,6 +61,10 @@ class QuestionIndex:
             return self.base
         return type(self)(base.with_changes(np.union1d(gone, [row[0] for row in rows]).astype(np.int64), rows))
 
+    def with_rows(self, chunks: Iterable[ChunkQuestions]) -> Self:
+        """These, changes included, with other or further questions for some chunks; as `OkapiIndex.with_rows`."""
+        return type(self)(self._postings.with_rows(_rows(chunks)))
+
     @property
     def base(self) -> Self:
         return self if self._postings.base is self._postings else type(self)(self._postings.base)

@@ -25,7 +25,14 @@ from kb.quality.why_not.services.walk import WhyNot
 from kb.search.services.search import SearchOutcome, SearchRequest, scope_of
 from kb.search.wiring import Wiring, build_pipeline
 from retrieval.analysis import Analyser
-from retrieval.channels import BM25Channel, LoadedIndex, QuestionChannel, StoredKeywordChannel, VectorChannel
+from retrieval.channels import (
+    BM25Channel,
+    LoadedIndex,
+    QuestionChannel,
+    QuestionKeywordChannel,
+    StoredKeywordChannel,
+    VectorChannel,
+)
 from retrieval.dictionary import DictionaryWord
 from retrieval.errors import RetrievalError
 from retrieval.postings import count_postings, ngrams
@@ -200,21 +207,23 @@ class Trials:
         return self._searched(wiring, request, bases=bases)
 
     def _with_question(self, remedy: Remedy) -> WhyNot | None:
-        """The question channel has one more vector, of the question, and nothing else of the search knows questions."""
-        scope, question = self._why.scope, remedy.suggestions[0]
-        vector = self._vector_channel()
-        if scope is None or vector is None:
+        """The chunk has one question more: in its passage, and in both channels of questions, which may be the first."""
+        scope, vector = self._why.scope, self._vector_channel()
+        if scope is None or scope.tokenizer is None or vector is None:
             return None
+        chunk = copy.copy(self._why.chunk)
+        chunk.questions = [*chunk.questions, remedy.suggestions[0]]
         channels = list(scope.channels)
         if scope.config.question_weight and not any(each.name == QuestionChannel.name for each in channels):
-            # As the wiring makes one for a knowledge base whose chunks have questions.
+            # As the wiring makes them for a knowledge base whose chunks have questions.
             given = {each.name: getattr(vector, each.name) for each in dataclasses.fields(vector) if each.init}
             channels.append(QuestionChannel(**given | {"keyword_share": 0.0, "notes": ()}))
-        scores = self._cosines(vector, question)
-        changed = [
-            _Also(each, self._why.chunk.pk, scores) if each.name == QuestionChannel.name else each for each in channels
-        ]
-        return self._searched(self._rewired(dataclasses.replace(scope, channels=tuple(changed))))
+            if keywords := next((each for each in channels if isinstance(each, BM25Channel)), None):
+                channels.append(QuestionKeywordChannel(keywords.kb_id, keywords.wait_for_index, only=keywords.only))
+        scores = self._cosines(vector, remedy.suggestions[0])
+        also = [_Also(each, chunk.pk, scores) if each.name == QuestionChannel.name else each for each in channels]
+        changed = _with_index(dataclasses.replace(scope, channels=tuple(also)), (), (), [chunk])
+        return self._searched(self._rewired(changed, _passage_of(chunk)), chunk=chunk)
 
     def _indexed(self, remedy: Remedy) -> WhyNot | None:
         """The chunk is switched on as it is, or its terms and vectors are made again."""
@@ -240,11 +249,12 @@ class Trials:
         known = {"vector": cosines, "lexical": shares}
 
         def also(channel: Channel) -> Channel:
-            return channel if channel.name in ("bm25", "fts") else _Also(channel, chunk.pk, known.get(channel.name, {}))
+            is_of_words = channel.name in (BM25Channel.name, QuestionKeywordChannel.name, "fts")
+            return channel if is_of_words else _Also(channel, chunk.pk, known.get(channel.name, {}))
 
-        changed = self._with_rows(scope, rows, [scope.tokenizer.simplify(text)])
-        if changed is None:
+        if not self._has_own_index(scope):
             return None
+        changed = _with_index(scope, rows, [scope.tokenizer.simplify(text)], [chunk]) if rows else scope
         fallbacks = (dataclasses.replace(each, channel=also(each.channel)) for each in changed.fallbacks)
         changed = dataclasses.replace(changed, channels=tuple(map(also, changed.channels)), fallbacks=tuple(fallbacks))
         return self._searched(self._rewired(changed, _passage_of(chunk)), chunk=chunk)
@@ -267,10 +277,10 @@ class Trials:
         cutter = JiebaTokenizer(dataclasses.replace(options, dictionary=(*options.dictionary, DictionaryWord(word))))
         holding = Chunk.objects.filter(pk__in=chunk_ids[shares >= 1.0].tolist()).select_related("document")
         rows = [_row(chunk.pk, cutter(searchable_text_of(chunk))) for chunk in holding]
-        changed = self._with_rows(dataclasses.replace(scope, tokenizer=cutter), rows, [])
-        if changed is None:
+        if not self._has_own_index(scope):
             return None
-        wiring = self._rewired(changed)
+        asked = [chunk for chunk in holding if chunk.questions]
+        wiring = self._rewired(_with_index(dataclasses.replace(scope, tokenizer=cutter), rows, (), asked))
         tokenizers = {each.kb_id: each.tokenizer for each in wiring.pipeline.scopes if each.tokenizer}
         links = embedding_models.rerankers(wiring.config, OverlapReranker(tokenizers))
         analyser = dataclasses.replace(wiring.pipeline.analyser, tokenizers=tokenizers, rewriter=None)
@@ -310,24 +320,10 @@ class Trials:
         passages = pipeline.passages if passage is None else _PassagesAlso(pipeline.passages, passage)
         return dataclasses.replace(wiring, pipeline=dataclasses.replace(pipeline, scopes=scopes, passages=passages))
 
-    def _with_rows(self, scope: Scope, rows: Sequence[Row], texts: Sequence[str]) -> Scope | None:
-        """With other postings in the keyword index; None where it is a server's, or has not answered."""
+    def _has_own_index(self, scope: Scope) -> bool:
+        """Whether its keyword index is no server's, and has answered."""
         has_failed = any("error" in span.detail for span in self._why.outcome.result.spans)
-        if has_failed or any(isinstance(each, StoredKeywordChannel) for each in scope.channels):
-            return None
-        if not rows:
-            return scope
-
-        def changed(channel: BM25Channel, deadline: float) -> LoadedIndex:
-            loaded = channel.wait_for_index(deadline)
-            characters = loaded.characters and loaded.characters.with_texts(texts) if texts else loaded.characters
-            return dataclasses.replace(loaded, index=loaded.index.with_rows(rows), characters=characters)
-
-        channels = (
-            dataclasses.replace(each, wait_for_index=partial(changed, each)) if isinstance(each, BM25Channel) else each
-            for each in scope.channels
-        )
-        return dataclasses.replace(scope, channels=tuple(channels))
+        return not has_failed and not any(isinstance(each, StoredKeywordChannel) for each in scope.channels)
 
     def _vector_channel(self) -> VectorChannel | None:
         channels: Iterable[Channel] = self._why.scope.channels if self._why.scope else ()
@@ -350,6 +346,29 @@ class Trials:
         return shares
 
 
+def _with_index(scope: Scope, rows: Sequence[Row], texts: Sequence[str], asked: Sequence[Chunk]) -> Scope:
+    """With other postings of chunks, further texts whose characters count, and other questions of chunks."""
+    cutter: Any = scope.tokenizer
+    questions = [(chunk.pk, [count_postings(cutter(each)).packed for each in chunk.questions]) for chunk in asked]
+
+    def changed(channel: BM25Channel | QuestionKeywordChannel, deadline: float) -> LoadedIndex:
+        loaded = channel.wait_for_index(deadline)
+        return dataclasses.replace(
+            loaded,
+            index=loaded.index.with_rows(rows) if rows else loaded.index,
+            characters=loaded.characters.with_texts(texts) if texts and loaded.characters else loaded.characters,
+            questions=loaded.questions.with_rows(questions) if questions and loaded.questions else loaded.questions,
+        )
+
+    channels = (
+        dataclasses.replace(each, wait_for_index=partial(changed, each))
+        if isinstance(each, (BM25Channel, QuestionKeywordChannel))
+        else each
+        for each in scope.channels
+    )
+    return dataclasses.replace(scope, channels=tuple(channels))
+
+
 def _row(chunk_id: int, terms: Sequence[str]) -> Row:
     postings = count_postings(terms)
     return chunk_id, postings.terms_bytes, postings.frequencies_bytes, postings.length
@@ -370,6 +389,7 @@ def _passage_of(chunk: Chunk) -> Passage:
         document.source_type,
         chunk.position,
         chunk.parent_id,
+        questions=tuple(chunk.questions),
     )
 
 

@@ -188,3 +188,13 @@ def test_a_viewer_is_told_of_effects_too(chunk):
     why = ask(chunk, overrides=NARROW, who=principal(make_member(chunk.knowledge_base)))
 
     assert effects(why)["add_question"].becomes_result
+
+
+def test_the_query_as_a_question_passes_a_cut_that_nothing_reaches(chunk):
+    why = ask(chunk, "质保多久", overrides={"score_threshold": 1.0, "top_k": 1})
+    promised = effects(why)["add_question"]
+    assert (promised.becomes_result, promised.sentence) == (True, "It would be result 1 of 1.")
+
+    chunk_update(chunk, text=chunk.text, enabled=True, questions=["质保多久"])
+
+    assert why_not_found(why.principal, why.request, chunk.pk).rank == 1
