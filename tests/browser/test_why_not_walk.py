@@ -30,6 +30,7 @@ class Scene:
     """A chunk that the search finds, the last of four, unless something is done to it.
 
     Attributes:
+        query: what is searched for.
         which: the field of the form that says which chunk is meant, and what stands in it.
         asked: other fields of the form, by name.
         spare: knowledge bases with their chunk that no test has seen yet.
@@ -40,6 +41,7 @@ class Scene:
     kb_id: int
     chunk_id: int
     spare: list[tuple[int, int]]
+    query: str = QUERY
     which: tuple[str, str] = ("text", SOUGHT)
     asked: dict[str, str] = field(default_factory=lambda: {"threshold": "0", "top_k": "10"})
 
@@ -159,6 +161,11 @@ def below_the_threshold(scene):
     return scene.asking(threshold="0.99")
 
 
+def asked_in_words_that_it_lacks(scene):
+    """Under the profile and the cut that a new knowledge base has."""
+    return replace(scene.on_its_own(), query="坏了多久以内免费修", asked={})
+
+
 def of_a_capped_kind(scene):
     return scene.under(general_retrieval=False, max_books=1)
 
@@ -223,7 +230,7 @@ def ask_why(scene):
     """Asks as a curator does: the query, the chunk, the knowledge base, the settings; then Enter."""
     page = scene.visitor.page
     scene.visitor.open("why-not/")
-    fill(page, "q", QUERY)
+    fill(page, "q", scene.query)
     fill(page, *scene.which)
     page.check(f"[name=kb][value='{scene.kb_id}']")
     page.click("[data-testid=more-settings] summary")
@@ -278,6 +285,7 @@ CURES = (
     Cure(switched_off, "enable", "The chunk is switched on."),
     Cure(in_no_index, "index_chunk", "The chunk was indexed again."),
     Cure(too_far_down_on_its_own, "add_question", "The question was added."),
+    Cure(asked_in_words_that_it_lacks, "add_question", "The question was added."),
     Cure(beyond_the_reranked, "draft:rerank_candidates+top_k", "The change was saved as a draft"),
     Cure(below_the_threshold, "draft:score_threshold", "The change was saved as a draft"),
 )
