@@ -160,6 +160,18 @@ class OkapiIndex:
         ordinals, known = positions(stored.chunk_ids, changed)
         return type(self)([LivePostings(stored, ordinals[known]), LivePostings(delta)], self.base, changed.size)
 
+    def with_rows(self, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
+        """This index, changes included, with other postings for some chunks, or with some that it lacks.
+
+        `rows` are as for `build`. For an answer to what would be: where postings are written, `with_changes` has them.
+        """
+        added = Segment.from_rows(rows)
+        parts = []
+        for part in self._parts:
+            ordinals, known = part.live.locate(added.chunk_ids)
+            parts.append(LivePostings(part.live.segment, np.union1d(part.live.hidden, ordinals[known])))
+        return type(self)([*parts, LivePostings(added)], self.base)
+
     @property
     def base(self) -> Self:
         return self if self._base is None else self._base
@@ -236,6 +248,14 @@ class OkapiIndex:
         for part in self._parts:
             for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
                 found[rows, position] = part.live.segment.impact_frequencies[impacts]
+        return found
+
+    def lengths(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The tokens of each of the given chunks, shape `(n_chunks,)`; 0 for a chunk that is not in the index."""
+        found = np.zeros(chunk_ids.size)
+        for part in self._parts:
+            ordinals, here = part.live.locate(chunk_ids)
+            found[here] = part.live.segment.lengths[ordinals[here]]
         return found
 
     def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:

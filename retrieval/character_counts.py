@@ -127,6 +127,10 @@ class CharacterCounts:
         """The base with the texts of chunks that were added or edited since."""
         return type(self)(self._base, _Counts.of(texts))
 
+    def with_texts(self, texts: Sequence[str]) -> Self:
+        """As these, the texts added since the base included, with further ones."""
+        return type(self)(self._base, _Counts.merged([*self._parts[1:], _Counts.of(texts)]))
+
     @property
     def nbytes(self) -> int:
         return sum(part.codes.nbytes + part.document_frequencies.nbytes for part in self._parts)

@@ -1,6 +1,7 @@
 """Why not found, in a real browser: each stage that can lose a chunk is named, and a remedy is clicked."""
 
 import itertools
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +30,7 @@ class Scene:
     """A chunk that the search finds, the last of four, unless something is done to it.
 
     Attributes:
+        query: what is searched for.
         which: the field of the form that says which chunk is meant, and what stands in it.
         asked: other fields of the form, by name.
         spare: knowledge bases with their chunk that no test has seen yet.
@@ -39,6 +41,7 @@ class Scene:
     kb_id: int
     chunk_id: int
     spare: list[tuple[int, int]]
+    query: str = QUERY
     which: tuple[str, str] = ("text", SOUGHT)
     asked: dict[str, str] = field(default_factory=lambda: {"threshold": "0", "top_k": "10"})
 
@@ -107,6 +110,11 @@ def without_vector(scene):
     return scene.on_its_own().under(**SHALLOW).sql("DELETE FROM kb_chunkembedding WHERE chunk_id = %(chunk)s")
 
 
+def in_no_index(scene):
+    bare = scene.on_its_own().sql("DELETE FROM kb_chunkpostings WHERE chunk_id = %(chunk)s")
+    return bare.sql("DELETE FROM kb_chunkembedding WHERE chunk_id = %(chunk)s")
+
+
 def with_another_models_vector(scene):
     return (
         scene.on_its_own()
@@ -151,6 +159,11 @@ def only_keywords_find_it(scene):
 
 def below_the_threshold(scene):
     return scene.asking(threshold="0.99")
+
+
+def asked_in_words_that_it_lacks(scene):
+    """Under the profile and the cut that a new knowledge base has."""
+    return replace(scene.on_its_own(), query="坏了多久以内免费修", asked={})
 
 
 def of_a_capped_kind(scene):
@@ -217,7 +230,7 @@ def ask_why(scene):
     """Asks as a curator does: the query, the chunk, the knowledge base, the settings; then Enter."""
     page = scene.visitor.page
     scene.visitor.open("why-not/")
-    fill(page, "q", QUERY)
+    fill(page, "q", scene.query)
     fill(page, *scene.which)
     page.check(f"[name=kb][value='{scene.kb_id}']")
     page.click("[data-testid=more-settings] summary")
@@ -270,9 +283,10 @@ class Cure:
 
 CURES = (
     Cure(switched_off, "enable", "The chunk is switched on."),
-    Cure(without_postings, "index_chunk", "The chunk was indexed again."),
+    Cure(in_no_index, "index_chunk", "The chunk was indexed again."),
     Cure(too_far_down_on_its_own, "add_question", "The question was added."),
-    Cure(beyond_the_reranked, "draft:rerank_candidates", "The change was saved as a draft"),
+    Cure(asked_in_words_that_it_lacks, "add_question", "The question was added."),
+    Cure(beyond_the_reranked, "draft:rerank_candidates+top_k", "The change was saved as a draft"),
     Cure(below_the_threshold, "draft:score_threshold", "The change was saved as a draft"),
 )
 
@@ -283,12 +297,15 @@ def test_a_remedy_is_one_click_and_its_effect_is_shown_beside_what_was(scene, cu
     ask_why(cure.how(scene))
     stage = page.locator(f"[data-stage={first_lost(page)}] b").inner_text()
     before = page.locator("[data-testid=verdict] h2").inner_text()
+    promised = page.locator(f"[data-remedy='{cure.remedy}'] [data-effect]").inner_text()
+    [place] = re.findall(r"It would be result (\d+) of", promised)
 
     with page.expect_navigation(url="**/why-not/?*before=*"):
         page.click(f"[data-remedy='{cure.remedy}'] button")
 
     expect(page.get_by_text(cure.said)).to_be_visible()
     expect(page.locator("[data-testid=verdict] h2")).not_to_have_text(before)
+    expect_verdict(page, f"It is result {place}.")
     outcome = page.locator("[data-testid=effect] .wn-outcome td")
     expect(outcome.first).to_have_text(f"lost at “{stage}”")
     assert outcome.last.inner_text() != outcome.first.inner_text()

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from retrieval.bm25 import OkapiIndex
+from retrieval.character_counts import CharacterCounter, query_codes
 from retrieval.errors import RetrievalError
 from retrieval.postings import count_postings, hash_terms
 
@@ -162,3 +163,33 @@ def test_postings_of_an_unnamed_chunk_are_refused():
 def test_damaged_postings_are_refused_and_named():
     with pytest.raises(RetrievalError, match="chunk 60"):
         build(BASE).with_changes(np.array([60]), [(60, b"12345678", b"", 1)])
+
+
+# -- Other rows over an index that may have changes --------------------------------------------------------------------
+added = st.dictionaries(st.integers(1, 50), new_documents, max_size=5)
+
+
+@given(corpus=corpora, changes=edits, further=added, query=queries)
+def test_further_rows_over_changes_rank_as_a_full_build(corpus, changes, further, query):
+    index = change(build(corpus), changes)
+    former = ranking(index, query)
+
+    ids, scores = ranking(index.with_rows(rows(further)), query)
+
+    expected_ids, expected_scores = ranking(build(after(corpus, changes) | further), query)
+    assert ids == expected_ids
+    assert scores == pytest.approx(expected_scores, rel=1e-9, abs=0)
+    assert ranking(index, query) == former
+
+
+def test_characters_count_further_texts_with_those_that_changes_added():
+    counter, whole = CharacterCounter(), CharacterCounter()
+    counter.add("保修期为两年")
+    for text in ("保修期为两年", "免费维修", "两年保修"):
+        whole.add(text)
+    codes = query_codes("保修两年", ("保修", "两年"))
+
+    counts = counter.counts().with_added(["免费维修"]).with_texts(["两年保修"])
+
+    assert counts.most(codes).tolist() == whole.counts().most(codes).tolist()
+    assert counts.chunk_count == 3

@@ -1,11 +1,19 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from kb.management.base import USER, KnowledgeBaseCommand, argument, kb_arguments, one_of, table
-from kb.quality.why_not.services.places import Remedy, RemedyCode, State, stage_text, the_chunk, verdict_sentence
-from kb.quality.why_not.services.remedies import answer_of, remedies
+from kb.quality.why_not.services.places import (
+    Remedy,
+    RemedyCode,
+    State,
+    effect_text,
+    stage_text,
+    the_chunk,
+    verdict_sentence,
+)
+from kb.quality.why_not.services.remedies import answer_of
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
 from kb.search.services.search import SearchRequest
 
@@ -44,10 +52,11 @@ class Command(KnowledgeBaseCommand):
         if chunk_id is None:
             chunk_id = the_chunk(principal, request.knowledge_base_ids, options["text"])
         why = why_not_found(principal, request, chunk_id)
-        self.answer(options, answer_of(why), _text(why))
+        answer = answer_of(why)
+        self.answer(options, answer, _text(why, answer.remedies))
 
 
-def _text(why: WhyNot) -> Iterator[str]:
+def _text(why: WhyNot, remedies: Sequence[Remedy]) -> Iterator[str]:
     yield verdict_sentence(why.verdict) + "\n\n"
     yield from table([[SIGNS[step.state], stage_text(step.stage), step.sentence] for step in why.steps])
     if why.terms is not None and why.terms.query:
@@ -58,9 +67,9 @@ def _text(why: WhyNot) -> Iterator[str]:
             for row in why.terms.query
         ]
         yield from table([header, *rows])
-    if found := remedies(why):
+    if remedies:
         yield "\nWhat would help:"
-        yield from (f"  - {remedy_text(remedy)}" for remedy in found)
+        yield from (f"  - {remedy_text(remedy)}. {effect_text(remedy)}".rstrip() for remedy in remedies)
 
 
 def remedy_text(remedy: Remedy) -> str:

@@ -31,12 +31,14 @@ from kb.quality.why_not.services.places import (
     Term,
     Terms,
     channel_text,
+    effect_text,
     filter_text,
     find_chunks,
     stage_text,
     verdict_sentence,
 )
-from kb.quality.why_not.services.remedies import apply_remedy, changed_request, profile_in_force, remedies
+from kb.quality.why_not.services.remedies import apply_remedy, remedies
+from kb.quality.why_not.services.trials import changed_request, profile_in_force
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
 from kb.search.admin.labels import degradation_heading, notices
 from kb.search.services.search import SearchRequest, request_as_json
@@ -47,7 +49,7 @@ from retrieval.recall import RANKS_A_CANDIDATE
 
 SALT = "why-not"
 ABSENT = "–"
-EXACT = ("vector", "bm25", "question")
+EXACT = ("vector", "bm25", "question", "question_bm25")
 
 
 def why_not_url(request: SearchRequest, chunk_id: int | None, before: str = "") -> str:
@@ -171,6 +173,7 @@ def _place_text(place: Place) -> str:
     absence = {
         "vector": _("it has no vector that could be compared"),
         "question": _("it has no question"),
+        "question_bm25": _("no question of it holds a term of the query"),
         "bm25": _("it holds no term of the query"),
         "fts": _("it holds no term of the query"),
         "lexical": _("it shares too few character n-grams with the query"),
@@ -225,7 +228,7 @@ def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
             str(ranks.get(stage, ABSENT)),
             f"{scores[stage]:.5f}" if stage in scores else ABSENT,
         )
-        for stage in ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
+        for stage in ("vector", "bm25", "question", "question_bm25", "fts", "lexical", "fused", "rerank")
         if stage in ranks or stage in scores
     ]
 
@@ -244,6 +247,8 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
             "command": remedy.command,
             "suggestions": remedy.suggestions,
             "value": next(iter(remedy.suggestions), ""),
+            "effect": effect_text(remedy),
+            "becomes_result": remedy.effect is not None and remedy.effect.becomes_result,
             **_remedy_text(remedy, why),
         }
         for remedy in remedies(why)
@@ -255,7 +260,8 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
     if remedy.code is RemedyCode.DRAFT:
         return _draft(remedy, why)
     if remedy.code is RemedyCode.CHANGE_REQUEST:
-        label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
+        failed = _(", ").join(map(filter_text, remedy.about.split("+")))
+        label = _("Search without the filter: %(filter)s") % {"filter": failed}
         if remedy.about == "knowledge_base":
             label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
         return {
@@ -315,10 +321,9 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
 
 
 def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
-    config = why.outcome.wiring.config
-    if why.verdict.stage is Stage.CHANNELS:
-        configs = {scope.kb_id: scope.config for scope in why.outcome.wiring.pipeline.scopes}
-        config = configs[why.chunk.knowledge_base_id]
+    # The channels search by the settings of their knowledge base, which its cut follows.
+    is_of_scope = why.verdict.stage is Stage.CHANNELS and why.scope is not None
+    config = why.scope.config if is_of_scope and why.scope else why.outcome.wiring.config
     # What a setting comes to where it is left to the search.
     derived: Mapping[str, Any] = {
         "vector_top_k": config.vector_candidates,

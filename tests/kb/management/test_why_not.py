@@ -40,7 +40,16 @@ def test_shows_the_stages_the_terms_and_what_would_help(kb, chunk):
     assert "LOST  Gate" in output
     assert "in chunks of 2" in output
     assert "change in the profile: score_threshold = " in output
-    assert "add to the chunk's questions: 保修 期限" in output
+    assert "It would be result 1 of 1." in output
+
+
+def test_a_question_is_named_with_what_it_would_change(kb, chunk):
+    settings = {"vector_top_k": 1, "bm25_top_k": 1, "score_threshold": 0.0}
+    RetrievalProfile.objects.create(name="narrow", settings=settings)
+
+    output = why_not("ERR_404 路由器", "--kb", "faq", "--chunk", chunk.pk, "--profile", "narrow")
+
+    assert "add to the chunk's questions: ERR_404 路由器. It would be result" in output
 
 
 def test_a_command_to_run_is_named(kb, chunk):

@@ -162,6 +162,19 @@ class RemedyCode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Effect:
+    """What a remedy would change for the chunk, found by searching as if it had been applied; nothing was written."""
+
+    becomes_result: bool
+    stage: Annotated[Stage, Doc(f"Where the chunk would be lost then, or `found`: {STAGES}."), AS_TEXT]
+    rank_before: Annotated[int | None, Doc("Its place among the candidates, from 1; null: it is none.")]
+    rank_after: Annotated[
+        int | None, Doc("Among the results where it becomes one, else among the candidates; null: it is none.")
+    ]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Remedy:
     """What would help; `about` distinguishes it from other remedies with the same code."""
 
@@ -174,10 +187,21 @@ class Remedy:
     chunk_id: int | None = None
     command: str = ""
     request: Annotated[Mapping[str, Any] | None, Doc("What to search for instead.")] = None
+    effect: Annotated[
+        Effect | None, Doc("null: it was not tried; its effect is not known. One without effect is not offered.")
+    ] = None
 
     @property
     def id(self) -> str:
         return f"{self.code}:{self.about}" if self.about else str(self.code)
+
+
+def effect_text(remedy: Remedy) -> str:
+    """What a remedy would change, or that it is not known; blank for a link, which changes nothing."""
+    if remedy.effect is not None:
+        return remedy.effect.sentence
+    untried = _("Not tried beforehand: ask again when it is done to see what it has changed.")
+    return "" if remedy.code is RemedyCode.SHOW_DOUBLE else untried
 
 
 # By stage and state, then by reason where a stage has several.
@@ -345,6 +369,7 @@ def channel_text(channel: str) -> str:
         "vector": _("Vector"),
         "bm25": _("BM25"),
         "question": _("Question"),
+        "question_bm25": _("Question BM25"),
         "fts": _("Full text"),
         "lexical": _("N-grams"),
     }.get(channel, channel)

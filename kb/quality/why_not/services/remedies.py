@@ -33,6 +33,7 @@ from kb.quality.why_not.services.places import (
     Terms,
     verdict_sentence,
 )
+from kb.quality.why_not.services.trials import Trials, changed_request, effect_of, overrides_under, profile_in_force
 from kb.quality.why_not.services.walk import VECTOR_KINDS, WhyNot
 from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RANGES, RetrievalConfig
@@ -43,21 +44,60 @@ MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
 # A threshold is lowered to a whole number of these.
 SCORE_PARTS = 1_000
 # Where a question of its own would bring a chunk forward.
-ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.TOP_K})
+ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.PER_SOURCE, Stage.TOP_K})
 MOST_QUESTION_CHARACTERS = 2_000
-# An explicit `top_k` of a request sets all three.
-OF_COUNTS = frozenset({"top_k", "rerank_top_k", "general_final_count"})
 
 
 def remedies(why: WhyNot) -> tuple[Remedy, ...]:
-    """What would help, the surest first; nothing for a chunk that was found."""
-    verdict = why.verdict
-    if verdict.stage is Stage.FOUND:
+    """What would help, each tried before: what makes the chunk a result first, then what brings it nearer.
+
+    A remedy that changes nothing for the chunk is not among them; what could not be tried stands last, without effect.
+    Nothing for a chunk that was found.
+    """
+    if why.verdict.stage is Stage.FOUND:
         return ()
-    return (*_before_the_search(why, verdict), *_in_the_search(why, verdict), *_of_its_content(why, verdict))
+    trials = Trials(why)
+    proposed = (*_before_the_search(why, why.verdict), *_in_the_search(why, why.verdict), *_of_its_content(why))
+    offered = (tried for remedy in proposed if (tried := _tried(trials, why, remedy)) is not None)
+    return tuple(sorted(offered, key=_nearness))
 
 
-def _of_its_content(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
+def _tried(trials: Trials, why: WhyNot, remedy: Remedy) -> Remedy | None:
+    """A remedy with its effect, or without one where it was not tried; None: it has none.
+
+    Of several words the first that has one. A draft that leaves the chunk to the next cut is joined with what that
+    needs, where both together make it a result: of its own it would be of little use.
+    """
+    if remedy.code is RemedyCode.ADD_WORD:
+        each_word = (dataclasses.replace(remedy, suggestions=(word,)) for word in remedy.suggestions)
+        return next((tried for word in each_word if (tried := _with_effect(why, word, trials.run(word)))), None)
+    after = trials.run(remedy)
+    if remedy.code is RemedyCode.DRAFT and after is not None and after.rank is None:
+        for further in _in_the_search(after, after.verdict):
+            about, settings = f"{remedy.about}+{further.about}", {**remedy.settings, **further.settings}
+            both = Remedy(RemedyCode.DRAFT, about, settings=settings)
+            found = trials.run(both) if further.code is RemedyCode.DRAFT else None
+            if found is not None and found.rank is not None:
+                return _with_effect(why, both, found)
+    return _with_effect(why, remedy, after)
+
+
+def _with_effect(why: WhyNot, remedy: Remedy, after: WhyNot | None) -> Remedy | None:
+    if after is None:
+        return remedy
+    effect = effect_of(why, after)
+    return None if effect is None else dataclasses.replace(remedy, effect=effect)
+
+
+def _nearness(remedy: Remedy) -> tuple[int, int, int]:
+    if remedy.effect is None:
+        return (2, 0, 0)
+    stage, rank = list(Stage).index(remedy.effect.stage), remedy.effect.rank_after or 0
+    return (0 if remedy.effect.becomes_result else 1, -stage, rank)
+
+
+def _of_its_content(why: WhyNot) -> Iterator[Remedy]:
+    verdict = why.verdict
     if any(step.state is State.WEAKENED and step.stage in (Stage.POSTINGS, Stage.EMBEDDING) for step in why.steps):
         yield Remedy(RemedyCode.INDEX_CHUNK)
     if verdict.stage not in ANSWERS_TO_A_QUESTION or verdict.reason is Reason.BLANK_QUERY:
@@ -87,11 +127,13 @@ def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
             yield _reindex(why, "--embeddings")
         case Stage.FILTERS:
             filters = why.request.filters or Filters()
+            # All that it fails: without one of them it would fail the others.
             for name in verdict.figures["failed"]:
                 field, _dot, key = name.partition(".")
                 left: Any = tuple(each for each in filters.metadata if each.names[0] != key) if key else None
-                changed = dataclasses.replace(filters, **{field: left})
-                yield _search_otherwise(name, why.request.knowledge_base_ids, None if changed.is_empty else changed)
+                filters = dataclasses.replace(filters, **{field: left})
+            about = "+".join(verdict.figures["failed"])
+            yield _search_otherwise(about, why.request.knowledge_base_ids, None if filters.is_empty else filters)
 
 
 def _reindex(why: WhyNot, kind: str) -> Remedy:
@@ -106,12 +148,6 @@ def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None
         about,
         request={"knowledge_base_ids": list(kb_ids), "filters": filters and filters.as_dict()},
     )
-
-
-def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
-    asked: Any = remedy.request
-    filters = None if asked["filters"] is None else Filters.parse(asked["filters"])
-    return dataclasses.replace(why.request, knowledge_base_ids=asked["knowledge_base_ids"], filters=filters)
 
 
 # -- The search ----------------------------------------------------------------------------------------------------------
@@ -254,21 +290,13 @@ def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequ
     draft = same.order_by("-version").first() or create_version(
         principal, name, settings, description=message, knowledge_base=place
     )
-    given_up = remedy.settings.keys() | (OF_COUNTS if remedy.settings.keys() & OF_COUNTS else frozenset())
     return dataclasses.replace(
         why.request,
         profile=reference(draft),
         profile_version=draft.version,
         own_profiles={},
-        overrides={name: value for name, value in why.request.overrides.items() if name not in given_up},
+        overrides=overrides_under(why, remedy),
     )
-
-
-def profile_in_force(why: WhyNot) -> RetrievalProfile:
-    """The profile that ruled where the chunk was lost: the channels search by that of its knowledge base."""
-    if why.verdict.stage is not Stage.CHANNELS or why.request.profile:
-        return why.outcome.wiring.profile
-    return next(kb.profile for kb in why.outcome.knowledge_bases if kb.pk == why.chunk.knowledge_base_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ EVERY_CHUNK = 2**31 - 1
 # So many chunks of full text and n-grams are ranked: each costs a row.
 TEXT_MATCHES = 2_000
 VECTOR_KINDS: Mapping[str, str] = {"vector": ChunkEmbedding.Kind.CONTENT, "question": ChunkEmbedding.Kind.QUESTION}
+EXACT_KEYWORDS = frozenset({"bm25", "question_bm25"})
 BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
 
 
@@ -143,22 +144,32 @@ class WhyNot:
 
     The steps are every stage, in order; the verdict is the first that has lost the chunk, or the last of all, which
     says where it was found. The rank is among the results, from 1, or None. Places are by channel and query. The terms
-    are None where there is no keyword index to ask, which holds `chunk_count` chunks.
+    are None where there is no keyword index to ask, which holds `chunk_count` chunks. Where the channels are not asked
+    again there are no places and no terms, and a chunk that no channel has found has no figures of why.
     """
 
-    def __init__(self, principal: Principal, request: SearchRequest, chunk: Any, outcome: SearchOutcome) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        request: SearchRequest,
+        chunk: Any,
+        outcome: SearchOutcome,
+        *,
+        asks_channels: bool = True,
+    ) -> None:
         kb_id, filters = chunk.knowledge_base_id, request.filters
+        self.principal = principal
         self.request = request
         self.chunk = chunk
         self.outcome = outcome
-        self._principal = principal
         self._result = outcome.result
         self._config = outcome.wiring.config
-        scope = next((each for each in outcome.wiring.pipeline.scopes if each.kb_id == kb_id), None)
+        self.scope = next((each for each in outcome.wiring.pipeline.scopes if each.kb_id == kb_id), None)
+        scope = self.scope
         # As it was read for the search.
-        self._kb = next((kb for kb in outcome.knowledge_bases if kb.pk == kb_id), chunk.knowledge_base)
-        self._has_postings = self._kb.tokenizer_id in chunk.tokenized_by
-        self._has_vector = self._kb.embedding_model in chunk.embedded_by
+        self.kb = next((kb for kb in outcome.knowledge_bases if kb.pk == kb_id), chunk.knowledge_base)
+        self._has_postings = self.kb.tokenizer_id in chunk.tokenized_by
+        self._has_vector = self.kb.embedding_model in chunk.embedded_by
         may_be_found = scope is not None and chunk.enabled
         # The chunks of its knowledge base that pass the filters; None: all.
         self._only = chunk_ids(kb_id, principal, filters) if filters is not None and may_be_found else None
@@ -169,7 +180,8 @@ class WhyNot:
         self._dropped = next((each for each in self._result.dropped if each.chunk_id == chunk.pk), None)
         self._ranks = {hit.passage.chunk_id: rank for rank, hit in enumerate(self._result.hits, start=1)}
         self._index: OkapiIndex | None = None
-        self.places = tuple(self._ask_channels(scope)) if scope and self._may_be_found else ()
+        is_asked = asks_channels and self._may_be_found
+        self.places = tuple(self._ask_channels(scope)) if scope and is_asked else ()
         self.steps = tuple(self._explained(is_searched=scope is not None))
         self.verdict = next((step for step in self.steps if step.state is State.LOST), self.steps[-1])
         self.rank: int | None = self.steps[-1].figures.get("rank")
@@ -177,6 +189,12 @@ class WhyNot:
         if self._index is not None and scope and scope.tokenizer is not None:
             self.terms = terms_of(self._index, scope.tokenizer, self._result.analysis, chunk)
             self.chunk_count = self._index.chunk_count
+
+    @property
+    def place(self) -> int | None:
+        """Its place among the candidates in their final order, from 1; None where it is none."""
+        places = {each.chunk_id: place for place, each in enumerate(self._result.candidates, start=1)}
+        return places.get(self.chunk.pk)
 
     def _explained(self, *, is_searched: bool) -> Iterator[Step]:
         """A stage after the one that lost the chunk has never seen it, unless it says something by itself."""
@@ -196,8 +214,8 @@ class WhyNot:
         yield self._document()
         is_lost = not self.chunk.enabled
         yield Step(Stage.ENABLED, State.LOST, Reason.DISABLED) if is_lost else Step(Stage.ENABLED, State.PASSED)
-        yield self._held(Stage.POSTINGS, Reason.NO_POSTINGS, {"tokenizer": self._kb.tokenizer_id})
-        model = self._kb.embedding_model
+        yield self._held(Stage.POSTINGS, Reason.NO_POSTINGS, {"tokenizer": self.kb.tokenizer_id})
+        model = self.kb.embedding_model
         others = sorted(each for each in self.chunk.embedded_by if each != model)
         reason = Reason.OTHER_MODEL if others else Reason.NO_VECTOR
         yield self._held(Stage.EMBEDDING, reason, {"model": model, "others": others})
@@ -247,7 +265,7 @@ class WhyNot:
         one = Filters(document_ids=(self.chunk.document_id,))
 
         def passes(**conditions: Any) -> bool:
-            found = chunk_ids(self.chunk.knowledge_base_id, self._principal, dataclasses.replace(one, **conditions))
+            found = chunk_ids(self.chunk.knowledge_base_id, self.principal, dataclasses.replace(one, **conditions))
             return found is None or bool(np.isin(self.chunk.pk, found))
 
         for name in filters.as_dict():
@@ -354,7 +372,7 @@ class WhyNot:
         return given if given is None or given <= place.depth else max(given, exact or given)
 
     def _among_texts(self, channel: Channel, place: Place) -> Place:
-        most = EVERY_CHUNK if channel.name == "bm25" else TEXT_MATCHES
+        most = EVERY_CHUNK if channel.name in EXACT_KEYWORDS else TEXT_MATCHES
         found = channel.search(self._result.analysis.queries[place.query], most, time.monotonic() + SECONDS)
         if isinstance(found.lexicon, OkapiIndex):
             self._index = found.lexicon

@@ -245,8 +245,38 @@ def test_a_chunk_is_indexed_again(ask, press, chunk):
     assert "The search finds this chunk" in press(before, "index_chunk").text("verdict")
 
 
-def test_a_question_is_added(ask, press, chunk):
-    after = press(ask(chunk, top_k=2), "add_question", text="多久内可以免费修理")
+@pytest.fixture
+def narrow(db):
+    """A profile under which the chunk is in no channel's candidates, unless it is asked for by a question of its own."""
+    return RetrievalProfile.objects.create(name="narrow", settings={"vector_top_k": 1, "bm25_top_k": 1}).name
+
+
+def test_a_question_makes_it_a_hit_as_was_said_beforehand(ask, press, chunk, narrow):
+    before = ask(chunk, q="质保多久", profile=narrow)
+    assert "It would be result" in words_of(before, "add_question")
+
+    after = press(before, "add_question")
+
+    assert "The search finds this chunk" in after.text("verdict")
+    assert "lost at “Channels” found" in after.text("effect")
+
+
+def test_a_question_that_changes_nothing_is_not_offered(ask, chunk):
+    settings = {"vector_top_k": 1, "bm25_top_k": 1, "question_weight": 0.0}
+    RetrievalProfile.objects.create(name="unasked", settings=settings)
+
+    assert "add_question" not in ask(chunk, q="质保多久", profile="unasked").remedies
+
+
+def test_what_is_left_to_a_worker_is_said_not_to_be_tried(ask, kb):
+    document = Document.objects.create(knowledge_base=kb, sha256="x", title="Broken", status="failed")
+    chunk = Chunk.objects.create(knowledge_base=kb, document=document, position=0, text="保修期", content_hash="x")
+
+    assert "Not tried beforehand" in words_of(ask(chunk), "retry_document")
+
+
+def test_a_question_is_added(ask, press, chunk, narrow):
+    after = press(ask(chunk, q="质保多久", profile=narrow), "add_question", text="多久内可以免费修理")
 
     assert Chunk.objects.get(pk=chunk.pk).questions == ["多久内可以免费修理"]
     assert "The question was added." in words_of_messages(after)
@@ -310,14 +340,14 @@ def test_the_chunk_that_stands_for_it_is_a_link(ask, kb):
     assert f"chunk={first.pk}" in url
 
 
-def test_a_viewer_gets_no_buttons_and_may_not_press_them(ask, press, chunk):
+def test_a_viewer_gets_no_buttons_and_may_not_press_them(ask, press, chunk, narrow):
     viewer = Client()
     viewer.force_login(make_member(chunk.knowledge_base, Membership.Role.VIEWER))
 
-    page = ask(chunk, top_k=2, using=viewer)
+    shallow, page = ask(chunk, q="质保多久", profile=narrow, using=viewer), ask(chunk, top_k=2, using=viewer)
 
-    assert page.remedies == []
-    assert press(page, "add_question", using=viewer).status == 403
+    assert page.remedies == shallow.remedies == []
+    assert press(shallow, "add_question", using=viewer).status == 403
     assert press(page, "draft:top_k", using=viewer).status == 403
     assert Chunk.objects.get(pk=chunk.pk).questions == []
 

@@ -37,6 +37,11 @@ def test_the_stage_that_lost_it_and_what_would_help(ask, kb, chunk):
     assert "threshold 1 on" in body["verdict"]["sentence"]
     draft = body["remedies"][0]
     assert (draft["code"], list(draft["settings"])) == ("draft", ["score_threshold"])
+    effect = draft["effect"]
+    assert (effect["becomes_result"], effect["stage"], effect["rank_before"], effect["rank_after"]) == (
+        True, "found", 1, 1,
+    )  # fmt: skip
+    assert "result 1 of 1" in effect["sentence"]
 
 
 def test_the_filters_and_overrides_are_those_of_a_search(ask, kb, chunk):
