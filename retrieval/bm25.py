@@ -238,6 +238,14 @@ class OkapiIndex:
                 found[rows, position] = part.live.segment.impact_frequencies[impacts]
         return found
 
+    def lengths(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The tokens of each of the given chunks, shape `(n_chunks,)`; 0 for a chunk that is not in the index."""
+        found = np.zeros(chunk_ids.size)
+        for part in self._parts:
+            ordinals, here = part.live.locate(chunk_ids)
+            found[here] = part.live.segment.lengths[ordinals[here]]
+        return found
+
     def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         # An unknown term has that of a term in no chunk.
         places, known = positions(self._terms, terms)

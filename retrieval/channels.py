@@ -15,6 +15,7 @@ from retrieval.errors import ChannelUnavailable, Degradation, DegradationCode, _
 from retrieval.execution import too_late
 from retrieval.postings import hash_terms
 from retrieval.protocols import KeywordStore, QueryVectors, TextStore, VectorStore
+from retrieval.questions import QuestionIndex
 from retrieval.types import Analysis, Ranking
 
 Found = tuple[NDArray[np.int64], NDArray[np.float64], tuple[Degradation, ...]]
@@ -124,6 +125,7 @@ class LoadedIndex:
     index: OkapiIndex
     detail: Mapping[str, Any]
     characters: CharacterCounts | None = None
+    questions: QuestionIndex | None = None
 
 
 WITHOUT_CHARACTERS = Degradation(
@@ -137,20 +139,25 @@ WITHOUT_CHARACTERS = Degradation(
 
 
 @dataclass(eq=False)
-class BM25Channel:
-    """BM25Okapi over the knowledge base's postings.
+class _IndexChannel:
+    """Searches the knowledge base's own keyword index.
 
     `wait_for_index` is given a deadline of `time.monotonic`, and raises ChannelUnavailable if the index is not there by
     then.
     """
 
-    name = "bm25"
     in_memory = True
 
     kb_id: int
     wait_for_index: Callable[[float], LoadedIndex]
     only: NDArray[np.int64] | None = None  # ids of the chunks that may be found, ascending; None: all
     detail: Mapping[str, Any] = field(default_factory=dict)  # what else the trace shows
+
+
+class BM25Channel(_IndexChannel):
+    """BM25Okapi over the knowledge base's postings."""
+
+    name = "bm25"
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         loaded = self.wait_for_index(deadline)
@@ -166,6 +173,28 @@ class BM25Channel:
             lexicon=loaded.index,
             characters=loaded.characters,
             score=lambda wanted: loaded.index.score(terms, wanted),
+        )
+
+
+class QuestionKeywordChannel(_IndexChannel):
+    """BM25Okapi over the questions that chunks answer; finds nothing until an index that lacks them is completed."""
+
+    name = "question_bm25"
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        questions = self.wait_for_index(deadline).questions
+        if questions is None:
+            return Ranking(self.name, self.kb_id, np.empty(0, dtype=np.int64), np.empty(0), detail=self.detail)
+        terms = hash_terms(analysis.search_tokens(self.kb_id))
+        chunk_ids, scores = questions.search(terms, k, self.only)
+        return Ranking(
+            self.name,
+            self.kb_id,
+            chunk_ids,
+            scores,
+            detail=self.detail,
+            questions=questions,
+            score=lambda wanted: questions.score(terms, wanted),
         )
 
 

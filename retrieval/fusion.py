@@ -80,7 +80,7 @@ LEXICAL_SHARE = 0.5
 
 # Few chunks have questions, so the others must not count as disagreeing with a channel that cannot know them; likewise what
 # is found elsewhere, by channels with weights of their own.
-_MAY_NOT_KNOW = frozenset({"question"})
+_MAY_NOT_KNOW = frozenset({"question", "question_bm25"})
 
 
 class _Fused(NamedTuple):
@@ -179,14 +179,18 @@ def _best_elsewhere(rankings: Sequence[Ranking], rrf_k: int) -> dict[int, float]
 
 
 def channel_weights(config: RetrievalConfig) -> dict[str, float]:
-    """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for."""
+    """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for.
+
+    What questions count in all is shared by their two channels as passages' two weights are to each other.
+    """
     if config.fusion == "weighted":
         vector, keyword = config.hybrid_vector_weight, config.hybrid_text_weight
     else:
         vector, keyword = config.vector_weight, config.keyword_weight
     return {
         "vector": vector,
-        "question": config.question_weight,
+        "question": config.question_weight * vector / (vector + keyword or 1.0),
+        "question_bm25": config.question_weight * keyword / (vector + keyword or 1.0),
         "bm25": keyword,
         CHARACTERS: keyword,
         "fts": keyword,

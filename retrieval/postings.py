@@ -32,12 +32,13 @@ def hash_terms(tokens: Sequence[str]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
-    """One chunk's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all."""
+    """A text's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all."""
 
     terms: NDArray[np.uint64]
     frequencies: NDArray[np.uint32]
     length: int
     lexemes: tuple[str, ...] = ()  # what full-text search should find the chunk by; not part of the index
+    questions: tuple[bytes, ...] = ()  # `packed` of each question that the chunk answers
 
     @property
     def terms_bytes(self) -> bytes:
@@ -48,6 +49,11 @@ class Postings:
     def frequencies_bytes(self) -> bytes:
         """Little-endian uint32."""
         return self.frequencies.astype("<u4", copy=False).tobytes()
+
+    @property
+    def packed(self) -> bytes:
+        """Both, one after the other."""
+        return self.terms_bytes + self.frequencies_bytes
 
     @classmethod
     def from_bytes(cls, terms: bytes, frequencies: bytes, length: int) -> Self:

@@ -16,6 +16,7 @@ from retrieval.errors import Degradation
 
 if TYPE_CHECKING:
     from retrieval.character_counts import CharacterCounts
+    from retrieval.questions import QuestionIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,7 @@ class Ranking:
     degradations: tuple[Degradation, ...] = ()  # what the channel could not do although it answered
     lexicon: "Lexicon | None" = None  # if the channel has one
     characters: "CharacterCounts | None" = None  # where the lexicon's knowledge base has counted them
+    questions: "QuestionIndex | None" = None  # of the channel that searches them by keywords
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
     passages: Mapping[int, "Passage"] = field(default_factory=dict)  # brought along, as no knowledge base holds them
     weight: float | None = None  # of the channel in the fusion; None: the configuration's
@@ -158,6 +160,7 @@ class Passage(NamedTuple):
     parent_id: int | None = None  # of the longer passage
     matched: str = ""  # the chunk, where the longer passage is given in its place
     origin: Origin | None = None  # None for a chunk
+    questions: tuple[str, ...] = ()  # that the chunk answers, where they are searched
 
     @property
     def stored_chunk_id(self) -> int | None:
@@ -236,14 +239,15 @@ class RerankJob:
     """What a reranker is given.
 
     `similarity` gives exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there is no
-    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons` and `characters` where
-    the keyword index has not.
+    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons`, `characters` and
+    `questions` where the keyword index has not.
     """
 
     analysis: Analysis
     candidates: tuple[Candidate, ...]  # best first by fused score, each with its passage
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
     characters: Mapping[int, "CharacterCounts"] = field(default_factory=dict)
+    questions: Mapping[int, "QuestionIndex"] = field(default_factory=dict)
     spaces: Mapping[int, str] = field(default_factory=dict)  # id of the embedding model by knowledge base
     similarity: Mapping[int, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = field(default_factory=dict)
 

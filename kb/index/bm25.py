@@ -31,6 +31,7 @@ from retrieval.character_counts import CharacterCounts
 from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.execution import Land, SingleFlight
 from retrieval.payload import PayloadCodec
+from retrieval.questions import QuestionIndex
 
 logger = logging.getLogger(__name__)
 
@@ -168,24 +169,35 @@ class StoredIndex:
 
     index: OkapiIndex
     base_version: int
-    characters: CharacterCounts | None = None  # None: stored by a version of this package that did not count them
+    # None: stored by a version of this package that did not count them, or did not index these.
+    characters: CharacterCounts | None = None
+    questions: QuestionIndex | None = None
     build_ms: float | None = None
 
     @property
+    def is_complete(self) -> bool:
+        return self.characters is not None and self.questions is not None
+
+    @property
     def nbytes(self) -> int:
-        return self.index.nbytes + (self.characters.nbytes if self.characters else 0)
+        return sum(part.nbytes for part in (self.index, self.characters, self.questions) if part is not None)
 
     def state(self) -> dict[str, Any]:
         """The base in builtin types."""
-        counts = {"characters": self.characters.state()} if self.characters else {}
-        return self.index.state() | counts
+        parts = {"characters": self.characters, "questions": self.questions}
+        return self.index.state() | {name: part.state() for name, part in parts.items() if part is not None}
 
     @classmethod
     def from_state(cls, state: object, version: int) -> Self:
         """Reads what `state` wrote; raises ValueError for another format, or what is no state at all."""
         index = OkapiIndex.from_state(state)
-        counts = state.get("characters") if isinstance(state, Mapping) else None
-        return cls(index, version, None if counts is None else CharacterCounts.from_state(counts))
+        parts = state if isinstance(state, Mapping) else {}
+        return cls(
+            index,
+            version,
+            CharacterCounts.from_state(parts["characters"]) if "characters" in parts else None,
+            QuestionIndex.from_state(parts["questions"]) if "questions" in parts else None,
+        )
 
 
 Answer = Found[StoredIndex]
@@ -296,7 +308,7 @@ class BM25Store:
                     return
             connections.close_all()  # no connection is held while another process builds
             time.sleep(0.1)
-        if found.value.characters is None:
+        if not found.value.is_complete:
             self._complete(wanted)
 
     def _complete(self, wanted: CacheKey) -> None:
@@ -338,12 +350,13 @@ class BM25Store:
         changes = changes_since(key.kb_id, key.tokenizer_id, base.base_version, limit=limit)
         if changes is None:
             return None
-        index, characters = base.index.base, base.characters
+        index, characters, questions = base.index.base, base.characters, base.questions and base.questions.base
         if changes.chunk_ids.size:
             self.cache.count(updates=1)
             index = base.index.with_changes(changes.chunk_ids, changes.rows)
             characters = characters and characters.with_added(changes.texts)
-        updated = StoredIndex(index, base.base_version, characters, base.build_ms)
+            questions = questions and questions.with_changes(changes.chunk_ids, changes.questions)
+        updated = StoredIndex(index, base.base_version, characters, questions, base.build_ms)
         return Found(updated, key.at(changes.version), found.tier)
 
     def _build(self, wanted: CacheKey) -> Answer:
@@ -352,7 +365,7 @@ class BM25Store:
         seconds = time.perf_counter() - started
         self.cache.count(builds=1)
         BUILD_SECONDS.observe(seconds)
-        stored = StoredIndex(built.index, built.version, built.characters, seconds * 1_000)
+        stored = StoredIndex(built.index, built.version, built.characters, built.questions, seconds * 1_000)
         return Found(stored, wanted.at(built.version), "build")
 
     def in_transaction(self, key: CacheKey) -> Answer:
@@ -393,7 +406,7 @@ class RequestedIndex:
             "tiers": as_values(self._store.cache.stats()),
             "waited_ms": round((time.monotonic() - started) * 1_000, 3),
         }
-        return LoadedIndex(stored.index, detail, stored.characters)
+        return LoadedIndex(stored.index, detail, stored.characters, stored.questions)
 
     def _landed(self, deadline: float) -> Answer:
         flight = self._flight

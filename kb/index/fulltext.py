@@ -16,7 +16,8 @@ from kb.providers.embedding_models import tokenizer
 from retrieval.bm25 import OkapiIndex, okapi_parameters
 from retrieval.character_counts import CharacterCounter, CharacterCounts
 from retrieval.errors import ScopeOutdated
-from retrieval.postings import hash_terms, inverse_document_frequency, ngrams
+from retrieval.postings import count_postings, hash_terms, inverse_document_frequency, ngrams
+from retrieval.questions import ChunkQuestions, QuestionIndex
 from retrieval.types import searchable_text
 
 MAX_TERMS = 64
@@ -151,8 +152,10 @@ def _frequencies(rows: Sequence[tuple[int, bytes, bytes, int]], hashes: NDArray[
     return frequencies
 
 
+# Questions are read as texts only where they were not tokenised.
 POSTINGS = """
-SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length, d.title, c.heading_path, c.text
+SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length, p.questions,
+    CASE WHEN p.questions IS NULL THEN nullif(c.questions, '{}') END, d.title, c.heading_path, c.text
 FROM kb_versions v
 JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
 LEFT JOIN (
@@ -167,14 +170,15 @@ WITH change AS MATERIALIZED (
     WHERE knowledge_base_id = %(kb)s AND version > %(base)s GROUP BY chunk_id LIMIT %(limit)s + 1
 )
 SELECT v.version, k.tokenizer_id, change.chunk_id, change.is_reset, p.terms, p.frequencies, p.length,
-    p.title, p.heading_path, p.text
+    p.packed, p.unread, p.title, p.heading_path, p.text
 FROM kb_versions v
 JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
 LEFT JOIN (
     change LEFT JOIN LATERAL (
         -- A look-up by chunk, whatever the statistics of a table just filled may say: the limit keeps the planner from
         -- reading all rows once, the sum from reading the knowledge base's rows for each chunk.
-        SELECT p.terms, p.frequencies, p.length, d.title, c.heading_path, c.text
+        SELECT p.terms, p.frequencies, p.length, p.questions AS packed,
+            CASE WHEN p.questions IS NULL THEN nullif(c.questions, '{}') END AS unread, d.title, c.heading_path, c.text
         FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
             JOIN kb_document d ON d.id = c.document_id
         WHERE p.chunk_id = change.chunk_id AND p.tokenizer_id = %(tokenizer)s AND p.knowledge_base_id + 0 = %(kb)s
@@ -206,6 +210,7 @@ class Built:
     version: int
     index: OkapiIndex
     characters: CharacterCounts
+    questions: QuestionIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,29 +221,43 @@ class Changes:
     chunk_ids: NDArray[np.int64]  # those that have changed, shape (n_changed,), ascending
     rows: tuple[tuple[int, bytes, bytes, int], ...]  # postings of those that are there and enabled
     texts: tuple[str, ...]  # theirs, as they are indexed
+    questions: tuple[ChunkQuestions, ...]  # of those that have any
 
 
 def build_index(kb_id: int, tokenizer_id: str) -> Built:
     """Raises ScopeOutdated where the knowledge base has another tokenizer by now, so that these postings are no longer complete."""
     counter = CharacterCounter()
+    questions: list[ChunkQuestions] = []
     simplify = _simplifier(tokenizer_id)
 
     def postings(rows: Iterable[Any]) -> Iterator[tuple[int, bytes, bytes, int]]:
-        for _version, _tokenizer, chunk_id, terms, frequencies, length, *text in rows:
+        for _version, _tokenizer, chunk_id, terms, frequencies, length, packed, unread, *text in rows:
             if chunk_id is not None:
                 counter.add(simplify(searchable_text(*text)))
+                questions.extend(_questions(tokenizer_id, chunk_id, packed, unread))
                 yield chunk_id, terms, frequencies, length
 
     with streaming_cursor(1_000) as cursor:
         cursor.execute(POSTINGS, {"kb": kb_id, "tokenizer": tokenizer_id}, binary=True)
         first = cursor.fetchone()
         if first is None:
-            return Built(0, OkapiIndex.build(()), counter.counts())
+            return Built(0, OkapiIndex.build(()), counter.counts(), QuestionIndex.build(()))
         version, active, *_ = first
         if active != tokenizer_id:
             raise ScopeOutdated(MOVED)
         index = OkapiIndex.build(postings(chain([first], cursor)))
-    return Built(version, index, counter.counts())
+    return Built(version, index, counter.counts(), QuestionIndex.build(questions))
+
+
+def _questions(
+    tokenizer_id: str, chunk_id: int, packed: list[bytes] | None, unread: list[str] | None
+) -> Iterator[ChunkQuestions]:
+    """A chunk's questions if it has any; what was written before they were tokenised is tokenised here."""
+    cutter = tokenizer(tokenizer_id) if unread else None
+    if packed is None and cutter is not None:
+        packed = [count_postings(cutter(question)).packed for question in unread or ()]
+    if packed:
+        yield chunk_id, packed
 
 
 def _simplifier(tokenizer_id: str) -> Callable[[str], str]:
@@ -264,7 +283,8 @@ def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) ->
         found[0][0],
         changed,
         tuple((row[2], *row[4:7]) for row in there),
-        tuple(simplify(searchable_text(*row[7:])) for row in there),
+        tuple(simplify(searchable_text(*row[9:])) for row in there),
+        tuple(found for row in there for found in _questions(tokenizer_id, row[2], *row[7:9])),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, ClassVar
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
@@ -212,6 +213,7 @@ class ChunkPostings(models.Model):
     """The terms of a chunk under one tokenizer, made once at ingestion.
 
     `terms` are sorted 64-bit term hashes, `frequencies` their 32-bit counts, both little-endian; `length` counts tokens.
+    `questions` are `Postings.packed` of the chunk's questions in their order; None: it has none, or they are not tokenised.
     `lexemes` are the tokens once more and, after "~", the text's character n-grams, for full-text search in the database.
     The database deletes a row with its chunk (ON DELETE CASCADE), so that deleting chunks loads none of them.
     """
@@ -222,6 +224,7 @@ class ChunkPostings(models.Model):
     terms = models.BinaryField()
     frequencies = models.BinaryField()
     length = models.PositiveIntegerField()
+    questions = ArrayField(models.BinaryField(), null=True)
     lexemes = LexemesField(default=list, db_default=Value([], output_field=LexemesField()))
 
     objects = ScopedQuerySet.as_manager()

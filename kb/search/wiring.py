@@ -41,6 +41,7 @@ from retrieval.channels import (
     FullTextChannel,
     LexicalChannel,
     QuestionChannel,
+    QuestionKeywordChannel,
     StoredKeywordChannel,
     UnavailableChannel,
     VectorChannel,
@@ -360,6 +361,7 @@ def _scope(
     in_postgres = kb.store == KnowledgeBase.Store.POSTGRES
     store: VectorStore = PgVectorStore() if in_postgres else MirroredVectorStore(kb.store)
     fallback = None if in_postgres else PgVectorStore()
+    with_questions = held.questions and bool(config.question_weight)
     channels: list[Channel] = [
         VectorChannel(
             kb.pk,
@@ -371,9 +373,9 @@ def _scope(
             only=only,
             notes=(_hashing_note(kb),) if kb.embedding_model == HASHING_MODEL_ID else (),
         ),
-        _keyword_channel(kb, loaded, only),
+        *_keyword_channels(kb, loaded, only, with_questions=with_questions),
     ]
-    if held.questions and config.question_weight:
+    if with_questions:
         channels.append(QuestionChannel(kb.pk, vectors, store, fallback=fallback, dimension=kb.dimension, only=only))
     notes = left_out(kb, held, config, is_filtered=only is not None)
     # A server would have to embed texts from elsewhere while somebody waits.
@@ -415,19 +417,23 @@ def _hashing_note(kb: KnowledgeBase) -> Degradation:
     return Degradation("vector", DegradationCode.HASHING_EMBEDDER, message)
 
 
-def _keyword_channel(
-    kb: KnowledgeBase, cutter: JiebaTokenizer | DependencyMissing, only: NDArray[np.int64] | None
-) -> Channel:
+def _keyword_channels(
+    kb: KnowledgeBase,
+    cutter: JiebaTokenizer | DependencyMissing,
+    only: NDArray[np.int64] | None,
+    *,
+    with_questions: bool,
+) -> list[Channel]:
     if isinstance(cutter, DependencyMissing):
         template = gettext_noop("The keyword search’s packages are not installed: {reason}")
         message = Message(template, reason=message_of(cutter))
-        return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)
+        return [UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)]
     if kb.tokenizer_id != cutter.id or kb.lacks_postings:
         template = gettext_noop(
             "Chunks of “{name}” were not tokenised, or by another version: run `manage.py reindex --kb {quoted} --bm25`."
         )
         message = Message(template, name=kb.name, quoted=shlex.quote(kb.name))
-        return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_POSTINGS_OUTDATED, message)
+        return [UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_POSTINGS_OUTDATED, message)]
     index = BM25Store().request(kb.pk, kb.version_row.version, cutter.id)
     detail: dict[str, Any] = {"tokenizer": cutter.id}
     if only is not None:
@@ -435,6 +441,7 @@ def _keyword_channel(
     if kb.target_tokenizer_id:
         detail["target_tokenizer"] = kb.target_tokenizer_id
     own = BM25Channel(kb.pk, index.wait, only=only, detail=detail)
+    of_questions: list[Channel] = [QuestionKeywordChannel(kb.pk, index.wait, only=only)] if with_questions else []
     if kb.store not in KEYWORD_STORES:
-        return own
-    return StoredKeywordChannel(MirroredKeywordStore(kb.store, kb.language), own, only=only)
+        return [own, *of_questions]
+    return [StoredKeywordChannel(MirroredKeywordStore(kb.store, kb.language), own, only=only), *of_questions]

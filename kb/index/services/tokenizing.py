@@ -335,10 +335,10 @@ def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) 
 
     Superseded where the knowledge base moved to another model or tokenizer meanwhile.
     """
-    pairs = zip(batch, tokenize([searchable_text_of(chunk) for chunk in batch], [cutter]), strict=True)
+    made = tokenize(list(map(searchable_text_of, batch)), [cutter], [chunk.questions for chunk in batch])
     with holding_model(kb) as wanted:
         if cutter.id in wanted:
-            write_postings(unchanged(pairs))
+            write_postings(unchanged(zip(batch, made, strict=True)))
 
 
 def drop_retired_postings() -> int:

@@ -91,15 +91,24 @@ class Prepared:
     problem: str = ""
 
 
-def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
-    """The postings of each text by tokenizer id, with lexemes for full-text search: tokens first, then n-grams."""
+def tokenize(
+    texts: Sequence[str], tokenizers: Sequence[Tokenizer], questions: Sequence[Sequence[str]] | None = None
+) -> list[dict[str, Postings]]:
+    """The postings of each text, and of the questions that it answers if there are any, by tokenizer id.
+
+    Their lexemes, for full-text search, are tokens first, then n-grams.
+    """
     found: list[dict[str, Postings]] = []
-    for text in texts:
+    for text, asked in zip(texts, questions or [()] * len(texts), strict=True):
         grams = [NGRAM_PREFIX + gram for gram in ngrams(text)] if tokenizers else []
         found.append({})
         for cutter in tokenizers:
             tokens = cutter(text)
-            found[-1][cutter.id] = replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
+            found[-1][cutter.id] = replace(
+                count_postings(tokens),
+                lexemes=(*dict.fromkeys(tokens), *grams),
+                questions=tuple(count_postings(cutter(question)).packed for question in asked),
+            )
     return found
 
 
@@ -116,9 +125,9 @@ def prepare(
     Without an extraction none are looked for. `on_embedded` gets the share of the model's work that is done, from 0 to
     1.
     """
-    postings = tokenize([source.searchable for source in sources], tokenizers)
     terms = find_terms(sources, extraction, lambda: on_embedded(0.0))
     texts = [source.searchable for source in sources]
+    postings = tokenize(texts, tokenizers, [each.questions for each in terms])
     texts += [" ".join(each.keywords) for each in terms if each.keywords]
     texts += [question for each in terms for question in each.questions]
     on_embedded(0.0)
@@ -163,15 +172,18 @@ def rewrite_chunks(pairs: Sequence[tuple[Chunk, Prepared]], *, model_id: str) ->
     chunk_ids = [chunk.pk for chunk, _ in pairs]
     current = {tokenizer_id for _, each in pairs for tokenizer_id in each.postings}
     ChunkPostings.objects.filter(chunk__in=chunk_ids).exclude(tokenizer_id__in=current).delete()
-    write_postings((chunk, each.postings) for chunk, each in pairs)
     ChunkEmbedding.objects.filter(chunk__in=chunk_ids).exclude(model=model_id).delete()
     rebuild_vectors(pairs, model_id)
+    write_postings((chunk, each.postings) for chunk, each in pairs)
 
 
 def rebuild_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
     """Writes the terms of unchanged chunks and their vectors of one model; those of other models stay."""
+    former = {chunk.pk: chunk.questions for chunk, _ in pairs}
     renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
     Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
+    with_others = [chunk.pk for chunk in renewed if chunk.questions != former[chunk.pk]]
+    ChunkPostings.objects.filter(chunk__in=with_others).update(questions=None)
     add_vectors(pairs, model_id)
 
 
@@ -211,7 +223,7 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
         batch_size=ROWS_A_STATEMENT,
         update_conflicts=True,
         unique_fields=["chunk", "tokenizer_id"],
-        update_fields=["terms", "frequencies", "length", "lexemes"],
+        update_fields=["terms", "frequencies", "length", "lexemes", "questions"],
     )
 
 
@@ -225,6 +237,7 @@ def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> lis
             frequencies=postings.frequencies_bytes,
             length=postings.length,
             lexemes=postings.lexemes,
+            questions=list(postings.questions) or None,
         )
         for chunk, by_tokenizer in pairs
         for tokenizer_id, postings in by_tokenizer.items()

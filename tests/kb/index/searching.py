@@ -47,14 +47,19 @@ def find(kb, query):
 
 
 def assert_as_built(loaded, kb):
-    """The index is, in ids and scores, what a full build gives now."""
-    full = build_index(kb.pk, KnowledgeBase.objects.get(pk=kb.pk).tokenizer_id).index
-    assert loaded.index.chunk_count == full.chunk_count
+    """The index of passages and that of questions are, in ids and scores, what a full build gives now."""
+    full = build_index(kb.pk, KnowledgeBase.objects.get(pk=kb.pk).tokenizer_id)
+    assert loaded.index.chunk_count == full.index.chunk_count
     for query in QUERIES:
-        ids, scores = ranking(loaded.index, query)
-        expected_ids, expected_scores = ranking(full, query)
-        assert ids == expected_ids
-        assert scores == pytest.approx(expected_scores, rel=1e-9, abs=0)
+        for index, built in ((loaded.index, full.index), (loaded.questions, full.questions)):
+            ids, scores = ranking(index, query)
+            expected_ids, expected_scores = ranking(built, query)
+            assert ids == expected_ids
+            assert scores == pytest.approx(expected_scores, rel=1e-9, abs=0)
+
+
+def find_by_questions(kb, query):
+    return ranking(load(kb).questions, query)[0]
 
 
 def builds():

@@ -84,6 +84,10 @@ def copy_postings(kb):
     )
 
 
+def ask(chunk, *questions):
+    chunk_update(chunk, text=chunk.text, enabled=chunk.enabled, questions=questions)
+
+
 def switch(kb, *, enabled):
     Chunk.objects.filter(pk=first(kb).pk).update(enabled=enabled)
 
@@ -96,6 +100,9 @@ def disable_and_enable(kb):
 WRITES = {
     "add a document": (1, lambda kb: make_document(kb, "延长保修期可以另外购买")),
     "edit a chunk": (1, lambda kb: chunk_update(first(kb), text="新的内容 电源", enabled=True)),
+    "give a chunk questions": (1, lambda kb: ask(first(kb), "电源在哪", "保修期多久")),
+    "change its questions": (1, lambda kb: (ask(first(kb), "电源 关闭"), ask(first(kb), "保修期多久", "一 二 三"))),
+    "disable a chunk with questions": (1, lambda kb: (ask(first(kb), "电源在哪"), switch(kb, enabled=False))),
     "edit and disable a chunk": (1, lambda kb: chunk_update(first(kb), text="新的内容", enabled=False)),
     "disable a chunk": (1, partial(switch, enabled=False)),
     "disable and enable a chunk": (1, disable_and_enable),
@@ -153,12 +160,15 @@ def a_random_text(choose):
 
 def a_random_write(choose, kb):
     chunks = list(Chunk.objects.filter(knowledge_base=kb).select_related("document", "knowledge_base"))
-    write = choose.choice(["add", "edit", "switch", "delete chunks", "delete document"] if chunks else ["add"])
+    writes = ["add", "edit", "ask", "switch", "delete chunks", "delete document"]
+    write = choose.choice(writes if chunks else ["add"])
     chunk = choose.choice(chunks) if chunks else None
     if write == "add":
         make_document(kb, *[a_random_text(choose) for _ in range(choose.randint(1, 4))])
     elif write == "edit":
         chunk_update(chunk, text=a_random_text(choose), enabled=choose.random() < 0.7)
+    elif write == "ask":
+        ask(chunk, *[a_random_text(choose) for _ in range(choose.randint(0, 3))])
     elif write == "switch":
         picked = choose.sample(chunks, min(3, len(chunks)))
         Chunk.objects.filter(pk__in=[each.pk for each in picked]).update(enabled=choose.random() < 0.5)

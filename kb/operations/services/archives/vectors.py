@@ -126,9 +126,11 @@ def stage(
             texts = [
                 searchable_text(contents.titles[chunk.document_id], chunk.heading_path, chunk.text) for chunk in chunks
             ]
-            for tokenized in tokenize(texts, [cutter]):
+            for tokenized in tokenize(texts, [cutter], [chunk.questions for chunk in chunks]):
                 each = tokenized[cutter.id]
-                postings.write(_json_line([each.terms.tolist(), each.frequencies.tolist(), each.length, each.lexemes]))
+                questions = [b64encode(question).decode() for question in each.questions]
+                line = [each.terms.tolist(), each.frequencies.tolist(), each.length, each.lexemes, questions]
+                postings.write(_json_line(line))
             if embeds:
                 vectors.writelines(_embedded_lines(chunks, texts, model, with_keywords=keyword_vectors))
             on_chunks(len(chunks))
@@ -145,8 +147,14 @@ def staged(archive: Archive, folder: Path, dimension: int, *, embeds: bool) -> I
     with ExitStack() as stack:
         lines = stack.enter_context((folder / _POSTINGS).open("rb"))
         postings = (
-            Postings(np.array(terms, np.uint64), np.array(frequencies, np.uint32), length, tuple(lexemes))
-            for terms, frequencies, length, lexemes in map(json.loads, lines)
+            Postings(
+                np.array(terms, np.uint64),
+                np.array(frequencies, np.uint32),
+                length,
+                tuple(lexemes),
+                tuple(map(b64decode, questions)),
+            )
+            for terms, frequencies, length, lexemes, questions in map(json.loads, lines)
         )
         vectors: Iterator[Sequence[Iterable[Vector]]]
         if embeds:
