@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from math import isnan
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ LEXICAL_SHARE = 0.5
 
 # Few chunks have questions, so the others must not count as disagreeing with a channel that cannot know them; likewise what
 # is found elsewhere, by channels with weights of their own.
-_MAY_NOT_KNOW = frozenset({"question", "question_bm25"})
+QUESTION_CHANNELS = frozenset({"question", "question_bm25"})
 
 
 class _Fused(NamedTuple):
@@ -97,9 +98,15 @@ class _Fused(NamedTuple):
 
 
 def fuse(
-    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], depth: int | None
+    scopes: Sequence[Scope],
+    rankings: Sequence[Ranking],
+    passages: Mapping[int, Passage],
+    depth: int | None,
+    questions: Mapping[int, str] = MappingProxyType({}),
 ) -> list[Candidate]:
     """The candidates of all knowledge bases: by fused score, then by the order of the bases, then by chunk id.
+
+    Before them come those that have a question which the query equals: `questions` holds it by chunk id.
 
     Fused scores are compared as shares of the best possible one: those of another fusion, other weights or fewer channels
     are of another size, and the base with the smaller ones would have no candidate among the first.
@@ -113,11 +120,16 @@ def fuse(
         if own:
             fused += _fuse_one(place, scope.config, own)
     fused.sort()
+    if questions:
+        fused.sort(key=lambda each: each.chunk_id not in questions)
     candidates = []
     for rank, (_behind, below, _place, chunk_id, kb_id, agreement, ranks, scores) in enumerate(fused, start=1):
         ranks["fused"], scores["fused"] = rank, -below
         cut_by = None if depth is None or rank <= depth else CutBy.FUSION
-        candidates.append(Candidate(chunk_id, kb_id, ranks, scores, agreement, passages[chunk_id], cut_by=cut_by))
+        question = questions.get(chunk_id, "")
+        candidates.append(
+            Candidate(chunk_id, kb_id, ranks, scores, agreement, passages[chunk_id], question=question, cut_by=cut_by)
+        )
     return candidates
 
 
@@ -131,12 +143,14 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
         chunk_ids, scores = weighted_sum(union, [(exact[each.channel], _weight(each, weights)) for each in rankings])
-        best = most = 1.0
+        total = sum(_weight(each, weights) for each in rankings)
+        of_questions = sum(_weight(each, weights) for each in rankings if each.channel in QUESTION_CHANNELS)
+        best = most = 1.0 - of_questions / (total or 1.0)
     else:
         chunk_ids, scores = reciprocal_rank_fusion(
             [(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings], config.rrf_k
         )
-        agreeing = [each for each in rankings if each.channel not in _MAY_NOT_KNOW and each.weight is None]
+        agreeing = [each for each in rankings if each.channel not in QUESTION_CHANNELS and each.weight is None]
         # What a chunk scores that each of them puts first.
         best = sum(_weight(each, weights) for each in agreeing or rankings) / (config.rrf_k + 1)
         # N-grams alone stay as far behind words as their weight says.
@@ -189,8 +203,8 @@ def channel_weights(config: RetrievalConfig) -> dict[str, float]:
         vector, keyword = config.vector_weight, config.keyword_weight
     return {
         "vector": vector,
-        "question": config.question_weight * vector / (vector + keyword or 1.0),
-        "question_bm25": config.question_weight * keyword / (vector + keyword or 1.0),
+        "question": config.question_weight * vector / (vector + keyword),
+        "question_bm25": config.question_weight * keyword / (vector + keyword),
         "bm25": keyword,
         CHARACTERS: keyword,
         "fts": keyword,

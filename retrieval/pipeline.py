@@ -2,19 +2,22 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
-from retrieval.analysis import Analyser
+import numpy as np
+
+from retrieval.analysis import Analyser, normalise_query
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
 from retrieval.errors import Degradation, DegradationCode, _
 from retrieval.evidence import character_rankings
 from retrieval.execution import Budget
 from retrieval.external import SearchLexicon, with_external_scores
-from retrieval.fusion import fuse, match_terms
+from retrieval.fusion import QUESTION_CHANNELS, fuse, match_terms
 from retrieval.protocols import FactStore, PassageStore, Scope
+from retrieval.questions import equal_questions
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.selection import (
@@ -91,6 +94,7 @@ class Pipeline:
         facts = self._begin_facts(analysis, config)
         found = search_channels(self.scopes, analysis, budget, self.executor, trace)
         passages = self._load_passages(found, trace)
+        equal = equal_questions((normalise_query(query), analysis.text), passages.values())
         with trace.span("dedupe") as detail:
             unique = deduplicate(found, passages)
             detail["dropped"] = len(unique.dropped)
@@ -102,11 +106,14 @@ class Pipeline:
         with trace.span("fusion") as detail:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
-            fused = _fused_channels(unique.rankings, config)
+            questions = {unique.dropped.get(chunk_id, chunk_id): question for chunk_id, question in equal.items()}
+            fused = _fused_channels(unique.rankings, config, questions)
             fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
             fused += character_rankings(self.scopes, fused, passages, analysis)
-            candidates = self._fuse(fused, passages, depth, trace)
+            candidates = self._fuse(fused, passages, depth, questions, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
+            if questions:
+                detail["equal_questions"] = sorted(questions)
             if explain and len(fused) < len(unique.rankings):
                 known = {candidate.chunk_id for candidate in candidates}
                 trace.dropped += dropped_chunks("vector_only", unique.rankings, lambda each: each not in known)
@@ -123,6 +130,7 @@ class Pipeline:
             candidates=(),
             lexicons=lexicons,
             characters={each.kb_id: each.characters for each in fused if each.characters is not None},
+            questions={each.kb_id: each.questions for each in fused if each.questions is not None},
             spaces={scope.kb_id: scope.space for scope in self.scopes},
             similarity={
                 ranking.kb_id: ranking.score
@@ -192,13 +200,20 @@ class Pipeline:
         return self.executor.submit(self.facts.facts, self.fact_kb_ids, analysis.text, names, config.max_graph_facts)
 
     def _load_passages(self, rankings: Sequence[Ranking], trace: Trace) -> Mapping[int, Passage]:
-        """A chunk that was deleted since an index was read, or that the caller may not see, is not among them."""
+        """A chunk that was deleted since an index was read, or that the caller may not see, is not among them.
+
+        Nor are the questions of a knowledge base that is not searched by them.
+        """
         with trace.span("passages") as detail:
             brought = {key: passage for ranking in rankings for key, passage in ranking.passages.items()}
             wanted = list(
                 {chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()} - brought.keys()
             )
             passages = self.passages.fetch(wanted) if wanted else {}
+            if silent := {scope.kb_id for scope in self.scopes if not scope.config.question_weight}:
+                passages = {
+                    key: each._replace(questions=()) if each.kb_id in silent else each for key, each in passages.items()
+                }
             detail["loaded"] = len(passages)
             if brought:
                 detail["brought"] = len(brought)
@@ -207,11 +222,16 @@ class Pipeline:
         return {**passages, **brought} if brought else passages
 
     def _fuse(
-        self, rankings: list[Ranking], passages: Mapping[int, Passage], depth: int | None, trace: Trace
+        self,
+        rankings: list[Ranking],
+        passages: Mapping[int, Passage],
+        depth: int | None,
+        questions: Mapping[int, str],
+        trace: Trace,
     ) -> list[Candidate]:
         """Falls back to the scores that the channels have found where their exact ones cannot be read."""
         try:
-            return fuse(self.scopes, rankings, passages, depth)
+            return fuse(self.scopes, rankings, passages, depth, questions)
         except Exception:
             logger.exception("the exact scores of candidates could not be read")
             trace.degrade(
@@ -224,12 +244,16 @@ class Pipeline:
                     ),
                 )
             )
-            return fuse(self.scopes, [dataclasses.replace(each, score=None) for each in rankings], passages, depth)
+            inexact = [dataclasses.replace(each, score=None) for each in rankings]
+            return fuse(self.scopes, inexact, passages, depth, questions)
 
     def _rerank(
         self, job: RerankJob, candidates: list[Candidate], config: RetrievalConfig, budget: Budget, trace: Trace
     ) -> _Scored:
-        """Orders the candidates that are still alive by the chain's scores; ties keep the fused order."""
+        """Orders the candidates that are still alive by the chain's scores; ties keep the fused order.
+
+        No score is above 1, which is that of a chunk with a question that the query equals, whatever the reranker says.
+        """
         alive = [c for c in candidates if c.cut_by is None]
         rest = [c for c in candidates if c.cut_by is not None]
         if not config.use_rerank or not alive:
@@ -240,7 +264,8 @@ class Pipeline:
         trace.degrade(*outcome.degradations)
         if outcome.scores is None or outcome.order is None or outcome.scale is None:
             return self._without_reranker(alive, rest, outcome.intended)
-        scores, by = outcome.scores.tolist(), outcome.order.tolist()
+        is_equal = [bool(candidate.question) for candidate in alive]
+        scores, by = (np.where(is_equal, 1.0, each).tolist() for each in (outcome.scores, outcome.order))
         order = sorted(range(len(alive)), key=lambda place: (-by[place], place))
         reranked = [
             alive[place]._replace(
@@ -252,11 +277,20 @@ class Pipeline:
         return _Scored(reranked + rest, outcome.scale, RELEVANCE, outcome.intended)
 
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
-        """By cosine where all candidates have one of the same space; else only the fused order is left."""
-        by_cosine = len({scope.space for scope in self.scopes}) == 1 and all("vector" in c.scores for c in alive)
+        """By cosine where all candidates have one of the same space; else only the fused order is left.
+
+        First comes what has a question that the query equals: a cosine of 1.
+        """
+        is_one_space = len({scope.space for scope in self.scopes}) == 1
+        by_cosine = is_one_space and all("vector" in c.scores or c.question for c in alive)
         stage, scale = ("vector", ScoreScale.COSINE) if by_cosine else ("fused", ScoreScale.RRF)
+        if by_cosine and any(c.question for c in alive):
+            stage = RELEVANCE
+            alive = [
+                c._replace(scores={**c.scores, RELEVANCE: 1.0 if c.question else c.scores["vector"]}) for c in alive
+            ]
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
-        alive.sort(key=lambda c: (-c.scores[stage], order[c.kb_id], c.chunk_id))
+        alive.sort(key=lambda c: (not c.question, -c.scores[stage], order[c.kb_id], c.chunk_id))
         return _Scored(alive + rest, scale, stage, intended)
 
     def _gate(
@@ -307,12 +341,21 @@ class Pipeline:
         return self.passages.parents(chosen) if chosen else {}
 
 
-def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> list[Ranking]:
-    """Without a reranker the vector channel's results are returned as they are, or the others' where it is unavailable."""
+def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig, questions: Collection[int]) -> list[Ranking]:
+    """Without a reranker the vector channel's results are returned as they are, or the others' where it is unavailable.
+
+    Beside them stand the chunks with a question that the query equals.
+    """
     if config.use_rerank:
         return list(rankings)
     with_vectors = {ranking.kb_id for ranking in rankings if ranking.channel == "vector"}
-    return [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
+    kept = [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
+    for ranking in rankings if questions else ():
+        if ranking.channel in QUESTION_CHANNELS and ranking.kb_id in with_vectors:
+            is_equal = np.isin(ranking.chunk_ids, list(questions))
+            chunk_ids, scores = ranking.chunk_ids[is_equal], ranking.scores[is_equal]
+            kept.append(dataclasses.replace(ranking, chunk_ids=chunk_ids, scores=scores))
+    return kept
 
 
 def _hits(

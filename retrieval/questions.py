@@ -1,13 +1,17 @@
-"""The questions that chunks are said to answer, as postings beside those of the passages."""
+"""The questions that chunks are said to answer: which of them a query equals, and their postings beside the passages'."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
+from retrieval.tokenize import normalize
+from retrieval.types import Passage
+
+END_PUNCTUATION = " .,:;?!~。、"
 
 # A question is known by the id of its chunk and, in these lowest bits, its place among the chunk's questions.
 PLACE_BITS = 16
@@ -15,6 +19,23 @@ MOST_QUESTIONS = 1 << PLACE_BITS
 
 # A chunk's id and, for each of its questions in their order, `Postings.packed`.
 ChunkQuestions = tuple[int, Sequence[bytes]]
+
+
+@lru_cache(maxsize=65_536)
+def question_key(text: str) -> str:
+    """What equal questions have in common: NFKC, case folded, white space collapsed, without punctuation at the end."""
+    return " ".join(normalize(text).casefold().split()).rstrip(END_PUNCTUATION)
+
+
+def equal_questions(texts: Iterable[str], passages: Iterable[Passage]) -> dict[int, str]:
+    """The question of each passage that one of some texts equals (see `question_key`), by chunk id."""
+    keys = set(filter(None, map(question_key, texts)))
+    return {
+        passage.chunk_id: question
+        for passage in passages
+        for question in passage.questions
+        if question_key(question) in keys
+    }
 
 
 class QuestionIndex:

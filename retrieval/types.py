@@ -223,6 +223,7 @@ class Candidate(NamedTuple):
     agreement: float = 0.0  # the fused score as a share of the best that the channels could have given, 0 to 1
     passage: Passage | None = None
     matched_terms: tuple[str, ...] = ()  # query terms that the chunk holds
+    question: str = ""  # the one of its chunk's questions that the query equals
     cut_by: CutBy | None = None  # None while it is a result
     is_near_miss: bool = False  # cut by the gate, and given apart from the results
     provenance: tuple[Provenance, ...] = ()  # every place where it, or a chunk of the same content, was found

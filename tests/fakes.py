@@ -56,10 +56,10 @@ class BrokenChannel:
 
 
 class FakePassages:
-    """Every chunk exists, with its text, except those that are `gone`."""
+    """Every chunk exists, with its text and questions, except those that are `gone`."""
 
-    def __init__(self, texts=None, *, gone=(), kb_id=1):
-        self._texts, self._gone, self._kb_id = texts or {}, set(gone), kb_id
+    def __init__(self, texts=None, *, gone=(), kb_id=1, questions=None):
+        self._texts, self._gone, self._kb_id, self._questions = texts or {}, set(gone), kb_id, questions or {}
         self.fetched = []
 
     def fetch(self, chunk_ids):
@@ -73,6 +73,7 @@ class FakePassages:
                 "source.txt",
                 None,
                 self._texts.get(chunk_id, f"text of {chunk_id}"),
+                questions=tuple(self._questions.get(chunk_id, ())),
             )
             for chunk_id in chunk_ids
             if chunk_id not in self._gone

@@ -26,6 +26,7 @@ from retrieval.errors import (
     message_of,
 )
 from retrieval.execution import ModelGuard
+from retrieval.postings import ngrams
 from retrieval.protocols import Reranker
 from retrieval.selection import ScoreScale
 from retrieval.types import Candidate, RerankJob
@@ -105,9 +106,18 @@ def relevance(scores: ArrayLike, count: int, *, model: str) -> NDArray[np.float6
     return checked
 
 
-def text_of(candidate: Candidate) -> str:
-    """The passage as it was indexed; empty for a candidate without passage."""
-    return "" if candidate.passage is None else candidate.passage.searchable
+def text_of(candidate: Candidate, query: str) -> str:
+    """The passage as it was indexed, after the one of its questions that holds most of the query's n-grams.
+
+    So a model sees the best wording without reading a second text. Empty for a candidate without passage.
+    """
+    passage = candidate.passage
+    if passage is None or not passage.questions:
+        return "" if passage is None else passage.searchable
+    wanted = set(ngrams(query))
+    shared = [len(wanted.intersection(ngrams(question))) for question in passage.questions]
+    closest = passage.questions[shared.index(max(shared))]
+    return f"{closest}\n{passage.searchable}" if any(shared) else passage.searchable
 
 
 # What the channels' agreement, the fused score as a share of the best possible one, has in the order of results. Of overlap, NDCG@10

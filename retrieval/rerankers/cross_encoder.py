@@ -100,7 +100,7 @@ class CrossEncoderReranker:
         now = self._clock()
         if now < self._pace_ends and now + self._seconds_per_pair * len(job.candidates) > deadline:
             raise out_of_time(self.model_id)
-        pairs = [(job.analysis.text, text_of(candidate)) for candidate in job.candidates]
+        pairs = [(job.analysis.text, text_of(candidate, job.analysis.text)) for candidate in job.candidates]
         scores = ask(self._guard, partial(self._predict, pairs, deadline), deadline)
         if scores is None:
             raise out_of_time(self.model_id)
@@ -253,7 +253,7 @@ class HttpReranker:
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
         # Servers refuse empty strings.
-        texts = [text_of(candidate) or " " for candidate in job.candidates]
+        texts = [text_of(candidate, job.analysis.text) or " " for candidate in job.candidates]
         end = min(deadline, time.monotonic() + self._timeout_s)
         return ask(self._guard, partial(self._rerank, job.analysis.text, texts, end), end)
 

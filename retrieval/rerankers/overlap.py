@@ -11,7 +11,7 @@ from retrieval.evidence import Wording, searched_texts, wordings
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
 from retrieval.selection import ScoreScale
-from retrieval.types import Candidate, Lexicon, RerankJob
+from retrieval.types import Candidate, RerankJob
 
 COVERAGE_SHARE = 0.2
 
@@ -25,8 +25,9 @@ class OverlapReranker:
     statistics of its knowledge base only, so that a cut means the same in every search.
 
     A query that names a concept is covered in its own words or in those of another name of the concept, and one that
-    consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come
-    from the keyword index; without it the passage is tokenised here and all terms weigh the same.
+    consists of several questions by an answer to one of them: whichever the chunk holds more of. Likewise a chunk scores
+    by its passage or by one of the questions that it answers, a text of its own: whichever is better. Term statistics are
+    those of passages in the keyword index; without it texts are tokenised here and all terms weigh the same.
     """
 
     name = "overlap"
@@ -54,36 +55,53 @@ class OverlapReranker:
     def _best(
         self, kb_id: int, ways: Sequence[Wording], candidates: Sequence[Candidate], job: RerankJob
     ) -> NDArray[np.float64]:
-        """The best score over the wordings, from one look at the statistics, shape (n_candidates,)."""
+        """The best score over the wordings of query and chunk, from one look at the statistics, shape (n_candidates,)."""
         terms = list(dict.fromkeys(term for way in ways for term in way.terms))
         codes = np.unique(np.concatenate([way.codes for way in ways]))
-        saturation, rarity = self._of_terms(kb_id, terms, candidates, job.lexicons.get(kb_id))
+        texts = searched_texts((candidate.passage for candidate in candidates), self.tokenizers[kb_id])
+        saturation, rarity, rows, questions = self._of_terms(kb_id, terms, candidates, texts, job)
         if (characters := job.characters.get(kb_id)) is None:
             ways = [way._replace(codes=codes[:0]) for way in ways]
         else:
-            texts = searched_texts([candidate.passage for candidate in candidates], self.tokenizers[kb_id])
-            saturation = np.hstack([saturation, characters.saturation(codes, texts)])
+            saturation = np.hstack([saturation, characters.saturation(codes, texts + questions)])
             rarity = np.append(rarity, characters.rarity(codes))
         column = {term: place for place, term in enumerate(terms)}
         picks = [
             [*map(column.__getitem__, way.terms), *(len(terms) + np.searchsorted(codes, way.codes)).tolist()]
             for way in ways
         ]
-        best: NDArray[np.float64] = np.max([overlap(saturation[:, pick], rarity[pick]) for pick in picks], axis=0)
+        scores = np.max([overlap(saturation[:, pick], rarity[pick]) for pick in picks], axis=0)
+        best: NDArray[np.float64] = scores[: len(texts)]
+        np.maximum.at(best, rows, scores[len(texts) :])
         return best
 
     def _of_terms(
-        self, kb_id: int, terms: Sequence[str], candidates: Sequence[Candidate], lexicon: Lexicon | None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Saturation of each candidate with each term, shape (n_candidates, n_terms), and the terms' rarity."""
+        self, kb_id: int, terms: Sequence[str], candidates: Sequence[Candidate], texts: Sequence[str], job: RerankJob
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], list[str]]:
+        """Saturation of each text with each term, of the candidates' and then of their questions, and the terms' rarity.
+
+        Shapes (n_candidates + n_questions, n_terms) and (n_terms,). Then the rows of the questions' candidates, shape
+        (n_questions,), and the questions.
+        """
+        tokenizer, lexicon, asked = self.tokenizers[kb_id], job.lexicons.get(kb_id), job.questions.get(kb_id)
+        of = [() if candidate.passage is None else candidate.passage.questions for candidate in candidates]
         if lexicon is None:
-            # How often a chunk holds a term would need the lengths of all chunks: holding it counts in full.
-            tokenizer = self.tokenizers[kb_id]
-            held = [set(tokenizer(text)) for text in searched_texts((each.passage for each in candidates), tokenizer)]
-            return np.array([[term in each for term in terms] for each in held], dtype=np.float64), np.ones(len(terms))
+            # How often a text holds a term would need the lengths of all chunks: holding it counts in full.
+            questions = [tokenizer.simplify(question) for each in of for question in each]
+            held = [set(tokenizer(text)) for text in (*texts, *questions)]
+            saturation = np.array([[term in each for term in terms] for each in held], dtype=np.float64)
+            return saturation, np.ones(len(terms)), np.repeat(np.arange(len(of)), list(map(len, of))), questions
         hashes = hash_terms(terms)
         chunk_ids = np.array([candidate.chunk_id for candidate in candidates], dtype=np.int64)
-        return lexicon.saturation(hashes, chunk_ids), lexicon.rarity(hashes)
+        saturation, rarity = lexicon.saturation(hashes, chunk_ids), lexicon.rarity(hashes)
+        if asked is None:
+            return saturation, rarity, np.empty(0, dtype=np.int64), []
+        rows, places, frequencies, lengths = asked.counts(hashes, chunk_ids)
+        saturation = np.vstack([saturation, lexicon.saturation_of(frequencies, lengths)])
+        # One that was deleted after the index was read holds no characters.
+        found = zip(rows.tolist(), places.tolist(), strict=True)
+        questions = [tokenizer.simplify(of[row][place]) if place < len(of[row]) else "" for row, place in found]
+        return saturation, rarity, rows, questions
 
 
 def overlap(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArray[np.float64]:

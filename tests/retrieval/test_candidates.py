@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from retrieval.fusion import fuse
+from retrieval.config import RetrievalConfig
+from retrieval.fusion import channel_weights, fuse
 from retrieval.types import Passage, Ranking
 from tests.retrieval.pipelines import scope
 
@@ -13,7 +14,7 @@ def ranking(channel, found, *, kb_id=1, score=None):
     return Ranking(channel, kb_id, ids, scores, score=score)
 
 
-def fused(*rankings, depth=None, own=None, **settings):
+def fused(*rankings, depth=None, own=None, questions=None, **settings):
     kb_ids = dict.fromkeys(each.kb_id for each in rankings)
     own = own or {}
     passages = {
@@ -22,7 +23,7 @@ def fused(*rankings, depth=None, own=None, **settings):
         for chunk_id in each.chunk_ids.tolist()
     }
     scopes = [scope(kb_id, **settings, **own.get(kb_id, {})) for kb_id in kb_ids]
-    return fuse(scopes, rankings, passages, depth)
+    return fuse(scopes, rankings, passages, depth, questions or {})
 
 
 def test_what_every_channel_puts_first_has_all_of_their_agreement():
@@ -31,11 +32,27 @@ def test_what_every_channel_puts_first_has_all_of_their_agreement():
     assert second.agreement == pytest.approx((0.6 / 62) / (1.0 / 61))
 
 
-def test_a_chunk_without_questions_agrees_no_less_for_it():
-    vector, bm25, question = (ranking(name, {1: 0.9}) for name in ("vector", "bm25", "question"))
-    other = ranking("question", {2: 0.9})
-    assert fused(vector, bm25, other)[0].agreement == pytest.approx(1.0)
-    assert fused(vector, bm25, question)[0].agreement == 1.0
+@pytest.mark.parametrize("fusion", ["rrf", "weighted"])
+def test_a_chunk_without_questions_agrees_no_less_for_it(fusion):
+    vector, bm25 = (ranking(name, {1: 0.9}) for name in PAIR)
+    of_it, of_another = ([ranking(name, {key: 0.9}) for name in ("question", "question_bm25")] for key in (1, 2))
+    candidates = fused(vector, bm25, *of_another, fusion=fusion)
+    assert next(each.agreement for each in candidates if each.chunk_id == 1) == pytest.approx(1.0)
+    assert fused(vector, bm25, *of_it, fusion=fusion)[0].agreement == 1.0
+
+
+def test_what_questions_count_is_shared_as_passages_weights_are():
+    weights = channel_weights(RetrievalConfig(vector_weight=0.2, keyword_weight=0.6, question_weight=0.4))
+    assert (weights["question"], weights["question_bm25"]) == pytest.approx((0.1, 0.3))
+
+
+def test_what_has_a_question_that_the_query_equals_comes_first():
+    candidates = fused(ranking("bm25", {1: 2.0, 2: 1.0, 3: 0.5}), depth=1, questions={3: "which?"})
+    assert [(c.chunk_id, c.question, c.cut_by) for c in candidates] == [
+        (3, "which?", None),
+        (1, "", "fusion"),
+        (2, "", "fusion"),
+    ]
 
 
 def test_weighted_fusion_asks_each_channel_for_the_exact_score_of_every_candidate():

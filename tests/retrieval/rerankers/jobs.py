@@ -5,8 +5,10 @@ import time
 from retrieval.types import Analysis, Candidate, Passage, RerankJob
 
 
-def candidate(chunk_id, kb_id=1, text=None, *, title="", headings=(), agreement=0.0):
-    passage = None if text is None else Passage(chunk_id, 1, kb_id, title, "", None, text, headings)
+def candidate(chunk_id, kb_id=1, text=None, *, title="", headings=(), questions=(), agreement=0.0):
+    passage = None
+    if text is not None:
+        passage = Passage(chunk_id, 1, kb_id, title, "", None, text, headings, questions=tuple(questions))
     return Candidate(chunk_id, kb_id, {}, {}, agreement, passage)
 
 

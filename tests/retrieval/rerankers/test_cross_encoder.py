@@ -130,6 +130,16 @@ def test_a_passage_is_read_in_its_context(tiny):
     assert scores == pytest.approx(directly(tiny, [(QUERY, "cats\ncare > sleep\nabc")]), abs=1e-5)
 
 
+def test_a_passage_is_read_after_the_question_that_is_closest_to_the_query(tiny):
+    asked = candidate(1, text="abc", questions=("who pays?", f"{QUERY} here"))
+    others = candidate(2, text="abc", questions=("0123", "4567"))
+
+    scores = CrossEncoderReranker(str(tiny), "cpu").scores(job(QUERY, [asked, others]), soon())
+
+    expected = directly(tiny, [(QUERY, f"{QUERY} here\nabc"), (QUERY, "abc")])
+    assert scores == pytest.approx(expected, abs=1e-5)
+
+
 def test_no_candidates_need_no_model(tmp_path):
     assert CrossEncoderReranker(str(tmp_path / "none")).scores(job(QUERY, []), soon()).shape == (0,)
 

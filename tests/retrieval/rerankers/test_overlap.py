@@ -1,7 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from retrieval.bm25 import OkapiIndex
+from retrieval.character_counts import CharacterCounter
 from retrieval.errors import RerankerNotApplicable
+from retrieval.postings import count_postings, hash_terms
+from retrieval.questions import QuestionIndex
 from retrieval.rerankers.overlap import OverlapReranker, overlap
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import LetterTokenizer, TableLexicon, WordTokenizer
@@ -134,3 +140,61 @@ def test_function_words_count_only_in_a_query_that_has_no_others():
     reranker = OverlapReranker({1: WORDS})
     assert scores(reranker, analysis("how is the warranty"), candidates).tolist() == pytest.approx([1.0, 0.0])
     assert scores(reranker, analysis("how is"), candidates).tolist() == pytest.approx([0.5, 1.0])
+
+
+class TestQuestions:
+    """A chunk scores by its passage or by one of the questions that it answers, whichever is better."""
+
+    def job(self, cutter, query, texts, asked, **parts):
+        def counted(text):
+            return count_postings(cutter(text))
+
+        counter = CharacterCounter()
+        rows = []
+        for chunk_id, text in texts.items():
+            counter.add(text)
+            postings = counted(text)
+            rows.append((chunk_id, postings.terms_bytes, postings.frequencies_bytes, postings.length))
+        index = QuestionIndex.build((key, [counted(each).packed for each in of]) for key, of in asked.items())
+        statistics = {"lexicons": {1: OkapiIndex.build(rows)}, "questions": {1: index}}
+        statistics["characters"] = {1: counter.counts()}
+        candidates = tuple(candidate(key, text=text, questions=asked.get(key, ())) for key, text in texts.items())
+        return RerankJob(Analysis(query, {1: tuple(cutter(query))}), candidates, **{**statistics, **parts})
+
+    def words_job(self, query, **parts):
+        asked = {1: ("b c", "p b"), 2: ("c c",)}
+        return self.job(WORDS, query, {1: "p q r s t u v w", 2: "x y z", 3: "p"}, asked, **parts)
+
+    def test_the_best_of_passage_and_questions_counts(self):
+        job = self.words_job("p b")
+        hashes, lexicon = hash_terms(["p", "b"]), job.lexicons[1]
+        best = np.vstack(
+            [
+                lexicon.saturation_of(np.array([[1, 1]]), np.array([2.0])),
+                lexicon.saturation(hashes, np.array([2, 3])),
+            ]
+        )
+        expected = overlap(best, lexicon.rarity(hashes))
+        assert OverlapReranker({1: WORDS}).scores(job, soon()) == pytest.approx(expected)
+
+    def test_without_an_index_of_them_the_passage_alone_counts(self):
+        with_them, without = (
+            OverlapReranker({1: WORDS}).scores(self.words_job("p b", **parts), soon())
+            for parts in ({}, {"questions": {}})
+        )
+        assert with_them[0] > without[0]
+        assert with_them[1:].tolist() == without[1:].tolist()
+
+    def test_without_statistics_they_are_tokenised_too(self):
+        job = self.words_job("p b c", lexicons={}, questions={}, characters={})
+        assert OverlapReranker({1: WORDS}).scores(job, soon()) == pytest.approx([2 / 3, 1 / 3, 1 / 3])
+
+    def test_their_characters_count_but_not_those_of_one_that_has_gone_since_the_index_was_read(self):
+        letters = LetterTokenizer()
+        job = self.job(letters, "保修多久", {1: "质保期为两年", 2: "运费由买家承担"}, {2: ("保修多久",)})
+        edited = tuple(each._replace(passage=each.passage._replace(questions=())) for each in job.candidates)
+        [first, second], [_, without] = (
+            OverlapReranker({1: letters}).scores(replace(job, candidates=each), soon())
+            for each in (job.candidates, edited)
+        )
+        assert second > without > first
