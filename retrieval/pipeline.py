@@ -114,7 +114,7 @@ class Pipeline:
             detail |= {"method": config.fusion, "candidates": len(candidates)}
             if questions:
                 detail["equal_questions"] = sorted(questions)
-            if explain and len(fused) < len(unique.rankings):
+            if explain and not config.use_rerank:
                 known = {candidate.chunk_id for candidate in candidates}
                 trace.dropped += dropped_chunks("vector_only", unique.rankings, lambda each: each not in known)
         lexicons = {

@@ -17,7 +17,7 @@ from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, Sear
 from retrieval.types import Candidate, Hit, Result
 
 EXCERPT = 160
-STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
+STAGES = ("vector", "bm25", "question", "question_bm25", "fts", "lexical", "fused", "rerank")
 
 
 def _latency_budget(text: str) -> int:

@@ -47,7 +47,7 @@ from retrieval.recall import RANKS_A_CANDIDATE
 
 SALT = "why-not"
 ABSENT = "–"
-EXACT = ("vector", "bm25", "question")
+EXACT = ("vector", "bm25", "question", "question_bm25")
 
 
 def why_not_url(request: SearchRequest, chunk_id: int | None, before: str = "") -> str:
@@ -171,6 +171,7 @@ def _place_text(place: Place) -> str:
     absence = {
         "vector": _("it has no vector that could be compared"),
         "question": _("it has no question"),
+        "question_bm25": _("no question of it holds a term of the query"),
         "bm25": _("it holds no term of the query"),
         "fts": _("it holds no term of the query"),
         "lexical": _("it shares too few character n-grams with the query"),
@@ -225,7 +226,7 @@ def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
             str(ranks.get(stage, ABSENT)),
             f"{scores[stage]:.5f}" if stage in scores else ABSENT,
         )
-        for stage in ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
+        for stage in ("vector", "bm25", "question", "question_bm25", "fts", "lexical", "fused", "rerank")
         if stage in ranks or stage in scores
     ]
 

@@ -15,7 +15,7 @@ from retrieval.errors import Degradation, DegradationCode
 from retrieval.fusion import channel_weights
 from retrieval.protocols import Scope
 
-CHANNELS = ("vector", "bm25", "question", "web", "external")
+CHANNELS = ("vector", "bm25", "question", "question_bm25", "web", "external")
 STAND_INS = ("fts", "lexical")
 
 
@@ -25,6 +25,7 @@ _STAGES = {
     "vector": gettext_lazy("Vector"),
     "bm25": gettext_lazy("BM25"),
     "question": gettext_lazy("Question"),
+    "question_bm25": gettext_lazy("Question BM25"),
     "web": gettext_lazy("Live sources"),
     "external": gettext_lazy("External sources"),
     "fts": gettext_lazy("Full text"),
@@ -75,9 +76,9 @@ def notices(
     `details` has a sentence for each place it struck, with the remedy, in pieces, of which those between backticks are
     marked as code; `reasons` say what it means here.
     """
-    details: dict[str, list[str]] = {}
+    details: dict[str, dict[str, None]] = {}  # each sentence once: two channels wait for one index
     for degradation in degraded:
-        details.setdefault(str(degradation.code), []).append(capfirst(shown(degradation.detail)))
+        details.setdefault(str(degradation.code), {})[capfirst(shown(degradation.detail))] = None
     return [
         {
             "code": code,

@@ -497,6 +497,7 @@ def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
         "ranks": dict(candidate.ranks),
         "scores": dict(candidate.scores),
         "matched_terms": list(candidate.matched_terms),
+        "equal_question": candidate.question,
         "cut_by": candidate.cut_by,
         "near_miss": candidate.is_near_miss,
         "provenance": [

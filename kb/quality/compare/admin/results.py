@@ -280,6 +280,7 @@ STAGES = (
     "vector",
     "bm25",
     "question",
+    "question_bm25",
     "fts",
     "lexical",
     "dedupe",

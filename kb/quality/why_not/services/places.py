@@ -345,6 +345,7 @@ def channel_text(channel: str) -> str:
         "vector": _("Vector"),
         "bm25": _("BM25"),
         "question": _("Question"),
+        "question_bm25": _("Question BM25"),
         "fts": _("Full text"),
         "lexical": _("N-grams"),
     }.get(channel, channel)

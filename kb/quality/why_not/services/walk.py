@@ -49,6 +49,7 @@ EVERY_CHUNK = 2**31 - 1
 # So many chunks of full text and n-grams are ranked: each costs a row.
 TEXT_MATCHES = 2_000
 VECTOR_KINDS: Mapping[str, str] = {"vector": ChunkEmbedding.Kind.CONTENT, "question": ChunkEmbedding.Kind.QUESTION}
+EXACT_KEYWORDS = frozenset({"bm25", "question_bm25"})
 BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
 
 
@@ -354,7 +355,7 @@ class WhyNot:
         return given if given is None or given <= place.depth else max(given, exact or given)
 
     def _among_texts(self, channel: Channel, place: Place) -> Place:
-        most = EVERY_CHUNK if channel.name == "bm25" else TEXT_MATCHES
+        most = EVERY_CHUNK if channel.name in EXACT_KEYWORDS else TEXT_MATCHES
         found = channel.search(self._result.analysis.queries[place.query], most, time.monotonic() + SECONDS)
         if isinstance(found.lexicon, OkapiIndex):
             self._index = found.lexicon

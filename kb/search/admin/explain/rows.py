@@ -260,6 +260,7 @@ class Rows:
             "excerpt": short,
             "is_shortened": text != short,
             "matched": candidate.matched_terms,
+            "question": candidate.question,
             "missing": [term for term in own if term not in candidate.matched_terms],
             "keyword_score": self._keyword_scores.get(candidate.chunk_id),
             "cells": [self._cell(stage, candidate, moved.get(stage)) for stage in self._stages],

@@ -98,7 +98,7 @@ def test_the_questions_of_chunks_are_a_channel_with_a_column_of_its_own(open_deb
 
     page = Page(open_debug(kb=few_flights.pk, q="flight: when does it fly"))
 
-    assert channels(page) == ["vector", "bm25", "question"]
+    assert channels(page) == ["vector", "bm25", "question", "question_bm25"]
     assert page.column("question-rank")[chunk.pk] == "1"
 
 
