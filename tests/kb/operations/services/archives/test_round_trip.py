@@ -7,6 +7,7 @@ import pytest
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.models import (
     Chunk,
+    ChunkPostings,
     ChunkEmbedding,
     ChunkParent,
     Concept,
@@ -58,6 +59,17 @@ def test_vectors_of_an_archive_are_taken_as_they_are(kb, archive, monkeypatch):
 
     assert stored(restored) == stored(kb)
     assert {kind for kind, *_ in stored(kb)} == {"content", "question"}
+
+
+def test_questions_are_tokenised_again(kb, archive):
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+
+    def packed(base):
+        rows = ChunkPostings.objects.filter(knowledge_base=base).order_by("chunk_id")
+        return [row.questions and list(map(bytes, row.questions)) for row in rows]
+
+    assert packed(restored) == packed(kb)
+    assert any(packed(kb))
 
 
 def test_what_curators_made_is_there(kb, archive):
