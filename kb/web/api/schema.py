@@ -68,8 +68,15 @@ SEARCH_EXAMPLES = [
                     "score": 0.71,
                     "score_scale": "overlap",
                     "relevance": "high",
-                    "ranks": {"vector": 1, "bm25": 2, "question": 1, "fused": 1, "rerank": 1},
-                    "scores": {"vector": 0.63, "bm25": 8.4, "question": 0.91, "fused": 0.0228, "rerank": 0.71},
+                    "ranks": {"vector": 1, "bm25": 2, "question": 1, "question_bm25": 1, "fused": 1, "rerank": 1},
+                    "scores": {
+                        "vector": 0.63,
+                        "bm25": 8.4,
+                        "question": 0.91,
+                        "question_bm25": 5.2,
+                        "fused": 0.0228,
+                        "rerank": 0.71,
+                    },
                     "metadata": {"source_type": "book", "tags": ["人事"], "heading_path": ["休假"]},
                     "neighbours": [],
                 }

@@ -9,6 +9,7 @@ from kb.models import (
     Chunk,
     ChunkEmbedding,
     ChunkParent,
+    ChunkPostings,
     Concept,
     Document,
     GraphFact,
@@ -58,6 +59,19 @@ def test_vectors_of_an_archive_are_taken_as_they_are(kb, archive, monkeypatch):
 
     assert stored(restored) == stored(kb)
     assert {kind for kind, *_ in stored(kb)} == {"content", "question"}
+
+
+def test_questions_are_tokenised_again(kb, archive):
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+
+    def packed(base):
+        rows = ChunkPostings.objects.filter(knowledge_base=base, tokenizer_id=restored.tokenizer_id).order_by(
+            "chunk_id"
+        )
+        return [row.questions and list(map(bytes, row.questions)) for row in rows]
+
+    assert packed(restored) == packed(kb)
+    assert any(packed(kb))
 
 
 def test_what_curators_made_is_there(kb, archive):
