@@ -220,6 +220,8 @@ class Pipeline:
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
         trace.degrade(*outcome.degradations)
         if outcome.scores is None or outcome.scale is None:
+            if not self.chain.links:  # none was wanted: the fused order stays
+                return _Scored(candidates, ScoreScale.RRF, "fused", ScoreScale.RRF)
             return self._without_reranker(alive, rest, outcome.intended)
         scores = outcome.scores.tolist()
         order = sorted(range(len(alive)), key=lambda place: (-scores[place], place))
