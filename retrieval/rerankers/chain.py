@@ -149,6 +149,10 @@ class OverlapReranker:
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:  # noqa: ARG002 - needs no time to speak of
         """Returns shape (n_candidates,), from 0 to 1; RerankerNotApplicable where none of them has a tokenizer."""
+        return order_of(self.scale, self.covered(job), np.array([each.agreement for each in job.candidates]))
+
+    def covered(self, job: RerankJob) -> NDArray[np.float64]:
+        """What the words of each candidate make of its score, whatever the channels say; shape and errors as `scores`."""
         kb_ids = {candidate.kb_id for candidate in job.candidates}
         if kb_ids and kb_ids.isdisjoint(self.tokenizers):
             raise RerankerNotApplicable("no knowledge base of the candidates has a tokenizer")
@@ -157,8 +161,7 @@ class OverlapReranker:
             rows = [row for row, candidate in enumerate(job.candidates) if candidate.kb_id == kb_id]
             own = [job.candidates[row] for row in rows]
             covered[rows] = self._words(kb_id, job.analysis, own, job.lexicons.get(kb_id))
-        agreement = np.array([candidate.agreement for candidate in job.candidates], dtype=np.float64)
-        return covered + (1 - COVERAGE_SHARE - SATURATION_SHARE) * agreement
+        return covered
 
     def _words(
         self, kb_id: int, analysis: Analysis, candidates: Sequence[Candidate], lexicon: Lexicon | None
@@ -213,6 +216,15 @@ def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArr
     shares = rarity / rarity.sum()
     part: NDArray[np.float64] = COVERAGE_SHARE * ((saturation > 0) @ shares) + SATURATION_SHARE * (saturation @ shares)
     return part
+
+
+# Of the scores on each scale that has one.
+AGREEMENT_SHARE: Mapping[ScoreScale, float] = {ScoreScale.OVERLAP: 1 - COVERAGE_SHARE - SATURATION_SHARE}
+
+
+def order_of(scale: ScoreScale, scores: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What candidates are ordered by: scores, with a share of the channels' agreement where the scale has one."""
+    return scores + AGREEMENT_SHARE.get(scale, 0.0) * agreement
 
 
 RESERVED_S = 0.05
