@@ -236,7 +236,8 @@ def test_the_present_settings_are_no_distance_away_and_both_ends_one():
 
 
 @pytest.mark.parametrize(
-    ("channels", "share"), [({"vectors": 0, "keywords": 3}, 0.0), ({"vectors": 3, "keywords": 0, "words": 0}, 1.0)]
+    ("channels", "share"),
+    [({"vectors": 0, "keywords": 3, "words": 0}, 0.0), ({"vectors": 3, "keywords": 0, "words": 0}, 1.0)],
 )
 def test_a_channel_that_harms_is_dropped(channels, share):
     fitted = Fitted(400, 1, **channels)
