@@ -286,6 +286,7 @@ EMBEDDING_MODELS_ALLOWED = env.list("EMBEDDING_MODELS_ALLOWED", default=[])
 EMBEDDING_BASE_URL = env.str("EMBEDDING_BASE_URL", default="")
 EMBEDDING_API_KEY = env.str("EMBEDDING_API_KEY", default="")
 HF_ENDPOINT = env.str("HF_ENDPOINT", default="")
+FIRST_MODELS = env.bool("ZHIKU_FIRST_MODELS", default=True)  # whether the first start fetches small ones for the demos
 RERANKER_MODEL = env.str("RERANKER_MODEL", default="BAAI/bge-reranker-base")  # empty: no cross-encoder
 RERANK_BASE_URL = env.str("RERANK_BASE_URL", default="")  # of a server with /rerank; empty: none
 RERANK_API_KEY = env.str("RERANK_API_KEY", default="")
@@ -306,6 +307,13 @@ RETRIEVAL = {
     for each, declared in zip(fields(retrieval_config.RetrievalConfig), retrieval_config.SETTINGS.values(), strict=True)
     if declared.env
 }
+# Those of their variables that decide on the fusion, where the environment sets them: new knowledge bases start with the
+# profile that inherits them.
+FUSION_VARIABLES = tuple(
+    declared.env
+    for declared in retrieval_config.SETTINGS.values()
+    if declared.env.startswith(("HYBRID_", "RRF_")) and declared.env in env.ENVIRON
+)
 LATENCY_BUDGET_MS = env.int("LATENCY_BUDGET_MS", default=10_000)
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
 BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024

@@ -19,7 +19,7 @@ from kb.index.mirrors.registry import DRIVERS
 from kb.sources.external.providers.vertex import KIND as VERTEX
 from kb.sources.external.services import NAME_PROJECTS, NO_PROJECTS
 from retrieval.bm25 import require_dependencies
-from retrieval.config import RetrievalConfig
+from retrieval.config import SETTINGS, RetrievalConfig
 from retrieval.errors import DependencyMissing, InvalidConfiguration
 from retrieval.model_files import libraries_available
 from retrieval.rerankers.cross_encoder import FORMS
@@ -30,14 +30,6 @@ Messages = Iterator[CheckMessage]
 OWN = "zhiku"
 
 logger = logging.getLogger(__name__)
-
-# Of the settings whose variable has another name than they have.
-VARIABLES = {
-    "fusion": "HYBRID_FUSION",
-    "vector_weight": "RRF_VECTOR_WEIGHT",
-    "keyword_weight": "RRF_KEYWORD_WEIGHT",
-    "general_final_count": "GENERAL_RETRIEVAL_FINAL_COUNT",
-}
 
 
 @register
@@ -167,7 +159,7 @@ def _refused(values: Mapping[str, Any]) -> Messages:
     try:
         RetrievalConfig().override(values)
     except InvalidConfiguration as error:
-        variable = VARIABLES.get(error.field, error.field.upper())
+        variable = SETTINGS[error.field].env
         hint = f"Correct {variable} in the environment, or leave it out."
         yield Error(f"{variable} cannot be used: {error}.", hint=hint, id="zhiku.E002")
 

@@ -43,7 +43,7 @@ COLOURS = {
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     caller = principal(request)
     editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
-    visible: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")
+    visible: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk", "name", "target_embedding_model")
     bases = visible.annotate(chunk_count=count_of(Chunk.objects, "knowledge_base"), is_editable=Exists(editable))
     counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
     by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
@@ -54,6 +54,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return context | {
         "title": _("Overview"),
         "degraded": list(_degraded()),
+        "moving": [kb for kb in bases if kb.target_embedding_model],
         "invitation_notice": invitation_notice(request),
         "knowledge_base_count": len(bases),
         "may_upload": any(kb.is_editable for kb in bases),

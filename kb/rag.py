@@ -24,7 +24,7 @@ class RAGService:
     """Search and answers for Python callers, under the rights of a user.
 
     A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
-    ranks, scores, metadata and neighbours, and the profile (its name and version) that it was found under.
+    relevance, ranks, scores, metadata and neighbours, and the profile (its name and version) that it was found under.
 
     A `profile` that is named serves all searches, in its published version unless `profile_version` names another, such
     as a draft; without one each knowledge base is searched by its own. `score_threshold` is the least score: 0 is no
@@ -44,13 +44,23 @@ class RAGService:
             NotVisible: the user, the knowledge base or the profile does not exist, or the user may not see it.
             NoChannelAvailable: no channel could answer.
         """
-        return self._search(query, [knowledge_base_id], user_id, top_k, score_threshold)
+        return self._search(query, [knowledge_base_id], user_id, top_k, score_threshold)["results"]
 
     def search_multiple_knowledge_bases(
         self, query: str, knowledge_base_ids: Sequence[int], user_id: int, top_k: int = 5
     ) -> list[dict[str, Any]]:
         """Chunks of several knowledge bases, merged by score, ties in the order of the ids; raises as `search`."""
-        return self._search(query, knowledge_base_ids, user_id, top_k, 0.0)
+        return self._search(query, knowledge_base_ids, user_id, top_k, 0.0)["results"]
+
+    def near_misses(
+        self, query: str, knowledge_base_ids: Sequence[int], user_id: int, top_k: int = 5
+    ) -> list[dict[str, Any]]:
+        """The chunks just below the built-in cut of an uncalibrated scale, at most three, best first; raises as `search`.
+
+        They are none of what `search` finds with `score_threshold=None`, and are for a reader or an agent to judge. A cut
+        that somebody has chosen, or a cross-encoder's, leaves none.
+        """
+        return self._search(query, knowledge_base_ids, user_id, top_k, None)["near_misses"]
 
     def ask(
         self,
@@ -104,7 +114,8 @@ class RAGService:
 
     def _search(
         self, query: str, kb_ids: Sequence[int], user_id: int, top_k: int, score_threshold: float | None
-    ) -> list[dict[str, Any]]:
+    ) -> dict[str, list[dict[str, Any]]]:
+        """The lists of chunks of a response, by name."""
         request = SearchRequest(
             query=query,
             knowledge_base_ids=kb_ids,
@@ -113,7 +124,10 @@ class RAGService:
             overrides=_overrides(top_k, score_threshold),
         )
         response = as_values(respond(_principal(user_id), request))
-        return [{**chunk, "profile": response["profile"]} for chunk in response["results"]]
+        return {
+            name: [{**chunk, "profile": response["profile"]} for chunk in response[name]]
+            for name in ("results", "near_misses")
+        }
 
 
 def _overrides(top_k: int, score_threshold: float | None) -> dict[str, Any]:

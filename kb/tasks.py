@@ -27,6 +27,7 @@ from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
+from kb.operations.services.bootstrap import demo_models_fetch
 from kb.quality.fitting.services import measurement
 from kb.quality.runs.services.runs import execute_run, sweep_runs
 from kb.sources.web.services.runs import run_web_source
@@ -215,6 +216,12 @@ def read_web_source(source_id: int) -> None:
 def sweep_due_web_sources() -> None:
     """Begins the runs that are due, and carries on those whose task or worker was lost."""
     enqueue_each(read_web_source, sweep_web_sources())
+
+
+@shared_task
+def fetch_demo_models(*kb_ids: int) -> None:
+    if demo_models_fetch(kb_ids):
+        enqueue(fetch_demo_models, *kb_ids)
 
 
 @shared_task

@@ -91,7 +91,7 @@ def _library_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> N
     return values
 
 
-def _saturated(frequencies: NDArray[Any], lengths: NDArray[Any], average_length: float) -> NDArray[np.float64]:
+def saturated(frequencies: NDArray[Any], lengths: NDArray[Any], average_length: float) -> NDArray[np.float64]:
     parameters = okapi_parameters()
     norm = 1 - parameters.b + parameters.b * lengths / average_length
     weights: NDArray[np.float64] = frequencies / (frequencies + parameters.k1 * norm)
@@ -109,7 +109,7 @@ class _Part:
 
     @classmethod
     def of(cls, live: LivePostings, average_length: float) -> Self:
-        weights = _saturated(live.segment.impact_frequencies, live.segment.impact_lengths, average_length)
+        weights = saturated(live.segment.impact_frequencies, live.segment.impact_lengths, average_length)
         return cls(live, weights, weights.astype(np.float32))
 
 
@@ -226,7 +226,7 @@ class OkapiIndex:
         return weights
 
     def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        return _saturated(frequencies, lengths[:, np.newaxis], self._average_length)
+        return saturated(frequencies, lengths[:, np.newaxis], self._average_length)
 
     def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         return self.idf(terms) * self._gain

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
+from retrieval.character_counts import CharacterCounts
 from retrieval.errors import ChannelUnavailable, Degradation, DegradationCode, _, message_of
 from retrieval.execution import too_late
 from retrieval.postings import hash_terms
@@ -122,6 +123,17 @@ class QuestionChannel(VectorChannel):
 class LoadedIndex:
     index: OkapiIndex
     detail: Mapping[str, Any]
+    characters: CharacterCounts | None = None
+
+
+WITHOUT_CHARACTERS = Degradation(
+    "bm25",
+    DegradationCode.BM25_INDEX_OLD,
+    _(
+        "the keyword index is of an older version and counts words only, not characters, until it is built again: "
+        "search again in a moment"
+    ),
+)
 
 
 @dataclass(eq=False)
@@ -150,7 +162,9 @@ class BM25Channel:
             chunk_ids,
             scores,
             detail={**self.detail, **loaded.detail},
+            degradations=(WITHOUT_CHARACTERS,) if loaded.characters is None and analysis.language == "zh" else (),
             lexicon=loaded.index,
+            characters=loaded.characters,
             score=lambda wanted: loaded.index.score(terms, wanted),
         )
 
@@ -191,6 +205,7 @@ class StoredKeywordChannel:
             *found,
             detail={"store": self._store.name, **(own.detail if own else {})},
             lexicon=own.index if own else None,
+            characters=own.characters if own else None,
             score=lambda wanted: self._scores(text, wanted, found),
         )
 

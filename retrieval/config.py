@@ -244,7 +244,7 @@ class RetrievalConfig:
     )
     cosine_threshold: float | None = setting(
         _("Cut of cosines"),
-        _("The least score where the cosine has reranked; auto: the calibrated one."),
+        _("The least score where the cosine has reranked; auto: no cut."),
         default=None,
         group=GATE,
         between=(0, 1),
@@ -252,7 +252,10 @@ class RetrievalConfig:
     )
     overlap_threshold: float | None = setting(
         _("Cut of overlap"),
-        _("The least score where the overlap of words has reranked; auto: the calibrated one."),
+        _(
+            "The least score where the overlap of words has reranked; auto: the built-in one, below which the best are given "
+            "apart, as near misses."
+        ),
         default=None,
         group=GATE,
         between=(0, 1),

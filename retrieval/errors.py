@@ -86,6 +86,7 @@ class DegradationCode(StrEnum):
     BM25_DEPENDENCIES_MISSING = "bm25_dependencies_missing"
     BM25_POSTINGS_OUTDATED = "bm25_postings_outdated"
     BM25_INDEX_BUILDING = "bm25_index_building"
+    BM25_INDEX_OLD = "bm25_index_old"
     CHANNEL_FAILED = "channel_failed"
     CHANNEL_TIMEOUT = "channel_timeout"
     EMBEDDER_FAILED = "embedder_failed"

@@ -24,7 +24,6 @@ from retrieval.errors import ChannelUnavailable, Degradation, DegradationCode, _
 from retrieval.execution import CircuitBreaker
 from retrieval.postings import hash_terms
 from retrieval.protocols import ExternalProvider, QueryVectors, Scope
-from retrieval.rerankers.chain import searchable_text
 from retrieval.types import Analysis, ExternalHit, Lexicon, Origin, Passage, Ranking
 
 logger = logging.getLogger(__name__)
@@ -284,7 +283,7 @@ def _cosines(vectors: QueryVectors, analysis: Analysis, texts: Sequence[Passage]
 
 
 def _text_of(passage: Passage) -> str:
-    return searchable_text(passage.title, passage.heading_path, passage.text)
+    return passage.searchable
 
 
 def _address(url: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.config import RetrievalConfig
+from retrieval.evidence import CHARACTERS
 from retrieval.postings import hash_terms
 from retrieval.protocols import Scope
 from retrieval.types import Analysis, Candidate, CutBy, Lexicon, Passage, Ranking
@@ -123,6 +124,8 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
     exact: dict[str, NDArray[np.float64]] = {}
     union = np.empty(0, dtype=np.int64)
     weights = channel_weights(config)
+    if any(ranking.channel == CHARACTERS for ranking in rankings):
+        weights["bm25"] = 0.0  # they count in words and characters together
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
@@ -184,6 +187,7 @@ def channel_weights(config: RetrievalConfig) -> dict[str, float]:
         "vector": vector,
         "question": config.question_weight,
         "bm25": keyword,
+        CHARACTERS: keyword,
         "fts": keyword,
         "lexical": keyword * LEXICAL_SHARE,
     }

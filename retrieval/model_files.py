@@ -168,9 +168,20 @@ def _in_cache(name: str) -> Path | None:
 def _is_complete(folder: Path) -> bool:
     """Whether a configuration and all weights are there (an interrupted download leaves some out)."""
     files = _files_in(folder)
-    if not any(name in files for name in _CONFIGURATIONS) or not any(_is_weights(name) for name in files):
+    first = _first_module(folder)
+    if not any(name in files for name in _CONFIGURATIONS):
+        return False
+    if not any(_is_weights(name) and PurePosixPath(name).parent == first for name in files):
         return False
     return all(_has_all_shards(folder / name) for name in _needed(files) if name.endswith(_INDEXES))
+
+
+def _first_module(folder: Path) -> PurePosixPath:
+    """Where the first module of a sentence-transformers model lies, whose weights `download` fetches last."""
+    try:
+        return PurePosixPath(json.loads((folder / "modules.json").read_text(encoding="utf-8"))[0]["path"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return PurePosixPath()
 
 
 def _has_all_shards(index: Path) -> bool:
@@ -272,8 +283,10 @@ def _fetch(model_id: str, files: Mapping[str, int | None], hub: str, progress: P
 
     total = sum(size or 0 for size in files.values())
     done = 0
-    # Weights last, so that a snapshot with weights is a whole one.
-    for name in sorted(files, key=_is_weights):
+    # Weights last, and after all others those of the first module, so that a snapshot with these is a whole one; the names
+    # of the modules' folders begin with a number, and the first may have none of its own.
+    by_module = sorted(files, key=lambda name: str(PurePosixPath(name).parent), reverse=True)
+    for name in sorted(by_module, key=_is_weights):
         hf_hub_download(model_id, name, endpoint=hub, tqdm_class=_byte_counter(progress, done, total))
         done += files[name] or 0
         progress(done, total)

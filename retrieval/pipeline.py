@@ -10,20 +10,30 @@ from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
 from retrieval.errors import Degradation, DegradationCode, _
+from retrieval.evidence import character_rankings
 from retrieval.execution import Budget
 from retrieval.external import SearchLexicon, with_external_scores
 from retrieval.fusion import fuse, match_terms
 from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
-from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
+from retrieval.selection import (
+    RELEVANCE,
+    Cut,
+    ScoreScale,
+    borders,
+    cut_for,
+    relevance_label,
+    result_count,
+    select,
+    with_near_misses,
+)
 from retrieval.types import (
     Analysis,
     Candidate,
     CutBy,
     Fact,
     Hit,
-    Lexicon,
     Passage,
     Ranking,
     RerankJob,
@@ -94,6 +104,7 @@ class Pipeline:
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
             fused = _fused_channels(unique.rankings, config)
             fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
+            fused += character_rankings(self.scopes, fused, passages, analysis)
             candidates = self._fuse(fused, passages, depth, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
             if explain and len(fused) < len(unique.rankings):
@@ -111,6 +122,7 @@ class Pipeline:
             analysis=analysis,
             candidates=(),
             lexicons=lexicons,
+            characters={each.kb_id: each.characters for each in fused if each.characters is not None},
             spaces={scope.kb_id: scope.space for scope in self.scopes},
             similarity={
                 ranking.kb_id: ranking.score
@@ -119,11 +131,17 @@ class Pipeline:
             },
         )
         scored = self._rerank(job, candidates, config, budget, trace)
-        candidates, cut = self._gate(scored, lexicons, config, trace)
+        # Unknown where the keyword index of a knowledge base has not answered.
+        counts = (lexicon.chunk_count for lexicon in lexicons.values())
+        chunk_count = sum(counts) if len(lexicons) == len(self.scopes) else None
+        candidates, cut = self._gate(scored, chunk_count, config, trace)
         with trace.span("selection") as detail:
             candidates = select(candidates, config)
+            if not cut.refuses:
+                candidates = with_near_misses(candidates, config, scored.stage)
+                detail["near_misses"] = sum(candidate.is_near_miss for candidate in candidates)
             # Where a search is not explained nobody sees where candidates that are cut were found.
-            found_at = unique.provenance_of([c.chunk_id for c in candidates if explain or c.cut_by is None])
+            found_at = unique.provenance_of([c.chunk_id for c in candidates if explain or c.is_given])
             candidates = [
                 c._replace(provenance=found_at[c.chunk_id]) if c.chunk_id in found_at else c for c in candidates
             ]
@@ -134,7 +152,8 @@ class Pipeline:
                 detail["larger"] = len(texts)
         return Result(
             query=query,
-            hits=_hits(candidates, scored, texts),
+            hits=_hits([c for c in candidates if c.cut_by is None], scored, texts, chunk_count),
+            near_misses=_hits([c for c in candidates if c.is_near_miss], scored, texts, chunk_count),
             candidates=tuple(candidates),
             analysis=analysis,
             score_scale=scored.scale.value,
@@ -219,19 +238,20 @@ class Pipeline:
             outcome = self.chain.rerank(dataclasses.replace(job, candidates=tuple(alive)), budget.end)
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
         trace.degrade(*outcome.degradations)
-        if outcome.scores is None or outcome.scale is None:
+        if outcome.scores is None or outcome.order is None or outcome.scale is None:
             if not self.chain.links:  # none was wanted: the fused order stays
                 return _Scored(candidates, ScoreScale.RRF, "fused", ScoreScale.RRF)
             return self._without_reranker(alive, rest, outcome.intended)
-        scores = outcome.scores.tolist()
-        order = sorted(range(len(alive)), key=lambda place: (-scores[place], place))
+        scores, by = outcome.scores.tolist(), outcome.order.tolist()
+        order = sorted(range(len(alive)), key=lambda place: (-by[place], place))
         reranked = [
             alive[place]._replace(
-                ranks={**alive[place].ranks, "rerank": rank}, scores={**alive[place].scores, "rerank": scores[place]}
+                ranks={**alive[place].ranks, "rerank": rank},
+                scores={**alive[place].scores, "rerank": by[place], RELEVANCE: scores[place]},
             )
             for rank, place in enumerate(order, start=1)
         ]
-        return _Scored(reranked + rest, outcome.scale, "rerank", outcome.intended)
+        return _Scored(reranked + rest, outcome.scale, RELEVANCE, outcome.intended)
 
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left."""
@@ -242,12 +262,9 @@ class Pipeline:
         return _Scored(alive + rest, scale, stage, intended)
 
     def _gate(
-        self, scored: _Scored, lexicons: Mapping[int, Lexicon], config: RetrievalConfig, trace: Trace
+        self, scored: _Scored, chunk_count: int | None, config: RetrievalConfig, trace: Trace
     ) -> tuple[list[Candidate], Cut]:
         scale = scored.scale
-        # Unknown where the keyword index of a knowledge base has not answered.
-        counts = (lexicon.chunk_count for lexicon in lexicons.values())
-        chunk_count = sum(counts) if len(lexicons) == len(self.scopes) else None
         cut = cut_for(scale, config, scored.intended, chunk_count)
         if cut.replaced:
             trace.degrade(
@@ -273,11 +290,13 @@ class Pipeline:
                 for c in scored.candidates
             ]
             detail["passed"] = sum(candidate.cut_by is None for candidate in gated)
+            if found := borders(scale, chunk_count):
+                detail["medium"], detail["high"] = found
         return gated, cut
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
         # A longer passage holds its chunks' neighbours.
-        results = (c.passage for c in candidates if c.cut_by is None and c.passage)
+        results = (c.passage for c in candidates if c.is_given and c.passage)
         chosen = [each for each in results if each.parent_id is None and each.origin is None]
         if not config.neighbours or not chosen:
             return candidates
@@ -285,8 +304,8 @@ class Pipeline:
         return [c._replace(neighbours=beside.get(c.chunk_id, ())) for c in candidates]
 
     def _parents(self, candidates: list[Candidate]) -> Mapping[int, str]:
-        """The longer passages that are given in place of results, by chunk id."""
-        chosen = [c.passage for c in candidates if c.cut_by is None and c.passage and c.passage.parent_id is not None]
+        """The longer passages that are given in place of chunks, by chunk id."""
+        chosen = [c.passage for c in candidates if c.is_given and c.passage and c.passage.parent_id is not None]
         return self.passages.parents(chosen) if chosen else {}
 
 
@@ -298,8 +317,10 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> lis
     return [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
 
 
-def _hits(candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, str]) -> tuple[Hit, ...]:
-    """The results; where there is a longer passage around one, that is its text."""
+def _hits(
+    candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, str], chunk_count: int | None
+) -> tuple[Hit, ...]:
+    """The candidates as they are given; where there is a longer passage around one, that is its text."""
 
     def given(passage: Passage) -> Passage:
         text = texts.get(passage.chunk_id)
@@ -315,9 +336,10 @@ def _hits(candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, 
             c.matched_terms,
             c.provenance,
             c.neighbours,
+            relevance_label(scored.scale, c.scores[scored.stage], chunk_count),
         )
         for c in candidates
-        if c.cut_by is None and c.passage is not None
+        if c.passage is not None
     )
 
 

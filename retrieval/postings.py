@@ -222,7 +222,7 @@ class Segment:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Reads what `state` wrote; raises ValueError for what is no state."""
-        stored = {name: _read_array(state, name, dtypes) for name, dtypes in _STORED_DTYPES.items()}
+        stored = {name: read_array(state, name, dtypes) for name, dtypes in _STORED_DTYPES.items()}
         ordinals = np.cumsum(stored.pop("gaps"), dtype=np.int32)
         distinct, impacts = _number(stored.pop("frequencies"), stored["lengths"][ordinals])
         return cls(
@@ -337,7 +337,7 @@ def _smallest(count: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if count <= 1 << 16 else np.uint32
 
 
-def _read_array(state: Mapping[str, Any], name: str, dtypes: tuple[str, ...]) -> NDArray[Any]:
+def read_array(state: Mapping[str, Any], name: str, dtypes: tuple[str, ...]) -> NDArray[Any]:
     try:
         stored_dtype, shape, data = state[name]
         if stored_dtype not in dtypes:

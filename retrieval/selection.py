@@ -1,6 +1,7 @@
 """Which of the candidates that passed the gate are results: so many in all, and of each kind of source so many.
 
-Only calibrated scores meet a threshold: each scale has its own default cut, and RRF sums have none.
+Only scores with a meaning meet a threshold: each scale has its own default cut, and RRF sums have none. What lies below a
+cut that nobody chose for these very scores is not refused, but given apart: the near misses.
 """
 
 import math
@@ -10,7 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from retrieval.config import RetrievalConfig
-from retrieval.types import Candidate, CutBy, Result
+from retrieval.types import Candidate, CutBy, Relevance, Result
+
+# The name, among a candidate's scores, of the one that a reranker gives and the gate compares with a cut. Beside it, "rerank" is
+# what the results are ordered by, which may be more than it.
+RELEVANCE = "relevance"
 
 
 class ScoreScale(StrEnum):
@@ -27,15 +32,20 @@ SETTING_OF_SCALE: Mapping[str, str] = {
     ScoreScale.OVERLAP: "overlap_threshold",
 }
 
-# Chosen on every second query of cmrc2018-reject with the hashing embedder, where it keeps 93 % of the queries that have an
-# answer and lets 9 % of the others pass; docs/relevance-gate.md has the curves, also on the other half.
-OVERLAP_CUT = 0.655
-# The best accidental match is the better the more chunks there are: on samples of 3 to 559 chunks of that set, what 9 % of the
-# unanswerable queries reach rises from .49 to .65, by this much with each e-fold, while the answerable ones stay where they are.
+# Chosen on cmrc2018-reject with the hashing embedder, where it keeps 95.7 % of the queries that have an answer and lets 8.3 % of the
+# others pass; docs/relevance-gate.md has the curves. The best accidental match is the better the more chunks there are, so it
+# falls by the slope with each e-fold of fewer chunks: to what keeps the first questions of somebody new, of 60 chunks.
+OVERLAP_CUT, OVERLAP_CUT_SLOPE, OVERLAP_CUT_LEAST = 0.35, 0.118, 0.05
 OVERLAP_CUT_CHUNKS = 559
-OVERLAP_CUT_SLOPE = 0.033
+# Where `high` begins, likewise: two of three answerable queries of that set reach it, and 2 % of the others.
+OVERLAP_HIGH, OVERLAP_HIGH_SLOPE, OVERLAP_HIGH_LEAST = 0.5, 0.122, 0.2
 # 0 lets everything pass: no cut was chosen for cosines, whose level differs from model to model.
 COSINE_CUT = 0.0
+
+# Where `medium` and `high` begin on the scales whose borders are the same in every knowledge base.
+BORDERS: Mapping[str, tuple[float, float]] = {ScoreScale.CROSS_ENCODER: (0.6, 0.8), ScoreScale.COSINE: (0.5, 0.75)}
+
+MOST_NEAR_MISSES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +53,8 @@ class Cut:
     """The least score that passes; 0 lets everything pass."""
 
     threshold: float
+    # What lies below is dropped: the cut was chosen for these scores, or the scale is one that means the same everywhere.
+    refuses: bool = True
     # An explicit threshold was meant for another scale, and this scale's default applies instead.
     replaced: bool = False
 
@@ -63,23 +75,52 @@ def default_cut(scale: ScoreScale, config: RetrievalConfig, chunk_count: int | N
 
 
 def overlap_cut(chunk_count: int | None) -> float:
-    """The calibrated cut of overlap; below the size it was chosen at, it falls with the logarithm of the chunks."""
+    """The built-in cut of overlap, where `medium` begins."""
+    return _of_size(OVERLAP_CUT, OVERLAP_CUT_SLOPE, OVERLAP_CUT_LEAST, chunk_count)
+
+
+def overlap_high(chunk_count: int | None) -> float:
+    """The score of overlap at which `high` begins."""
+    return _of_size(OVERLAP_HIGH, OVERLAP_HIGH_SLOPE, OVERLAP_HIGH_LEAST, chunk_count)
+
+
+def _of_size(score: float, slope: float, least: float, chunk_count: int | None) -> float:
+    """A border of overlap, which falls with the logarithm of the chunks below the size it was chosen at, to the least."""
     if chunk_count is None or chunk_count >= OVERLAP_CUT_CHUNKS:
-        return OVERLAP_CUT
-    return round(OVERLAP_CUT - OVERLAP_CUT_SLOPE * math.log(OVERLAP_CUT_CHUNKS / max(chunk_count, 1)), 3)
+        return score
+    return max(least, round(score - slope * math.log(OVERLAP_CUT_CHUNKS / max(chunk_count, 1)), 3))
+
+
+def borders(scale: ScoreScale, chunk_count: int | None = None) -> tuple[float, float] | None:
+    """The scores at which `medium` and `high` begin; None for a scale without meaning."""
+    if scale is ScoreScale.OVERLAP:
+        return overlap_cut(chunk_count), overlap_high(chunk_count)
+    return BORDERS.get(scale)
+
+
+def relevance_label(scale: ScoreScale, score: float, chunk_count: int | None = None) -> Relevance | None:
+    """What a gated score says about a passage; None for a scale without meaning."""
+    if (found := borders(scale, chunk_count)) is None:
+        return None
+    medium, high = found
+    if score >= high:
+        return Relevance.HIGH
+    return Relevance.MEDIUM if score >= medium else Relevance.LOW
 
 
 def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale, chunk_count: int | None = None) -> Cut:
     """The cut that applies to the scores of a search.
 
     It is the configuration's `score_threshold` or, where that is None or meant for another scale, the scale's default.
-    `meant_for` is the scale of the first reranker that is of use for the candidates.
+    `meant_for` is the scale of the first reranker that is of use for the candidates. A default that nobody has set
+    refuses nothing.
     """
-    if config.score_threshold is None:
-        return Cut(default_cut(scale, config, chunk_count))
-    if config.score_threshold == 0 or (scale is meant_for and scale is not ScoreScale.RRF):
-        return Cut(config.score_threshold)
-    return Cut(default_cut(scale, config, chunk_count), replaced=True)
+    asked = config.score_threshold
+    if asked is not None and (asked == 0 or (scale is meant_for and scale is not ScoreScale.RRF)):
+        return Cut(asked)
+    setting = SETTING_OF_SCALE.get(scale)
+    refuses = setting is None or getattr(config, setting) is not None
+    return Cut(default_cut(scale, config, chunk_count), refuses, replaced=asked is not None)
 
 
 # The setting that caps the results of each kind of source; other kinds count as books.
@@ -88,9 +129,9 @@ _OTHER_KINDS = "book"
 
 
 def gated_stage(result: Result) -> str:
-    """The stage whose scores meet the threshold."""
-    if any("rerank" in candidate.scores for candidate in result.candidates):
-        return "rerank"
+    """The name of the scores that meet the threshold."""
+    if any(RELEVANCE in candidate.scores for candidate in result.candidates):
+        return RELEVANCE
     return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
 
 
@@ -142,6 +183,18 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
                 parents.add(parent)
             marked.append(candidate)
     return marked
+
+
+def with_near_misses(candidates: Sequence[Candidate], config: RetrievalConfig, stage: str) -> list[Candidate]:
+    """Marks the best candidates that the gate cut, in their order: those that would be results too had they passed.
+
+    `candidates` are those of `select`, `stage` is that of the score that was gated; one of 0 or less is no near miss.
+    """
+    results = [each for each in candidates if each.cut_by is None]
+    below = [each._replace(cut_by=None) for each in candidates if each.cut_by == CutBy.GATE and each.scores[stage] > 0]
+    selected = select([*results, *below], config)[len(results) :]
+    near = {each.chunk_id for each in [each for each in selected if each.cut_by is None][:MOST_NEAR_MISSES]}
+    return [each._replace(is_near_miss=True) if each.chunk_id in near else each for each in candidates]
 
 
 def stands_for_parent(candidates: Sequence[Candidate], cut: Candidate) -> int | None:

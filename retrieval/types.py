@@ -1,18 +1,21 @@
 """The values that flow through the pipeline, of which a stage returns new ones and never changes one, and its trace."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from retrieval.errors import Degradation
+
+if TYPE_CHECKING:
+    from retrieval.character_counts import CharacterCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class Ranking:
     detail: Mapping[str, Any] = field(default_factory=dict)  # for the trace, for example which cache tier answered
     degradations: tuple[Degradation, ...] = ()  # what the channel could not do although it answered
     lexicon: "Lexicon | None" = None  # if the channel has one
+    characters: "CharacterCounts | None" = None  # where the lexicon's knowledge base has counted them
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
     passages: Mapping[int, "Passage"] = field(default_factory=dict)  # brought along, as no knowledge base holds them
     weight: float | None = None  # of the channel in the fusion; None: the configuration's
@@ -126,6 +130,11 @@ class ExternalHit:
     id: str = ""  # the provider's own
     score: float | None = None  # on the provider's own scale
     published: str = ""  # a date or a time as it is stated
+
+
+def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
+    """What is indexed, embedded and reranked: a chunk in its context, as a reader would meet it."""
+    return "\n".join(part for part in (title, " > ".join(heading_path), text) if part)
 
 
 class Passage(NamedTuple):
@@ -159,6 +168,10 @@ class Passage(NamedTuple):
         return self.document_id if self.origin is None else None
 
     @property
+    def searchable(self) -> str:
+        return searchable_text(self.title, self.heading_path, self.text)
+
+    @property
     def searched(self) -> str:
         """The chunk itself, which is what was found, reranked and highlighted."""
         return self.matched or self.text
@@ -186,6 +199,14 @@ class CutBy(StrEnum):
     TOP_K = "top_k"
 
 
+class Relevance(StrEnum):
+    """How sure it is, by its score alone, that a passage is about the query."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
 class Candidate(NamedTuple):
     """A chunk on its way through the stages. A search makes hundreds, hence no dataclass.
 
@@ -200,8 +221,14 @@ class Candidate(NamedTuple):
     passage: Passage | None = None
     matched_terms: tuple[str, ...] = ()  # query terms that the chunk holds
     cut_by: CutBy | None = None  # None while it is a result
+    is_near_miss: bool = False  # cut by the gate, and given apart from the results
     provenance: tuple[Provenance, ...] = ()  # every place where it, or a chunk of the same content, was found
     neighbours: tuple[Passage, ...] = ()  # before and after it in its document, where they were asked for
+
+    @property
+    def is_given(self) -> bool:
+        """Whether whoever searches is given it, as a result or as a near miss."""
+        return self.cut_by is None or self.is_near_miss
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,20 +236,21 @@ class RerankJob:
     """What a reranker is given.
 
     `similarity` gives exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there is no
-    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons` where the keyword
-    index has not.
+    vector; a knowledge base is missing where the vector channel has not answered, and in `lexicons` and `characters` where
+    the keyword index has not.
     """
 
     analysis: Analysis
     candidates: tuple[Candidate, ...]  # best first by fused score, each with its passage
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
+    characters: Mapping[int, "CharacterCounts"] = field(default_factory=dict)
     spaces: Mapping[int, str] = field(default_factory=dict)  # id of the embedding model by knowledge base
     similarity: Mapping[int, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A result: the passage, its score and the scale which that score is on."""
+    """A result or a near miss: the passage, its score and the scale which that score is on."""
 
     passage: Passage
     score: float
@@ -232,6 +260,7 @@ class Hit:
     matched_terms: tuple[str, ...] = ()
     provenance: tuple[Provenance, ...] = ()
     neighbours: tuple[Passage, ...] = ()
+    relevance: Relevance | None = None  # None on a scale without meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +317,7 @@ class Result:
     degraded: tuple[Degradation, ...]
     spans: tuple[Span, ...]
     timings_ms: Mapping[str, float]  # by stage, and "total"
+    near_misses: tuple[Hit, ...] = ()  # the best below a cut that refuses nothing, likewise
     facts: tuple[Fact, ...] = ()  # for the query's entities; beside the results, never among them
     dropped: tuple[Dropped, ...] = ()  # chunks that were found and are no candidates
     # Of knowledge bases whose keyword index has answered.

@@ -5,7 +5,7 @@ import itertools
 from kb.base.text import hash_content
 from kb.index.services.writing import Prepared, embed, tokenize, write_chunks
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
-from retrieval.rerankers.chain import searchable_text
+from retrieval.types import searchable_text
 
 _numbers = itertools.count(1)
 

@@ -85,12 +85,18 @@ class WordTokenizer:
     def __call__(self, text):
         return text.lower().split()
 
+    def simplify(self, text):
+        return text
+
 
 class LetterTokenizer:
     id = "letters"
 
     def __call__(self, text):
         return list(text.replace(" ", ""))
+
+    def simplify(self, text):
+        return text
 
 
 class TableLexicon:
@@ -123,10 +129,10 @@ class TableLexicon:
 class FixedReranker:
     """Scores by a table; chunks it does not name score 0."""
 
-    name, scale = "overlap", ScoreScale.OVERLAP
+    name = "overlap"
 
-    def __init__(self, scores):
-        self._scores = scores
+    def __init__(self, scores, scale=ScoreScale.OVERLAP):
+        self._scores, self.scale = scores, scale
 
     def scores(self, job, deadline):
         return np.array([self._scores.get(candidate.chunk_id, 0.0) for candidate in job.candidates])

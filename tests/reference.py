@@ -21,6 +21,28 @@ WORDS = {
         "that of a request.",
         "settings_columns": ("setting", "variable", "default", "values", "meaning"),
         "auto": "auto",
+        "models": "Recommended models",
+        "models_intro": "The best of a language and size first, as `download_model --list` has them. Sizes are those of single "
+        "precision with the tokenizer's files, in MB; “many” are about a hundred languages. Published figures (0 to "
+        "100) are those of the linked sources, and were not measured here. Where this code was built no weights could be fetched: "
+        "it was run with the real weights only where the last column says so, and otherwise with small models of the same kinds "
+        "made in tests.",
+        "models_columns": (
+            "model",
+            "for",
+            "languages",
+            "size",
+            "dimensions",
+            "parameters",
+            "download",
+            "licence",
+            "published",
+            "run here",
+        ),
+        "roles": {"embedding": "embedding", "rerank": "reranking"},
+        "languages": {"zh": "Chinese", "en": "English", "many": "many"},
+        "sizes": {"small": "small", "base": "base", "large": "large"},
+        "run_here": {True: "yes", False: "no"},
         "commands": "Commands",
         "operations": "API",
         "operations_columns": ("operation", "what it does"),
@@ -36,6 +58,25 @@ WORDS = {
         "settings_intro": "环境变量决定整个安装的默认值，检索方案决定知识库的取值，`overrides` 决定单次请求的取值。",
         "settings_columns": ("设置", "变量", "默认值", "取值", "含义"),
         "auto": "自动",
+        "models": "推荐的模型",
+        "models_intro": "同一语言、同一大小，最好的在前，与 `download_model --list` 相同。下载大小按单精度加分词器文件计，单位 MB；“多语言”约一百种。"
+        "“公布的数字”（0 到 100）出自链接所指的文章，不是在此测得的。编写这些代码的地方下载不到权重：只有最后一列写“是”的模型用真实权重运行过，其余只用测试中制作的同类小模型运行过。",
+        "models_columns": (
+            "模型",
+            "用途",
+            "语言",
+            "大小",
+            "维数",
+            "参数",
+            "下载",
+            "许可证",
+            "公布的数字",
+            "在此运行过",
+        ),
+        "roles": {"embedding": "嵌入", "rerank": "重排"},
+        "languages": {"zh": "中文", "en": "英文", "many": "多语言"},
+        "sizes": {"small": "小", "base": "中", "large": "大"},
+        "run_here": {True: "是", False: "否"},
         "commands": "命令",
         "operations": "接口",
         "operations_columns": ("操作", "作用"),
@@ -65,6 +106,28 @@ def settings_table(words):
         return f"`{field.name}`", variables, default, values, gettext(said.help)
 
     return table(words["settings_columns"], map(row, dataclasses.fields(RetrievalConfig)))
+
+
+def models_table(words):
+    from kb.providers.recommended import MODELS
+
+    def row(model):
+        figures = [f"{each.benchmark}: {each.metric} [{each.value:g}]({each.source})" for each in model.figures]
+        notes = [str(model.note)] if model.note else []
+        return (
+            f"[`{model.model_id}`](https://huggingface.co/{model.model_id})",
+            words["roles"][model.role],
+            ", ".join(words["languages"][each] for each in model.languages),
+            words["sizes"][model.size],
+            model.dimension or "",
+            f"{model.parameters:g} M",
+            f"{model.download_mb:,}",
+            model.licence,
+            "<br>".join([*figures, *notes]),
+            words["run_here"][model.run_here],
+        )
+
+    return table(words["models_columns"], map(row, MODELS))
 
 
 def command_helps():
@@ -102,7 +165,7 @@ def page(language):
 
     words = WORDS[language]
     with translation.override(language):
-        settings, codes = settings_table(words), codes_table(words)
+        settings, models, codes = settings_table(words), models_table(words), codes_table(words)
     with translation.override("en"):
         commands, operations = list(command_helps()), operations_table(words)
     chapters = [
@@ -112,6 +175,9 @@ def page(language):
         f"## {words['settings']}",
         words["settings_intro"],
         settings,
+        f"## {words['models']}",
+        words["models_intro"],
+        models,
         f"## {words['commands']}",
         *commands,
         f"## {words['operations']}",

@@ -90,6 +90,7 @@ def _record(result: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, An
             "source": source,
             "page": result["page"],
             "score_scale": result["score_scale"],
+            "relevance": result["relevance"],
             **notes,
         },
     }

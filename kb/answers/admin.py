@@ -204,6 +204,7 @@ def _turns(caller: Principal, conversation: Conversation) -> Iterator[tuple[str,
             # A search that is no longer in the log can no longer be called helpful or not.
             data = {
                 "sources": message.sources,
+                "near_misses": message.near_misses,
                 "hit": message.hit,
                 "confidence": message.confidence,
                 "degraded": message.degraded,
@@ -221,6 +222,7 @@ def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question:
     return {
         "parts": list(_parts(text, {source["number"]: source for source in sources})),
         "sources": sources,
+        "near_misses": [] if data["hit"] else list(map(_source, data["near_misses"])),
         "hit": bool(data["hit"]),
         "confidence": "" if confidence is None or not scale else f"{confidence:.2f} ({scale})",
         "notices": notices(degraded, (), {}),

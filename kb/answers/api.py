@@ -85,11 +85,12 @@ class AskRequestSerializer(SearchRequestSerializer):
 
 class MessageSerializer(serializers.ModelSerializer[Message]):
     sources = shape(Source)(many=True, read_only=True)
+    near_misses = shape(Source)(many=True, read_only=True)
     degraded = DegradationSerializer(many=True, read_only=True)
 
     class Meta:
         model = Message
-        fields = ("role", "text", "sources", "hit", "confidence", "trace_id", "degraded", "created_at")
+        fields = ("role", "text", "sources", "near_misses", "hit", "confidence", "trace_id", "degraded", "created_at")
         read_only_fields = fields
 
     def to_representation(self, message: Message) -> dict[str, Any]:
@@ -167,7 +168,8 @@ EXAMPLES = [
         operation_id="ask",
         summary="Answer a question from knowledge bases",
         description="An answer that a language model writes from what a search finds, and only from that, with citations. "
-        "Where nothing relevant is found, no language model is asked. A key with the scope read suffices.",
+        "Where nothing reaches the cut, no language model is asked: `hit` is false, and `near_misses` holds what lies just "
+        "below. A key with the scope read suffices.",
         request=AskRequestSerializer,
         responses=answers(ANSWERS, 400, 404, 413, 415),
         examples=EXAMPLES,

@@ -19,7 +19,7 @@ from kb.providers.embedding_models import default_embedding_model, tokenizer
 def knowledge_base_create(
     *, name: str, owner: User, embedding_model: str = "", language: str = "zh", description: str = "", **chunking: Any
 ) -> KnowledgeBase:
-    """Creates a knowledge base with the profile that suits its model; a blank one is `default_embedding_model()`.
+    """Creates a knowledge base with the starting profile of its model; a blank model is `default_embedding_model()`.
 
     The language is that of most of its documents; `chunking` holds settings of chunks where they differ from the
     defaults. Raises Rejected where the owner has one of this name, or its settings of chunks do not go together.

@@ -4,12 +4,12 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 from django.conf import settings
 from django.core.cache import caches
@@ -27,6 +27,7 @@ from kb.index.models import BM25Index, ChunkChange
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
 from retrieval.cache import CacheKey, Found, TieredCache, TierUnavailable
 from retrieval.channels import LoadedIndex
+from retrieval.character_counts import CharacterCounts
 from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.execution import Land, SingleFlight
 from retrieval.payload import PayloadCodec
@@ -167,11 +168,24 @@ class StoredIndex:
 
     index: OkapiIndex
     base_version: int
+    characters: CharacterCounts | None = None  # None: stored by a version of this package that did not count them
     build_ms: float | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.index.nbytes
+        return self.index.nbytes + (self.characters.nbytes if self.characters else 0)
+
+    def state(self) -> dict[str, Any]:
+        """The base in builtin types."""
+        counts = {"characters": self.characters.state()} if self.characters else {}
+        return self.index.state() | counts
+
+    @classmethod
+    def from_state(cls, state: object, version: int) -> Self:
+        """Reads what `state` wrote; raises ValueError for another format, or what is no state at all."""
+        index = OkapiIndex.from_state(state)
+        counts = state.get("characters") if isinstance(state, Mapping) else None
+        return cls(index, version, None if counts is None else CharacterCounts.from_state(counts))
 
 
 Answer = Found[StoredIndex]
@@ -186,8 +200,8 @@ def _shared_cache() -> TieredCache[StoredIndex]:
         memory_bytes=settings.BM25_MEMORY_BYTES,
         tiers=(RedisTier(settings.BM25_REDIS_MAX_BYTES), DatabaseTier()),
         codec=PayloadCodec(settings.SECRET_KEY.encode()),
-        encode=lambda stored: stored.index.state(),
-        decode=lambda key, state: StoredIndex(OkapiIndex.from_state(state), key.version),
+        encode=StoredIndex.state,
+        decode=lambda key, state: StoredIndex.from_state(state, key.version),
         observe=observe_cache,
     )
 
@@ -270,20 +284,30 @@ class BM25Store:
         """Lands the newest available base with the changes since, or builds one unless another process does."""
         started = time.monotonic()
         useless: set[int] = set()
-        while not self._land_from_base(wanted, land, useless):
+        while (found := self._land_from_base(wanted, land, useless)) is None:
             patient = time.monotonic() - started < LOCK_PATIENCE_SECONDS
             with try_lock(Purpose.BUILD_INDEX, wanted.kb_id) as taken:
                 if taken or not patient:
                     # Whoever had the lock before may have published meanwhile.
-                    if not self._land_from_base(wanted, land, useless):
+                    if self._land_from_base(wanted, land, useless) is None:
                         built = self._build(wanted)
                         self._land(built, land)
                         self._publish(built)
                     return
             connections.close_all()  # no connection is held while another process builds
             time.sleep(0.1)
+        if found.value.characters is None:
+            self._complete(wanted)
 
-    def _land_from_base(self, wanted: CacheKey, land: Land[Answer], useless: set[int]) -> bool:
+    def _complete(self, wanted: CacheKey) -> None:
+        """Builds what an older version of this package did not store, while searches use what it did."""
+        with try_lock(Purpose.BUILD_INDEX, wanted.kb_id) as taken:
+            if taken:
+                built = self._build(wanted)
+                self.cache.keep(built.key, built.value)
+                self._publish(built)
+
+    def _land_from_base(self, wanted: CacheKey, land: Land[Answer], useless: set[int]) -> Answer | None:
         """Tries this process, then the other tiers; versions that cannot be brought up to date are not loaded again."""
         oldest = max(log_start(wanted.kb_id), *(version + 1 for version in useless), 0)
         for find in (self.cache.held, self.cache.stored):
@@ -293,9 +317,9 @@ class BM25Store:
             answer = self._updated(base)
             if answer is not None:
                 self._land(answer, land)
-                return True
+                return answer
             useless.add(base.value.base_version)
-        return False
+        return None
 
     def _land(self, answer: Answer, land: Land[Answer]) -> None:
         self.cache.keep(answer.key, answer.value)
@@ -314,20 +338,22 @@ class BM25Store:
         changes = changes_since(key.kb_id, key.tokenizer_id, base.base_version, limit=limit)
         if changes is None:
             return None
-        version, chunk_ids, rows = changes
-        index = base.index.base
-        if chunk_ids.size:
+        index, characters = base.index.base, base.characters
+        if changes.chunk_ids.size:
             self.cache.count(updates=1)
-            index = base.index.with_changes(chunk_ids, rows)
-        return Found(StoredIndex(index, base.base_version, base.build_ms), key.at(version), found.tier)
+            index = base.index.with_changes(changes.chunk_ids, changes.rows)
+            characters = characters and characters.with_added(changes.texts)
+        updated = StoredIndex(index, base.base_version, characters, base.build_ms)
+        return Found(updated, key.at(changes.version), found.tier)
 
     def _build(self, wanted: CacheKey) -> Answer:
         started = time.perf_counter()
-        version, index = build_index(wanted.kb_id, wanted.tokenizer_id)
+        built = build_index(wanted.kb_id, wanted.tokenizer_id)
         seconds = time.perf_counter() - started
         self.cache.count(builds=1)
         BUILD_SECONDS.observe(seconds)
-        return Found(StoredIndex(index, version, seconds * 1_000), wanted.at(version), "build")
+        stored = StoredIndex(built.index, built.version, built.characters, seconds * 1_000)
+        return Found(stored, wanted.at(built.version), "build")
 
     def in_transaction(self, key: CacheKey) -> Answer:
         """For a thread with an open transaction, whose own changes count."""
@@ -367,7 +393,7 @@ class RequestedIndex:
             "tiers": as_values(self._store.cache.stats()),
             "waited_ms": round((time.monotonic() - started) * 1_000, 3),
         }
-        return LoadedIndex(stored.index, detail)
+        return LoadedIndex(stored.index, detail, stored.characters)
 
     def _landed(self, deadline: float) -> Answer:
         flight = self._flight

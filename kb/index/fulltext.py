@@ -1,8 +1,9 @@
 """Stored postings: their full-text search, their change log, and the index that is built of them, each in one statement."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from django.db.models import F, Func, IntegerField, QuerySet
@@ -11,9 +12,12 @@ from numpy.typing import NDArray
 from kb.base.db.transactions import binary_cursor, fetch_all, streaming_cursor
 from kb.index.filters import enabled_among
 from kb.index.models import NGRAM_PREFIX, ChunkPostings, quoted_lexeme, storable_lexemes
+from kb.providers.embedding_models import tokenizer
 from retrieval.bm25 import OkapiIndex, okapi_parameters
+from retrieval.character_counts import CharacterCounter, CharacterCounts
 from retrieval.errors import ScopeOutdated
 from retrieval.postings import hash_terms, inverse_document_frequency, ngrams
+from retrieval.types import searchable_text
 
 MAX_TERMS = 64
 MAX_NGRAMS = 128
@@ -148,11 +152,12 @@ def _frequencies(rows: Sequence[tuple[int, bytes, bytes, int]], hashes: NDArray[
 
 
 POSTINGS = """
-SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length
+SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length, d.title, c.heading_path, c.text
 FROM kb_versions v
 JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
-LEFT JOIN (kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled)
-    ON p.knowledge_base_id = v.knowledge_base_id AND p.tokenizer_id = %(tokenizer)s
+LEFT JOIN (
+    kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled JOIN kb_document d ON d.id = c.document_id
+) ON p.knowledge_base_id = v.knowledge_base_id AND p.tokenizer_id = %(tokenizer)s
 WHERE v.knowledge_base_id = %(kb)s
 """
 
@@ -161,15 +166,17 @@ WITH change AS MATERIALIZED (
     SELECT chunk_id, bool_or(operation = 'reset') AS is_reset FROM kb_chunkchange
     WHERE knowledge_base_id = %(kb)s AND version > %(base)s GROUP BY chunk_id LIMIT %(limit)s + 1
 )
-SELECT v.version, k.tokenizer_id, change.chunk_id, change.is_reset, p.terms, p.frequencies, p.length
+SELECT v.version, k.tokenizer_id, change.chunk_id, change.is_reset, p.terms, p.frequencies, p.length,
+    p.title, p.heading_path, p.text
 FROM kb_versions v
 JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
 LEFT JOIN (
     change LEFT JOIN LATERAL (
         -- A look-up by chunk, whatever the statistics of a table just filled may say: the limit keeps the planner from
         -- reading all rows once, the sum from reading the knowledge base's rows for each chunk.
-        SELECT p.terms, p.frequencies, p.length
+        SELECT p.terms, p.frequencies, p.length, d.title, c.heading_path, c.text
         FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
+            JOIN kb_document d ON d.id = c.document_id
         WHERE p.chunk_id = change.chunk_id AND p.tokenizer_id = %(tokenizer)s AND p.knowledge_base_id + 0 = %(kb)s
             AND (SELECT count(*) <= %(limit)s AND NOT bool_or(is_reset) FROM change)  -- else nobody reads them
         LIMIT 1
@@ -192,30 +199,55 @@ WHERE log.changed > greatest(%(min)s, %(share)s * coalesce(i.chunk_count, 0))
 MOVED = "the knowledge base has moved to another tokenizer: try again"
 
 
-def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
-    """The index of everything, and the version that it holds; 0 for a knowledge base that was deleted.
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Everything that an index holds, and the version that it holds; 0 for a knowledge base that was deleted."""
 
-    ScopeOutdated where the knowledge base has another tokenizer by now, so that these postings are no longer complete.
-    """
+    version: int
+    index: OkapiIndex
+    characters: CharacterCounts
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to apply to an index of an older version."""
+
+    version: int  # of the knowledge base when this was read
+    chunk_ids: NDArray[np.int64]  # those that have changed, shape (n_changed,), ascending
+    rows: tuple[tuple[int, bytes, bytes, int], ...]  # postings of those that are there and enabled
+    texts: tuple[str, ...]  # theirs, as they are indexed
+
+
+def build_index(kb_id: int, tokenizer_id: str) -> Built:
+    """Raises ScopeOutdated where the knowledge base has another tokenizer by now, so that these postings are no longer complete."""
+    counter = CharacterCounter()
+    simplify = _simplifier(tokenizer_id)
+
+    def postings(rows: Iterable[Any]) -> Iterator[tuple[int, bytes, bytes, int]]:
+        for _version, _tokenizer, chunk_id, terms, frequencies, length, *text in rows:
+            if chunk_id is not None:
+                counter.add(simplify(searchable_text(*text)))
+                yield chunk_id, terms, frequencies, length
+
     with streaming_cursor(1_000) as cursor:
         cursor.execute(POSTINGS, {"kb": kb_id, "tokenizer": tokenizer_id}, binary=True)
         first = cursor.fetchone()
         if first is None:
-            return 0, OkapiIndex.build(())
+            return Built(0, OkapiIndex.build(()), counter.counts())
         version, active, *_ = first
         if active != tokenizer_id:
             raise ScopeOutdated(MOVED)
-        return version, OkapiIndex.build(row[2:] for row in chain([first], cursor) if row[2] is not None)
+        index = OkapiIndex.build(postings(chain([first], cursor)))
+    return Built(version, index, counter.counts())
 
 
-def changes_since(
-    kb_id: int, tokenizer_id: str, version: int, *, limit: int
-) -> tuple[int, NDArray[np.int64], tuple[tuple[int, bytes, bytes, int], ...]] | None:
-    """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
+def _simplifier(tokenizer_id: str) -> Callable[[str], str]:
+    cutter = tokenizer(tokenizer_id)
+    return str if cutter is None else cutter.simplify
 
-    Returns the knowledge base's version when this was read; the chunks that have changed, shape (n_changed,),
-    ascending; and the postings of those that are there and enabled. Raises as `build_index`.
-    """
+
+def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) -> Changes | None:
+    """None where the log does not reach back to the version or holds more than `limit` chunks; raises as `build_index`."""
     values = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
     with binary_cursor() as cursor:
         found = cursor.execute(CHANGES, values, binary=True).fetchall()
@@ -226,7 +258,14 @@ def changes_since(
     if any(is_reset for _, _, _, is_reset, *_ in found):
         return None
     changed = np.sort(np.array([row[2] for row in found if row[2] is not None], dtype=np.int64))
-    return found[0][0], changed, tuple((row[2], *row[4:]) for row in found if row[4] is not None)
+    there = [row for row in found if row[4] is not None]
+    simplify = _simplifier(tokenizer_id)
+    return Changes(
+        found[0][0],
+        changed,
+        tuple((row[2], *row[4:7]) for row in there),
+        tuple(simplify(searchable_text(*row[7:])) for row in there),
+    )
 
 
 def log_start(kb_id: int) -> int:

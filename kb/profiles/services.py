@@ -26,6 +26,8 @@ DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
 WEIGHTED = "weighted"
 BALANCED = "balanced"
+# Those that a knowledge base starts with where nobody chooses one.
+STARTING = (DEFAULT, KEYWORD_LED, BALANCED)
 
 AT, OF = "@", "/"
 MAX_NAME_CHARACTERS = 80
@@ -71,8 +73,30 @@ def ensure_built_in_profiles() -> None:
             )
 
 
+def suitable_name(embedding_model: str) -> str:
+    """The name of the built-in profile that suits a model."""
+    return KEYWORD_LED if embedding_model == HASHING_MODEL_ID else BALANCED
+
+
+def starting_name(embedding_model: str) -> str:
+    """The name of the profile that new knowledge bases on a model start with.
+
+    It is the one that suits the model or, where the environment sets variables of the fusion, the one that inherits them.
+    """
+    return DEFAULT if settings.FUSION_VARIABLES else suitable_name(embedding_model)
+
+
 def starting_profile(embedding_model: str) -> RetrievalProfile:
-    return RetrievalProfile.objects.live(KEYWORD_LED if embedding_model == HASHING_MODEL_ID else DEFAULT)
+    return RetrievalProfile.objects.live(starting_name(embedding_model))
+
+
+def other_start(kb: KnowledgeBase) -> str:
+    """The name of the profile that a new knowledge base on the same model starts with, where this one has another start.
+
+    Blank where it has the same one, or one that none starts with: somebody chose that.
+    """
+    own, start = reference(kb.profile), starting_name(kb.embedding_model)
+    return start if own in STARTING and own != start else ""
 
 
 def configuration_of(settings: Mapping[str, Any]) -> RetrievalConfig:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final
 
 from django.conf import settings
 from django.utils.translation import gettext as _
@@ -14,6 +13,7 @@ from django.utils.translation import gettext as _
 from kb.base.cache import query_embedder
 from kb.base.errors import Rejected
 from kb.providers.models import TokenizerSettings
+from kb.providers.recommended import MANY, MODELS, Role, Size, models_of
 from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.config import RetrievalConfig
 from retrieval.dictionary import parse_dictionary, parse_stop_words
@@ -100,30 +100,34 @@ _rewriter = lru_cache(maxsize=4)(LlmRewriter)
 _rerank_server = lru_cache(maxsize=4)(HttpReranker)
 
 
-# By a knowledge base's language, where the operator has named no other.
-RECOMMENDED: Final = {"zh": "BAAI/bge-large-zh-v1.5", "en": "BAAI/bge-large-en-v1.5"}
+def recommended_embedding_models(language: str, size: Size | None = None) -> list[str]:
+    """What to download for a knowledge base that has no model yet, the best first.
 
-
-def recommended_embedding_model(language: str) -> str:
-    """What to download for a knowledge base that has no model yet: the operator's own choice, else one of its language."""
+    EMBEDDING_MODEL, unless it is hashing or a recommended model of one language: then those of this language, of the
+    size of that one where none is asked for.
+    """
     configured: str = settings.EMBEDDING_MODEL
-    by_language = RECOMMENDED.get(language, configured)
-    is_own_choice = configured not in {HASHING_MODEL_ID, *RECOMMENDED.values()}
-    return configured if is_own_choice or not _is_allowed(by_language) else by_language
+    known = next((each for each in MODELS if each.model_id == configured), None)
+    if configured != HASHING_MODEL_ID and (known is None or MANY in known.languages):
+        return [configured]
+    size = size or (known.size if known else Size.LARGE)
+    fitting = [each.model_id for each in models_of(Role.EMBEDDING, language, size) if _is_allowed(each.model_id)]
+    return fitting or [configured]
 
 
 def default_embedding_model() -> str:
-    """The configured model where its weights are at hand, else the hashing embedder, chosen knowingly."""
+    """The configured model where it can run here, else the hashing embedder, chosen knowingly."""
     configured: str = settings.EMBEDDING_MODEL
-    if configured == HASHING_MODEL_ID or configured.startswith(OPENAI_PREFIX) or local_path(configured) is not None:
+    if configured == HASHING_MODEL_ID or configured.startswith(OPENAI_PREFIX):
         return configured
-    return HASHING_MODEL_ID
+    return configured if libraries_available() and local_path(configured) is not None else HASHING_MODEL_ID
 
 
 def offered_embedding_models(used: Iterable[str] = ()) -> list[str]:
-    """What a form suggests: the default, those that are `used` already, those that the operator names, and hashing."""
+    """What a form suggests: the default, those that are `used`, that the operator names or that are here, and hashing."""
     named = [each for each in settings.EMBEDDING_MODELS_ALLOWED if "*" not in each]
-    offered = dict.fromkeys([default_embedding_model(), *used, *named, HASHING_MODEL_ID])
+    here = [each.model_id for each in MODELS if each.role == Role.EMBEDDING and installed_path(each.model_id)]
+    offered = dict.fromkeys([default_embedding_model(), *used, *named, *here, HASHING_MODEL_ID])
     return [model for model in offered if _is_allowed(model)]
 
 

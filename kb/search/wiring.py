@@ -72,7 +72,8 @@ from retrieval.protocols import (
     VectorStore,
 )
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
-from retrieval.rerankers.chain import OverlapReranker, RerankChain
+from retrieval.rerankers.chain import RerankChain
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.tokenize import JiebaTokenizer
 from retrieval.types import Analysis
 

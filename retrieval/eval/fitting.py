@@ -43,7 +43,7 @@ class Found:
         chunk_ids: shape (n,).
         ranks: by channel that has answered, shape (n,), from 1; 0 where it did not find the candidate.
         scores: likewise, exact, NaN where the candidate has none.
-        covered: what `OverlapReranker.covered` says of each, shape (n,); None where it cannot.
+        covered: what `overlap` scores each, shape (n,).
         units: what each counts as among the judged.
         grades: of the units that are judged.
     """
@@ -163,9 +163,10 @@ class Searches:
         ]
 
     def best(self, config: RetrievalConfig) -> Floats:
-        """The highest score of each query that meets the gate, minus infinity where nothing was found."""
-        _places, scores = self.ranked(config)
-        best: Floats = scores.max(axis=1, initial=-np.inf)
+        """The highest score of `overlap` in each query, minus infinity where nothing was found."""
+        places, scores = self.ranked(config)
+        covered = np.where(np.isfinite(scores), np.take_along_axis(self.covered, places, axis=1), -np.inf)
+        best: Floats = covered.max(axis=1, initial=-np.inf)
         return best
 
 

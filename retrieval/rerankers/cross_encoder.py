@@ -126,7 +126,7 @@ class CrossEncoderReranker:
 
     def _predict_batch(self, model: Any, pairs: list[_Pair]) -> NDArray[np.float64]:
         try:
-            scores = model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
+            logits = model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
         except (RuntimeError, IndexError) as error:  # torch's: out of memory, a lost device, a position out of range
             raise UnusableAnswer(
                 _(
@@ -136,6 +136,8 @@ class CrossEncoderReranker:
                     error=message_of(error),
                 )
             ) from error
+        with np.errstate(over="ignore"):
+            scores = 1 / (1 + np.exp(-np.asarray(logits, dtype=np.float64)))
         return relevance(scores, len(pairs), model=self.model_id)
 
     def _ready(self) -> Any:
@@ -167,10 +169,11 @@ class CrossEncoderReranker:
     def _open(self) -> Any:
         def open_folder(path: str) -> Any:
             from sentence_transformers import CrossEncoder  # noqa: PLC0415 - optional, and seconds to import
-            from torch.nn import Sigmoid  # noqa: PLC0415 - optional
+            from torch.nn import Identity  # noqa: PLC0415 - optional
 
-            # Some models are stored with an activation of their own, which would leave raw logits.
-            return CrossEncoder(path, device=self._device, local_files_only=True, activation_fn=Sigmoid())
+            # Whatever activation a model is stored with: in single precision a sigmoid is 1 from a logit of 17 on, and
+            # there are models that exceed it.
+            return CrossEncoder(path, device=self._device, local_files_only=True, activation_fn=Identity())
 
         model = open_local(
             self.model_id,

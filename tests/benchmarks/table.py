@@ -63,14 +63,17 @@ def tokenizing_seconds(corpus: Corpus) -> float:
     return timed(lambda: list(map(tokenize, sample)))[0] * len(corpus.passages) / len(sample)
 
 
+def versions(*names: str) -> str:
+    """Of those packages that are installed, with their names."""
+    installed = [name for name in names if importlib.util.find_spec(name.replace("-", "_"))]
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in installed)
+
+
 def print_table(rows: list[Row]) -> None:
     """As Markdown, with what it was measured on."""
-    versions = ", ".join(
-        f"{name} {importlib.metadata.version(name)}"
-        for name in ("numpy", "rank_bm25", "bm25s")
-        if importlib.util.find_spec(name)
+    print(
+        f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, {versions('numpy', 'rank_bm25', 'bm25s')}\n"
     )
-    print(f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}, {versions}\n")
     print("| corpus | measured | Zhiku | other | other / Zhiku |\n|---|---|---|---|---|")
     for row in rows:
         print(f"| {row.corpus} | {row.measure} | {row.ours} | {row.other} | {row.ratio} |")

@@ -8,3 +8,16 @@ def _no_builder_outlives_its_test():
     from tests.kb.index.searching import settle
 
     settle()
+
+
+@pytest.fixture
+def cut_at(monkeypatch, settings):
+    """Puts the built-in cut of overlap, which refuses nothing, where a test needs it: it depends on the chunks otherwise."""
+    from retrieval import selection
+
+    def move(score):
+        settings.RETRIEVAL = {**settings.RETRIEVAL, "overlap_threshold": None}
+        monkeypatch.setattr(selection, "overlap_cut", lambda _chunk_count: score)
+        monkeypatch.setattr(selection, "overlap_high", lambda _chunk_count: score + 0.01)
+
+    return move

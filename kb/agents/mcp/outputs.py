@@ -74,7 +74,14 @@ class PassageOutput(BaseModel):
     text: str
     score: float
     score_scale: str = Field(description="Scores are compared on one scale only.")
+    relevance: str | None = Field(description="high, medium or low, by the score; null: the scale has no meaning.")
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+NEAR_MISSES = (
+    "They scored below the cut, which is a general one and may be wrong here: judge each by its text, and say that it is "
+    "uncertain if you rely on it."
+)
 
 
 class FactOutput(BaseModel):
@@ -86,6 +93,7 @@ class FactOutput(BaseModel):
 class SearchOutput(Quoting):
     query: str
     passages: list[PassageOutput] = Field(description="Best first.")
+    near_misses: list[PassageOutput] = Field(description=f"Best first. {NEAR_MISSES}")
     facts: list[FactOutput] = Field(description="Of the graph, for what the query names.")
     degraded: list[DegradationOutput] = Field(description="What could not be done; empty when all went well.")
     profile: str
@@ -93,15 +101,18 @@ class SearchOutput(Quoting):
 
     def as_text(self) -> str:
         if not self.passages:
-            nothing = "Nothing relevant was found. Try other words, or a lower score_threshold (0: no gate)."
-            return "\n\n".join([nothing, *_notes(self.degraded)])
+            certain = "Nothing certain" if self.near_misses else "Nothing relevant"
+            found = f"{certain} was found. Try other words, or a lower score_threshold (0: no gate)."
+        else:
+            found = f"{len(self.passages)} passages, best first. {self.notice}"
         facts = "\n".join(_safe(f"{fact.subject} | {fact.predicate} | {fact.object}") for fact in self.facts)
         return "\n\n".join(
             [
-                f"{len(self.passages)} passages, best first. {self.notice}",
+                found,
                 *_notes(self.degraded),
                 *_passage_lines(self.passages),
-                *([f"<facts>\n{facts}\n</facts>"] if facts else []),
+                *_near_misses(self.near_misses, self.notice),
+                *([f"<facts>\n{facts}\n</facts>"] if facts and self.passages else []),
             ]
         )
 
@@ -111,13 +122,15 @@ class AnswerOutput(Quoting):
     hit: bool = Field(description="false: the knowledge bases do not answer the question.")
     confidence: float | None
     sources: list[PassageOutput]
+    near_misses: list[PassageOutput] = Field(description=f"No part of the answer. {NEAR_MISSES}")
     degraded: list[DegradationOutput]
     model: str | None = Field(description="The language model that wrote it; null: none did.")
     trace_id: str
 
     def as_text(self) -> str:
         sources = [f"Sources. {self.notice}", *_passage_lines(self.sources)] if self.sources else []
-        return "\n\n".join([_safe(self.answer), *_notes(self.degraded), *sources])
+        near = [] if self.hit else _near_misses(self.near_misses, self.notice)
+        return "\n\n".join([_safe(self.answer), *_notes(self.degraded), *sources, *near])
 
 
 class ChunkOutput(BaseModel):
@@ -154,16 +167,22 @@ class DocumentOutput(Quoting):
 
 Output = KnowledgeBasesOutput | SearchOutput | AnswerOutput | DocumentOutput
 # Whatever reads like an element's own tag, also with blanks or invisible characters after the bracket.
-_TAG = re.compile(r"<(?=\W{0,8}(?:passage|chunk|facts|knowledge_base))", re.IGNORECASE)
+_TAG = re.compile(r"<(?=\W{0,8}(?:passage|near_miss|chunk|facts|knowledge_base))", re.IGNORECASE)
 _INSTEAD_OF_TAG = "\u2039"
 _IN_ATTRIBUTE = str.maketrans({'"': "'", "<": _INSTEAD_OF_TAG, ">": "\u203a", "\n": " ", "\r": " "})
 
 
-def _passage_lines(passages: Sequence[PassageOutput]) -> Iterable[str]:
-    shown = ("number", "title", "source", "page", "document_id", "chunk_id", "knowledge_base_id")
+def _passage_lines(passages: Sequence[PassageOutput], element: str = "passage") -> Iterable[str]:
+    shown = ("number", "title", "source", "page", "document_id", "chunk_id", "knowledge_base_id", "relevance")
     for each in passages:
         attributes = {name: getattr(each, name) for name in shown}
-        yield _element("passage", {**attributes, "score": f"{each.score:.3f} ({each.score_scale})"}, each.text)
+        yield _element(element, {**attributes, "score": f"{each.score:.3f} ({each.score_scale})"}, each.text)
+
+
+def _near_misses(passages: Sequence[PassageOutput], notice: str) -> list[str]:
+    if not passages:
+        return []
+    return [f"Near misses: {len(passages)}. {NEAR_MISSES} {notice}", *_passage_lines(passages, "near_miss")]
 
 
 def _element(name: str, attributes: dict[str, object], text: str) -> str:
@@ -228,7 +247,8 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
 
 def search(principal: Principal, request: SearchRequest) -> SearchOutput:
     found = as_values(respond(principal, request))
-    found["passages"] = [{"number": rank, **result} for rank, result in enumerate(found["results"], start=1)]
+    for name, listed in (("passages", found["results"]), ("near_misses", found["near_misses"])):
+        found[name] = [{"number": rank, **result} for rank, result in enumerate(listed, start=1)]
     found["profile"] = f"{found['profile']['name']} v{found['profile']['version']}"
     return SearchOutput.model_validate(found)
 

@@ -39,7 +39,7 @@ from retrieval.errors import Degradation, DegradationCode, GenerationFailed, Mes
 from retrieval.generation import OpenAIGenerator
 from retrieval.packing import Context, Fragment, inert, pack, shorten
 from retrieval.selection import ScoreScale
-from retrieval.types import Fact, Turn
+from retrieval.types import Fact, Hit, Relevance, Turn
 
 HISTORY_MESSAGES = 10
 # Of each message.
@@ -113,9 +113,9 @@ class AskRequest(SearchRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A passage that the answer could be written from."""
+    """A passage that the answer could be written from, or a near miss, which it is not written from."""
 
-    number: Annotated[int, Doc("What the answer cites it by.")]
+    number: Annotated[int, Doc("What the answer cites it by; of a near miss its place, from 1, which nothing cites.")]
     label: Annotated[str, Doc("Where it stands, for readers: source or title, and page.")]
     title: str
     source: str
@@ -126,6 +126,7 @@ class Source:
     text: Annotated[str, Doc("As the language model was given it; long passages are cut.")]
     score: Annotated[float, Doc("On the scale that `score_scale` names.")]
     score_scale: ScoreScale
+    relevance: Annotated[Relevance | None, Doc("What the score says; null on the scale `rrf`.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,13 @@ class Answer:
         ),
     ]
     sources: tuple[Source, ...]
+    near_misses: Annotated[
+        tuple[Source, ...],
+        Doc(
+            "What the search found below the built-in cut of its scale: nothing that the answer rests on, but perhaps what the "
+            "reader looks for."
+        ),
+    ]
     hit: Annotated[bool, Doc("Whether something relevant was found.")]
     confidence: Annotated[
         float | None, Doc("0 to 1, on the scale of the best source; null where the scores have no scale.")
@@ -186,6 +194,7 @@ class Question:
     outcome: SearchOutcome
     context: Context
     sources: tuple[Source, ...]
+    near_misses: tuple[Source, ...]
     conversation: Conversation | None
     started: float
 
@@ -231,6 +240,7 @@ class Question:
             answer={
                 "text": answer.answer,
                 "sources": as_values(answer.sources),
+                "near_misses": as_values(answer.near_misses),
                 "hit": answer.hit,
                 "confidence": answer.confidence,
                 "trace_id": self.outcome.trace_id,
@@ -250,6 +260,7 @@ class Question:
         full = Answer(
             answer=inert(storable(text)),
             sources=self.sources,
+            near_misses=self.near_misses,
             hit=True,
             confidence=confidence(result.hits),
             trace_id=self.outcome.trace_id,
@@ -275,17 +286,24 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         history = conversation_history(conversation)
         request = dataclasses.replace(request, knowledge_base_ids=kb_ids, history=history)
     outcome = search(principal, request)
-    # The results under the budget; an estimate of the tokens is the same whichever models are loaded
+    result = outcome.result
+    context, sources = _packed(outcome, result.hits, max_sources=outcome.wiring.config.max_source_count)
+    _context, near_misses = _packed(outcome, result.near_misses, max_sources=len(result.near_misses))
+    return Question(principal, request, outcome, context, sources, near_misses, conversation, started)
+
+
+def _packed(outcome: SearchOutcome, hits: Sequence[Hit], *, max_sources: int) -> tuple[Context, tuple[Source, ...]]:
+    """What was found as a prompt holds it, under the budget, and the same one by one."""
     config = outcome.wiring.config
     context = pack(
-        [Fragment.of_hit(hit) for hit in outcome.result.hits],
+        [Fragment.of_hit(hit) for hit in hits],
         max_tokens=config.context_tokens,
         max_chunk_chars=config.max_chunk_chars,
-        max_sources=config.max_source_count,
-        count_tokens=estimate_tokens,
+        max_sources=max_sources,
+        count_tokens=estimate_tokens,  # the same whichever models are loaded
         language=outcome.result.analysis.language,
     )
-    hits = {hit.passage.chunk_id: hit for hit in outcome.result.hits}
+    by_id = {hit.passage.chunk_id: hit for hit in hits}
     sources = tuple(
         Source(
             number=citation.number,
@@ -299,11 +317,12 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
             text=citation.text,
             score=hit.score,
             score_scale=ScoreScale(hit.score_scale),
+            relevance=hit.relevance,
         )
         for citation in context.citations
-        if citation.chunk_id is not None and (hit := hits.get(citation.chunk_id))
+        if citation.chunk_id is not None and (hit := by_id.get(citation.chunk_id))
     )
-    return Question(principal, request, outcome, context, sources, conversation, started)
+    return context, sources
 
 
 def answer(principal: Principal, request: AskRequest) -> Answer:

@@ -26,7 +26,8 @@ from kb.index.services.writing import (
 )
 from kb.index.vector_index import maintain_vector_indexes
 from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
-from kb.profiles.services import starting_profile
+from kb.profiles.models import RetrievalProfile
+from kb.profiles.services import reference, starting_profile, suitable_name
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError, message_of
 from retrieval.protocols import Embedder
@@ -125,10 +126,10 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
     return dropped
 
 
-def profile_after(kb: KnowledgeBase, model_id: str) -> str:
-    """The name of the profile that a knowledge base would search by with a model: its own, unless it is the usual one."""
-    is_usual = kb.profile.is_version_of_same(starting_profile(kb.embedding_model))
-    return starting_profile(model_id).name if is_usual else str(kb.profile.name)
+def profile_after(kb: KnowledgeBase, model_id: str) -> RetrievalProfile:
+    """What a knowledge base searches by with another model: its own profile, unless that is the one for its present model."""
+    is_for_model = reference(kb.profile) == suitable_name(kb.embedding_model)
+    return starting_profile(model_id) if is_for_model else kb.profile
 
 
 def search_with(kb: KnowledgeBase, model_id: str) -> None:
@@ -183,8 +184,7 @@ class Reembed(Move):
             if any_chunk_without(kb, _contents(model_id)):
                 return False
             state = Reembedding.objects.select_for_update().get(knowledge_base=row)
-            if row.profile.is_version_of_same(starting_profile(row.embedding_model)):
-                row.profile = starting_profile(model_id)
+            row.profile = profile_after(row, model_id)
             row.previous_embedding_model, row.embedding_model = row.embedding_model, model_id
             row.target_embedding_model = ""
             row.dimension = state.dimension or embedder(model_id).dimension

@@ -34,8 +34,8 @@ from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryError
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
-from retrieval.rerankers.chain import searchable_text
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
+from retrieval.types import searchable_text
 
 MAX_CHUNKS_READ = 50_000
 MAX_CHUNKS_TOKENIZED = 2_000

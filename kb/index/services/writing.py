@@ -24,7 +24,7 @@ from kb.providers.embedding_models import embedder, generator, load_tokenizer, t
 from retrieval.keywords import Method
 from retrieval.postings import Postings, count_postings, ngrams
 from retrieval.protocols import Embedder, Tokenizer
-from retrieval.rerankers.chain import searchable_text
+from retrieval.types import searchable_text
 
 T = TypeVar("T")
 Row = TypeVar("Row", bound=models.Model)

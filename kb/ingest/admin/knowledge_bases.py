@@ -49,11 +49,11 @@ from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, preview_
 from kb.ingest.services.documents import cuttable, documents_recut
 from kb.ingest.services.indexing import outdated_documents
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import choosable_profiles
+from kb.profiles.services import KEYWORD_LED, choosable_profiles, reference
 from kb.providers.embedding_models import (
     default_embedding_model,
     offered_embedding_models,
-    recommended_embedding_model,
+    recommended_embedding_models,
     require_embedding_model,
 )
 from kb.web.admin.scoped import (
@@ -323,9 +323,10 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             "stores_url": stores_url(row),
             "outdated": outdated_documents(row).count(),
             "is_hashing": row.embedding_model == HASHING_MODEL_ID,
+            "is_keyword_led": reference(row.profile) == KEYWORD_LED,
             "profile_description": _(row.profile.description) if row.profile.description else "",
             **_vector_indexes(row),
-            "recommended_model": recommended_embedding_model(row.language),
+            "recommended_model": recommended_embedding_models(row.language)[0],
             "may_share": self.is_granted(request, row, "owned_by"),
             "may_leave": row.owner_id != request.user.pk
             and Membership.objects.filter(knowledge_base=row, user=signed_in(request)).exists(),

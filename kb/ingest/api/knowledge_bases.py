@@ -80,7 +80,7 @@ class KnowledgeBaseSerializer(Etagged, serializers.ModelSerializer[KnowledgeBase
         if not self.get_degraded(kb):
             return ""
         return _(
-            "The hashing embedder compares words, not meaning, so keywords lead the search. "
+            "The hashing embedder compares words, not meaning. "
             "Create the knowledge base with an embedding model, or re-embed it with one (manage.py reindex --embeddings)."
         )
 

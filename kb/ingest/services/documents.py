@@ -31,7 +31,7 @@ from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTE
 from kb.jobs.leases import Queue
 from kb.providers.embedding_models import embedder
 from retrieval.errors import Message
-from retrieval.rerankers.chain import searchable_text
+from retrieval.types import searchable_text
 
 Status, Stage = Document.Status, Document.Stage
 

@@ -2,7 +2,8 @@ from typing import Any
 
 from django.conf import settings
 
-from kb.management.base import KnowledgeBaseCommand, argument
+from kb.management.base import KnowledgeBaseCommand, argument, table
+from kb.providers.recommended import MODELS
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
@@ -11,7 +12,7 @@ from retrieval.model_files import download, probe
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Downloads an embedding model from the Hugging Face hub, or from the mirror that HF_ENDPOINT names."
+    help = "Downloads an embedding model or a reranker from the Hugging Face hub, or from the mirror that HF_ENDPOINT names."
 
     arguments = (
         argument(
@@ -21,9 +22,29 @@ class Command(KnowledgeBaseCommand):
             metavar="MODEL_ID",
             help="default: EMBEDDING_MODEL, here %(default)s",
         ),
+        argument(
+            "--list", action="store_true", help="list the recommended models by language and size, and download none"
+        ),
+        argument("--json", action="store_true", help="with --list: print JSON"),
     )
 
     def handle(self, *_args: Any, **options: Any) -> None:
+        if options["list"]:
+            columns = ("role", "languages", "size", "model", "dimension", "MB", "licence")
+            rows = [
+                (
+                    each.role,
+                    ", ".join(each.languages),
+                    each.size,
+                    each.model_id,
+                    str(each.dimension or ""),
+                    str(each.download_mb),
+                    each.licence,
+                )
+                for each in MODELS
+            ]
+            self.answer(options, MODELS, table([columns, *rows]))
+            return
         try:
             model = normalize_model_id(options["model"])
         except ValueError as error:

@@ -139,10 +139,10 @@ class Command(KnowledgeBaseCommand):
 
     def _lines(self, outcome: SearchOutcome) -> Iterator[str]:
         result, profile = outcome.result, outcome.wiring.profile
-        for number, hit in enumerate(result.hits, start=1):
-            yield _heading(number, hit)
-            yield f"    {_places(hit)}"
-            yield f"    {excerpt(hit.passage.text, EXCERPT)}\n\n"
+        yield from _passages(result.hits)
+        if result.near_misses:
+            yield f"near misses, below the built-in cut of the scale {result.score_scale}, {result.threshold:g}:\n\n"
+            yield from _passages(result.near_misses)
         for degradation in result.degraded:
             yield self.style.WARNING(f"degraded ({degradation.stage}): {shown(degradation.detail)}")
         if outcome.request.explain:
@@ -152,6 +152,13 @@ class Command(KnowledgeBaseCommand):
             f"profile {profile.name} v{profile.version}, gate {result.score_scale} >= {result.threshold:g}, "
             f"trace {outcome.trace_id}"
         )
+
+
+def _passages(hits: Iterable[Hit]) -> Iterator[str]:
+    for number, hit in enumerate(hits, start=1):
+        yield _heading(number, hit)
+        yield f"    {_places(hit)}"
+        yield f"    {excerpt(hit.passage.text, EXCERPT)}\n\n"
 
 
 def _explained(result: Result) -> Iterator[str]:
@@ -172,7 +179,8 @@ def _heading(number: int, hit: Hit) -> str:
     passage = hit.passage
     page = f", page {passage.page}" if passage.page else ""
     path = " > ".join(dict.fromkeys((passage.title, *passage.heading_path)))
-    return f"{number:>2}. {hit.score:.4f} {hit.score_scale}  {path} ({passage.source}{page})"
+    relevance = f" {hit.relevance}" if hit.relevance else ""
+    return f"{number:>2}. {hit.score:.4f} {hit.score_scale}{relevance}  {path} ({passage.source}{page})"
 
 
 def _places(hit: Hit) -> str:
@@ -184,7 +192,8 @@ def _places(hit: Hit) -> str:
 def _row(candidate: Candidate, stages: Iterable[str]) -> list[str]:
     cells = [_cell(candidate, stage) or "-" for stage in stages]
     source = candidate.passage.source if candidate.passage else ""
-    return [str(candidate.chunk_id), *cells, candidate.cut_by or "", source, " ".join(candidate.matched_terms)]
+    cut_by = "gate (near miss)" if candidate.is_near_miss else candidate.cut_by or ""
+    return [str(candidate.chunk_id), *cells, cut_by, source, " ".join(candidate.matched_terms)]
 
 
 def _cell(found: Hit | Candidate, stage: str) -> str:

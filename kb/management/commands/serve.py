@@ -155,6 +155,7 @@ class Command(BaseCommand):
         # They load the models and their libraries.
         from kb.access.services.attribution import How, acting  # noqa: PLC0415
         from kb.operations.services.bootstrap import first_start  # noqa: PLC0415
+        from kb.tasks import enqueue, fetch_demo_models  # noqa: PLC0415
 
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_advisory_lock(%s)", [MIGRATION_LOCK])
@@ -163,9 +164,11 @@ class Command(BaseCommand):
             self.stdout.write("Preparing the database ...")
             call_command("migrate", interactive=False, verbosity=max(verbosity - 1, 0), stdout=self.stdout)
         with acting(How.COMMAND, via="serve"):
-            is_first = first_start(stdout=self.stdout)
+            demos = first_start(stdout=self.stdout)
+        if demos:  # after the demo's documents, so that these are searchable first
+            enqueue(fetch_demo_models, *demos)
         _disconnect()  # which releases the lock
-        return is_first
+        return bool(demos)
 
     def _await(self, address: Address, mcp: Address | None, children: Children) -> None:
         while not (address.answers("/admin/login/") and (mcp is None or mcp.answers("/health"))):

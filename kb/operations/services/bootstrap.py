@@ -1,8 +1,8 @@
 """What the first start makes: someone who can log in, and something to search."""
 
+import logging
 import secrets
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from io import TextIOBase
@@ -10,17 +10,21 @@ from io import TextIOBase
 from django.conf import settings
 from django.core.files.base import ContentFile
 from django.db import transaction
-from tqdm import tqdm
 
 from kb.access.models import KnowledgeBase, User
+from kb.base.errors import Rejected
 from kb.content.models import Document
 from kb.content.services import knowledge_base_create
+from kb.index.services.reembedding import reembedding_start
 from kb.ingest.services.documents import document_add
-from kb.providers.embedding_models import recommended_embedding_model
+from kb.jobs.leases import WorkerEnds, return_if_ending
+from kb.providers.embedding_models import recommended_embedding_models
+from kb.providers.recommended import Size
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.errors import ModelUnavailable, message_of
+from retrieval.errors import DependencyMissing, ModelUnavailable, message_of
 from retrieval.model_files import download, libraries_available, probe
+
+logger = logging.getLogger(__name__)
 
 ADMIN = "admin"
 PROBE_SECONDS = 5.0
@@ -43,20 +47,21 @@ DEMOS: dict[str, dict[str, str]] = {
 }
 
 
-def first_start(stdout: TextIOBase) -> bool:
-    """Makes an administrator and the demo content where there is no user yet; else returns False at once.
+def first_start(stdout: TextIOBase) -> list[int]:
+    """Makes an administrator and the demo content where there is no user yet, else nothing; the demos' ids.
 
     Without a user there is no content either, since every knowledge base has an owner, so a demo comes only once. The
     password is written to `stdout` this once and is stored nowhere but as a hash. Workers make the content searchable.
     """
     if User.objects.exists():
-        return False
-    model, reason = choose_model(stdout)
+        return []
     password = secrets.token_urlsafe(12)
+    made = []
     with transaction.atomic():
         admin = User.objects.create_superuser(ADMIN, password=password)
         for folder, demo in DEMOS.items():
-            kb = knowledge_base_create(owner=admin, embedding_model=model, **demo)
+            kb = knowledge_base_create(owner=admin, **demo)
+            made.append(kb)
             for file in demo_files(folder):
                 document_add(
                     knowledge_base=kb,
@@ -70,48 +75,75 @@ def first_start(stdout: TextIOBase) -> bool:
         f"\n{line}\n  user name: {ADMIN}\n  password:  {password}\n"
         f"  It is shown this once; change it in the admin.\n{line}\n"
     )
-    if reason:
-        stdout.write(f"{_advice(reason)}\n")
-    return True
+    if settings.EMBEDDING_MODEL not in {kb.embedding_model for kb in made}:
+        stdout.write(f"{_advice()}\n")
+    return [kb.pk for kb in made]
 
 
-def choose_model(stdout: TextIOBase) -> tuple[str, str]:
-    """The configured model where it is here or small enough to fetch unasked, else the hashing embedder, and why."""
-    model: str = settings.EMBEDDING_MODEL
-    if model == HASHING_MODEL_ID or model.startswith(OPENAI_PREFIX):
-        return model, ""
-    if not libraries_available():
-        return HASHING_MODEL_ID, "sentence-transformers or torch is not installed"
-    endpoint = settings.HF_ENDPOINT or None
-    found = probe(model, endpoint=endpoint, timeout_s=PROBE_SECONDS)
-    if found.found == "none":
-        return HASHING_MODEL_ID, found.reason
-    if found.found == "local":
-        return model, ""
-    if found.size_bytes is None or found.size_bytes > UNASKED_DOWNLOAD_BYTES:
-        size = "of unknown size" if found.size_bytes is None else f"{found.size_bytes / 1e6:,.0f} MB large"
-        return HASHING_MODEL_ID, f"it is {size}, and more than 200 MB are downloaded only when you ask for it"
-    stdout.write(f"Downloading the embedding model {model} ({found.size_bytes / 1e6:,.0f} MB) ...\n")
-    failure: str | None = None
-    with tqdm(total=found.size_bytes, unit="B", unit_scale=True, file=sys.stderr) as bar:
-        try:
-            download(model, endpoint=endpoint, progress=lambda done, _total: bar.update(done - bar.n))
-        except ModelUnavailable as error:
-            failure = message_of(error)
-    return (model, "") if failure is None else (HASHING_MODEL_ID, failure)
-
-
-def _advice(reason: str) -> str:
-    model = settings.EMBEDDING_MODEL
-    models = {demo["name"]: recommended_embedding_model(demo["language"]) for demo in DEMOS.values()}
+def _advice() -> str:
+    models = {demo["name"]: recommended_embedding_models(demo["language"])[0] for demo in DEMOS.values()}
     steps = [f"manage.py download_model {each}" for each in dict.fromkeys(models.values())]
     if not libraries_available():
         steps.insert(0, "pip install 'zhiku[models]'")
     steps += [f'manage.py reindex --kb "{name}" --embeddings --model {each}' for name, each in models.items()]
-    return (
-        f"The demo runs degraded, on the hashing embedder, which compares words and not meaning: {model} is not used "
-        f"({reason}). To change that:\n" + "\n".join(f"  {step}" for step in steps)
-    )
+    lines = [
+        f"The demo runs degraded, on the hashing embedder, which compares words and not meaning: "
+        f"{settings.EMBEDDING_MODEL} is not on this machine, or cannot run here."
+    ]
+    if _may_fetch():
+        lines.append(
+            "A worker tries to fetch a small model for each language, 200 MB at most in all, and moves the demo to them; "
+            "ZHIKU_FIRST_MODELS=false keeps it from that. By hand:"
+        )
+    else:
+        lines.append("To change that:")
+    return "\n".join(lines + [f"  {step}" for step in steps])
+
+
+def _may_fetch() -> bool:
+    return settings.FIRST_MODELS and settings.EMBEDDING_MODEL != HASHING_MODEL_ID and libraries_available()
+
+
+def demo_models_fetch(kb_ids: Iterable[int]) -> bool:
+    """Fetches small models for the demos that are still on hashing, and begins their moves; True: it has to be called again.
+
+    Of each language the best recommended one that fits into what is left of UNASKED_DOWNLOAD_BYTES, or EMBEDDING_MODEL
+    where that is the operator's own. Whatever cannot be had leaves its demo on hashing and is logged.
+    """
+    left = UNASKED_DOWNLOAD_BYTES
+    hashing = KnowledgeBase.objects.filter(embedding_model=HASHING_MODEL_ID, target_embedding_model="")
+    for kb in hashing.filter(pk__in=kb_ids).order_by("pk") if _may_fetch() else ():
+        try:
+            for model in recommended_embedding_models(kb.language, Size.SMALL):
+                fetched = _fetch(model, left)
+                if fetched is not None:
+                    left -= fetched
+                    reembedding_start(kb, model, swaps=True)
+                    break
+            else:
+                logger.warning("%s stays on hashing: %s is too large to be fetched unasked", kb.name, model)
+        except WorkerEnds:
+            return True
+        except (ModelUnavailable, DependencyMissing, Rejected) as error:
+            logger.warning("%s stays on hashing: %s", kb.name, message_of(error))
+    return False
+
+
+def _fetch(model: str, most: int) -> int | None:
+    """Has a model on this machine: how many bytes were downloaded, None where they would be more than `most`.
+
+    Raises ModelUnavailable where the hub does not answer within PROBE_SECONDS, does not have it, or breaks off.
+    """
+    endpoint = settings.HF_ENDPOINT or None
+    found = probe(model, endpoint=endpoint, timeout_s=PROBE_SECONDS)
+    if found.found == "none":
+        raise ModelUnavailable(f"{model}: {found.reason}")
+    if found.found == "local":
+        return 0
+    if found.size_bytes is None or found.size_bytes > most:
+        return None
+    download(model, endpoint=endpoint, progress=lambda _done, _total: return_if_ending())
+    return found.size_bytes
 
 
 def demo_files(language: str) -> Iterator[Traversable]:

@@ -28,14 +28,12 @@ from kb.quality.runs.services.runs import start_run
 from kb.search.services.search import UsedProfile
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
-from retrieval.errors import RerankerNotApplicable
 from retrieval.eval.calibration import cut_that_keeps
 from retrieval.eval.fitting import LEXICAL, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
+from retrieval.evidence import CHARACTERS
 from retrieval.fusion import channel_weights
-from retrieval.rerankers.chain import OverlapReranker
-from retrieval.selection import SETTING_OF_SCALE, ScoreScale
-from retrieval.types import RerankJob, Result
+from retrieval.selection import RELEVANCE, SETTING_OF_SCALE, ScoreScale
 
 FOLDS = 5
 MOST_FOLDS = 20
@@ -44,7 +42,14 @@ FEWEST_QUERIES = 20
 FITTED_TO = "ndcg@10"
 METRICS = tuple(StageMetrics.__annotations__)
 # Each channel with the exact scores of what any of them found, and nothing that depends on the settings.
-COLLECTING = {**MEASURING, "use_rerank": True, "rerankers": [], "fusion": "weighted", "external": False}
+COLLECTING = {
+    **MEASURING,
+    "use_rerank": True,
+    "rerankers": [LEXICAL],
+    "rerank_candidates": 500,
+    "fusion": "weighted",
+    "external": False,
+}
 QUESTION_WEIGHT = 0.4  # any but 0, by which they are searched
 MODELS = frozenset({"cross_encoder", "http"})
 
@@ -348,28 +353,22 @@ class FittingMeasurement(Measurement):
 
 def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
     """What the channels of one knowledge base find for a query."""
-    result = wiring.pipeline.run(query, wiring.config, explain=True, latency_budget=BUDGET_S)
+    result = wiring.pipeline.run(query, wiring.config, latency_budget=BUDGET_S)
     candidates = sorted(result.candidates, key=lambda each: each.chunk_id)
     known = channel_weights(wiring.config)
     answered = [span.stage for span in result.spans if span.stage in known and "found" in span.detail]
+    if any(CHARACTERS in each.ranks for each in candidates):
+        # Words count in these.
+        answered = [CHARACTERS if name == "bm25" else name for name in answered]
     return Found(
         chunk_ids=np.array([each.chunk_id for each in candidates], dtype=np.int64),
         ranks={name: np.array([each.ranks.get(name, 0) for each in candidates]) for name in answered},
         scores={name: np.array([each.scores.get(name, np.nan) for each in candidates]) for name in answered},
-        covered=_covered(wiring, dataclasses.replace(result, candidates=tuple(candidates))),
+        # 0 where no tokenizer is available: `overlap` is not tried then.
+        covered=np.array([each.scores.get(RELEVANCE, 0.0) for each in candidates]),
         units=[judged.units(each.chunk_id, each.passage.document_id if each.passage else 0) for each in candidates],
         grades=judged.grades,
     )
-
-
-def _covered(wiring: Wiring, result: Result) -> Floats:
-    """0 where no tokenizer is available: `overlap` is not tried then."""
-    tokenizers = {scope.kb_id: scope.tokenizer for scope in wiring.pipeline.scopes if scope.tokenizer}
-    job = RerankJob(analysis=result.analysis, candidates=result.candidates, lexicons=result.lexicons)
-    try:
-        return OverlapReranker(tokenizers).covered(job)
-    except RerankerNotApplicable:
-        return np.zeros(len(result.candidates))
 
 
 def _compared(

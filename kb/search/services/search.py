@@ -35,11 +35,11 @@ from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import Degradation, DegradationCode, Message, NoChannelAvailable, ScopeOutdated
 from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
-from retrieval.selection import ScoreScale
-from retrieval.types import Candidate, Fact, Hit, Result, Turn
+from retrieval.selection import MOST_NEAR_MISSES, ScoreScale
+from retrieval.types import Candidate, Fact, Hit, Relevance, Result, Turn
 
 # Of keys and responses: raise it when either changes, and no entry of an older release is found.
-FORMAT = 3
+FORMAT = 4
 # Degradations that follow from a choice; any other is a fault that may be over before the response expires.
 LASTING = frozenset({DegradationCode.HASHING_EMBEDDER, DegradationCode.EXTERNAL_LEFT_OUT})
 # Faults that are tried again after a while only, and in which the next link of the chain has answered.
@@ -142,7 +142,7 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """A result as the API, the commands and agents have it."""
+    """A result or a near miss as the API, the commands and agents have it."""
 
     chunk_id: Annotated[
         int | None,
@@ -162,6 +162,10 @@ class SearchResult:
     ]
     score: Annotated[float, Doc("On the scale that `score_scale` names.")]
     score_scale: ScoreScale
+    relevance: Annotated[
+        Relevance | None,
+        Doc("What the score says, by the borders of its scale; null on the scale `rrf`, which has none."),
+    ]
     ranks: Annotated[Mapping[str, int], Doc(f"From 1, by the stages that saw the chunk: {STAGES}.")]
     scores: Annotated[Mapping[str, float], Doc(f"By stage, each on a scale of its own: {STAGES}.")]
     metadata: Mapping[str, Any]
@@ -176,6 +180,13 @@ class SearchResponse:
 
     query: str
     results: tuple[SearchResult, ...]
+    near_misses: Annotated[
+        tuple[SearchResult, ...],
+        Doc(
+            f"At most {MOST_NEAR_MISSES}, best first: what lies below the cut where that is the built-in one of its scale, which "
+            "may be wrong here. For a reader or an agent to judge; together with the results never more than were asked for."
+        ),
+    ]
     facts: Annotated[tuple[Fact, ...], Doc("Of the graph, for what the query names; beside the results.")]
     degraded: tuple[Degradation, ...]
     profile: UsedProfile
@@ -388,6 +399,7 @@ def response_of(outcome: SearchOutcome) -> SearchResponse:
     return SearchResponse(
         query=result.query,
         results=tuple(map(result_of, result.hits)),
+        near_misses=tuple(map(result_of, result.near_misses)),
         facts=result.facts,
         degraded=result.degraded,
         profile=UsedProfile.of(outcome.wiring.profile),
@@ -411,6 +423,7 @@ def result_of(hit: Hit) -> SearchResult:
         matched_text=passage.matched,
         score=hit.score,
         score_scale=ScoreScale(hit.score_scale),
+        relevance=hit.relevance,
         ranks=hit.ranks,
         scores=hit.scores,
         metadata={**passage.metadata, "heading_path": passage.heading_path},
@@ -485,6 +498,7 @@ def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
         "scores": dict(candidate.scores),
         "matched_terms": list(candidate.matched_terms),
         "cut_by": candidate.cut_by,
+        "near_miss": candidate.is_near_miss,
         "provenance": [
             {
                 "channel": each.channel,

@@ -36,7 +36,7 @@ MOST_SHOWN = 20
 WITHHELD = "withheld"
 
 _KEPT = ("request", "configuration", "models", "scopes", "score_scale", "threshold", "results")
-_KEPT_OF_CANDIDATE = ("chunk_id", "kb_id", "ranks", "scores", "cut_by", "provenance")
+_KEPT_OF_CANDIDATE = ("chunk_id", "kb_id", "ranks", "scores", "cut_by", "near_miss", "provenance")
 # Words of a stage's own; any other may be the query's. What is new in a trace is left out until it is named here.
 _WORDS_OF_STAGE = frozenset(
     {"stage", "method", "reranker", "scale", "cache_tier", "model", "query_vector", "error", "language", "tokenizer"}

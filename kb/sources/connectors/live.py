@@ -28,8 +28,7 @@ from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.fusion import reciprocal_rank_fusion
 from retrieval.postings import count_postings, hash_terms
 from retrieval.protocols import QueryVectors, Tokenizer
-from retrieval.rerankers.chain import searchable_text
-from retrieval.types import Analysis, ExternalHit
+from retrieval.types import Analysis, ExternalHit, searchable_text
 
 MAX_ENTRIES: Final = 100
 # Entries of a feed, of which those count that the source wants.

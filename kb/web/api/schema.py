@@ -67,12 +67,14 @@ SEARCH_EXAMPLES = [
                     "matched_text": "",
                     "score": 0.71,
                     "score_scale": "overlap",
+                    "relevance": "high",
                     "ranks": {"vector": 1, "bm25": 2, "question": 1, "fused": 1, "rerank": 1},
                     "scores": {"vector": 0.63, "bm25": 8.4, "question": 0.91, "fused": 0.0228, "rerank": 0.71},
                     "metadata": {"source_type": "book", "tags": ["人事"], "heading_path": ["休假"]},
                     "neighbours": [],
                 }
             ],
+            "near_misses": [],
             "facts": [
                 {"knowledge_base_id": 1, "subject": "年假", "predicate": "天数", "object": "五天", "chunk_id": 7}
             ],
@@ -150,6 +152,7 @@ BY_NAME: dict[str, Any] = {
     "mime": "application/pdf",
     "model": "BAAI/bge-large-zh-v1.5",
     "name": "handbook",
+    "near_misses": [],
     "object": "五天",
     "origin": "hand",
     "page": 12,
@@ -163,6 +166,7 @@ BY_NAME: dict[str, Any] = {
     "quote": SENTENCE,
     "rank": 1,
     "rate_limit": "120/minute",
+    "relevance": "high",
     "remedy": "Correct the fields that “fields” names, and send the request again.",
     "role": "editor",
     "score": 0.71,

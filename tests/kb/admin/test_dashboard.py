@@ -7,10 +7,10 @@ from django.core.cache import cache
 from django.urls import reverse
 from django.utils import timezone
 
-from kb.models import Document, FailedQuery, SearchLog
+from kb.models import Document, FailedQuery, KnowledgeBase, SearchLog
 from kb.search import wiring as conf
 from kb.search.services.search import SearchRequest, search
-from tests.factories import principal
+from tests.factories import make_kb, principal
 from tests.kb.web.admin.pages import words
 
 
@@ -46,6 +46,15 @@ def test_the_first_page_says_what_the_server_cannot_do(client, missing, package,
 
 def test_the_first_page_is_silent_where_all_is_there(client):
     assert 'data-testid="degraded"' not in client.get(reverse("admin:index")).content.decode()
+
+
+def test_the_first_page_says_what_moves_to_another_model(client, curator):
+    mine, foreign = make_kb(curator, name="mine"), make_kb(name="foreign")
+    KnowledgeBase.objects.filter(pk__in=[mine.pk, foreign.pk]).update(target_embedding_model="BAAI/bge-m3")
+    page = client.get(reverse("admin:index"), headers={"accept-language": "en"}).content.decode()
+    (notice,) = lxml.html.fromstring(page).xpath("//*[@data-testid='moving']")
+    assert "“mine” is moving to the embedding model BAAI/bge-m3" in words(notice)
+    assert notice.xpath("a/@href") == [reverse("admin:kb_knowledgebase_reembedding", args=[mine.pk])]
 
 
 # -- How searches go -----------------------------------------------------------------------------------------------------

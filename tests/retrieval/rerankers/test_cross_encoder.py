@@ -10,7 +10,7 @@ import pytest
 from retrieval.errors import DegradationCode, RerankerUnavailable
 from retrieval.rerankers.cross_encoder import PACE_KEPT_S, CrossEncoderReranker, get_cross_encoder
 from tests.retrieval.rerankers.jobs import candidate, job, of_texts, soon
-from tests.retrieval.rerankers.tiny import save_tiny_model
+from tests.retrieval.rerankers.tiny import save_tiny_model, save_tiny_modular_reranker
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="needs the 'models' extra")
 
@@ -104,6 +104,22 @@ def test_a_model_stored_with_raw_logits_scores_from_0_to_1_all_the_same(tiny, tm
     scores = CrossEncoderReranker(str(tmp_path / "raw"), "cpu").scores(of_texts(QUERY, TEXTS), soon())
 
     assert scores == pytest.approx(1 / (1 + np.exp(-logits.astype(np.float64))), abs=1e-5)
+
+
+def test_a_model_of_modules_is_a_cross_encoder_like_any_other(tmp_path):
+    folder = save_tiny_modular_reranker(tmp_path / "modular")
+
+    scores = loaded(folder).scores(of_texts(QUERY, TEXTS), soon())
+
+    assert scores == pytest.approx(directly(folder, [(QUERY, text) for text in TEXTS]), abs=1e-5)
+    assert scores.max() > scores.min()
+
+
+def test_high_logits_are_told_apart(tmp_path):
+    folder = save_tiny_modular_reranker(tmp_path / "certain", bias=22.0)
+    assert set(directly(folder, [(QUERY, text) for text in TEXTS])) == {1.0}
+
+    assert len(set(loaded(folder).scores(of_texts(QUERY, TEXTS), soon()))) > len(TEXTS) / 2
 
 
 def test_a_passage_is_read_in_its_context(tiny):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import RerankerNotApplicable
-from retrieval.rerankers.chain import OverlapReranker, words
+from retrieval.rerankers.overlap import OverlapReranker, overlap
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import LetterTokenizer, TableLexicon, WordTokenizer
 from tests.retrieval.rerankers.jobs import candidate, soon
@@ -36,7 +36,7 @@ def test_terms_weigh_by_rarity_and_by_how_full_of_them_a_chunk_is():
     rarity = np.array([1.0, 3.0])
     saturation = np.array([[1.0, 0.0], [0.0, 0.5], [1.0, 0.5], [0.0, 0.0]])
     held, full = np.array([0.25, 0.75, 1.0, 0.0]), np.array([0.25, 0.375, 0.625, 0.0])
-    assert words(saturation, rarity) == pytest.approx(0.2 * held + 0.4 * full)
+    assert overlap(saturation, rarity) == pytest.approx(0.2 * held + 0.8 * full)
 
 
 def test_statistics_of_each_knowledge_base_serve_its_own_candidates():
@@ -46,37 +46,37 @@ def test_statistics_of_each_knowledge_base_serve_its_own_candidates():
     }
     reranker = OverlapReranker({1: WORDS, 2: WORDS})
     found = scores(reranker, analysis("p b", 1, 2), [candidate(20, 2), candidate(10, 1)], lexicons)
-    assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 0.25])
+    assert found.tolist() == pytest.approx([0.5, 0.25])
 
 
 def test_without_statistics_the_text_is_tokenised_and_terms_weigh_the_same():
     candidates = [candidate(1, text="P c"), candidate(2, text="b p"), candidate(3)]
     found = scores(OverlapReranker({1: WORDS}), analysis("p b"), candidates)
-    assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 1.0, 0.0])
+    assert found.tolist() == pytest.approx([0.5, 1.0, 0.0])
 
 
 def test_without_statistics_title_and_headings_are_read_as_they_are_in_the_index():
     candidates = [candidate(1, text="c", title="p", headings=("x", "b")), candidate(2, text="c", title="p")]
     found = scores(OverlapReranker({1: WORDS}), analysis("p b"), candidates)
-    assert found.tolist() == pytest.approx([0.6 * 1.0, 0.6 * 0.5])
+    assert found.tolist() == pytest.approx([1.0, 0.5])
 
 
-def test_the_agreement_of_the_channels_counts_beside_coverage():
+def test_the_agreement_of_the_channels_does_not_count():
     candidates = [candidate(1, text="p b", agreement=0.5), candidate(2, text="x", agreement=1.0)]
     found = scores(OverlapReranker({1: WORDS}), analysis("p b"), candidates)
-    assert found.tolist() == pytest.approx([0.6 + 0.2, 0.4])
+    assert found.tolist() == pytest.approx([1.0, 0.0])
 
 
-def test_a_query_without_terms_is_judged_by_agreement_alone():
+def test_a_query_without_terms_has_nothing_in_common_with_anything():
     found = scores(OverlapReranker({1: WORDS}), analysis(""), [candidate(1, text="p", agreement=0.5)])
-    assert found.tolist() == pytest.approx([0.2])
+    assert found.tolist() == [0.0]
 
 
 def test_each_text_is_tokenised_as_its_own_knowledge_base_is():
     reranker = OverlapReranker({1: WORDS, 2: LetterTokenizer()})
     query = Analysis("pb", {1: ("pb",), 2: ("p", "b")})
     candidates = [candidate(10, 1, text="bp"), candidate(20, 2, text="bp"), candidate(21, 2, text="b")]
-    assert scores(reranker, query, candidates).tolist() == pytest.approx([0.0, 0.6, 0.3])
+    assert scores(reranker, query, candidates).tolist() == pytest.approx([0.0, 1.0, 0.5])
 
 
 def test_a_knowledge_base_with_statistics_and_one_without_stand_side_by_side():
@@ -84,13 +84,13 @@ def test_a_knowledge_base_with_statistics_and_one_without_stand_side_by_side():
     candidates = [candidate(20, 2, text="b"), candidate(10, 1, text="b")]
     lexicons = {1: TableLexicon({"p": 1.0, "b": 3.0}, {10: ["b"]})}
     found = scores(reranker, analysis("p b", 1, 2), candidates, lexicons)
-    assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 0.75])
+    assert found.tolist() == pytest.approx([0.5, 0.75])
 
 
-def test_a_knowledge_base_without_tokenizer_is_judged_by_agreement_alone():
+def test_what_a_knowledge_base_without_tokenizer_holds_is_not_known():
     candidates = [candidate(10, 1, text="p"), candidate(20, 2, text="p", agreement=0.5)]
     found = scores(OverlapReranker({1: WORDS}), analysis("p", 1), candidates)
-    assert found.tolist() == pytest.approx([0.6, 0.2])
+    assert found.tolist() == pytest.approx([1.0, 0.0])
 
 
 def test_it_is_of_no_use_where_no_knowledge_base_has_a_tokenizer():
@@ -106,31 +106,31 @@ def test_another_name_of_a_concept_covers_as_the_query_s_own_does():
     query = analysis("p kb", variants=["p knowledge base"])
     candidates = [candidate(1, text="p kb"), candidate(2, text="p knowledge base"), candidate(3, text="knowledge p")]
     found = scores(OverlapReranker({1: WORDS}), query, candidates)
-    assert found.tolist() == pytest.approx([0.6, 0.6, 0.6 * 2 / 3])
+    assert found.tolist() == pytest.approx([1.0, 1.0, 2 / 3])
 
 
 def test_words_of_two_wordings_are_not_added_up():
     lexicons = {1: TableLexicon({"p": 1.0, "b": 1.0, "c": 3.0, "d": 1.0}, {1: ["b", "d"]})}
     found = scores(OverlapReranker({1: WORDS}), analysis("p b", variants=["c d"]), [candidate(1)], lexicons)
-    assert found.tolist() == pytest.approx([0.6 * 0.5])
+    assert found.tolist() == pytest.approx([0.5])
 
 
 def test_all_wordings_take_one_look_at_the_statistics():
     lexicon = CountingLexicon({"p": 1.0, "b": 1.0, "c": 1.0}, {1: ["c"], 2: ["b"]})
     query = analysis("p", variants=["b", "c"])
     found = scores(OverlapReranker({1: WORDS}), query, [candidate(1), candidate(2)], {1: lexicon})
-    assert found.tolist() == pytest.approx([0.6, 0.6])
+    assert found.tolist() == pytest.approx([1.0, 1.0])
     assert lexicon.looked_up == 1
 
 
 def test_an_answer_to_one_of_several_questions_covers_as_if_it_had_been_asked_alone():
     whole = Analysis("p b c d", {1: ("p", "b", "c", "d")}, sub_queries=(analysis("p b"), analysis("c d")))
     found = scores(OverlapReranker({1: WORDS}), whole, [candidate(1, text="c d"), candidate(2, text="p c")])
-    assert found.tolist() == pytest.approx([0.6, 0.3])
+    assert found.tolist() == pytest.approx([1.0, 0.5])
 
 
 def test_function_words_count_only_in_a_query_that_has_no_others():
     candidates = [candidate(1, text="how warranty"), candidate(2, text="how is the")]
     reranker = OverlapReranker({1: WORDS})
-    assert scores(reranker, analysis("how is the warranty"), candidates).tolist() == pytest.approx([0.6, 0.0])
-    assert scores(reranker, analysis("how is"), candidates).tolist() == pytest.approx([0.3, 0.6])
+    assert scores(reranker, analysis("how is the warranty"), candidates).tolist() == pytest.approx([1.0, 0.0])
+    assert scores(reranker, analysis("how is"), candidates).tolist() == pytest.approx([0.5, 1.0])

@@ -23,7 +23,7 @@ from kb.operations.services.archives.format import TABLE, VECTOR_KINDS, Archive,
 from kb.operations.services.archives.rows import Contents, rows_of
 from retrieval.postings import Postings
 from retrieval.protocols import Embedder, Tokenizer
-from retrieval.rerankers.chain import searchable_text
+from retrieval.types import searchable_text
 
 FLOAT16: Final = "<f2"
 INT64: Final = "<i8"

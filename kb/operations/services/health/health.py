@@ -4,6 +4,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +34,7 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
+from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
 from kb.providers import embedding_models
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
@@ -91,27 +93,53 @@ def default_embedder() -> Finding:
 @check("models in use")
 def embedders_in_use() -> Finding:
     """The worst of the models that knowledge bases use, and the remedies of all that are not in order."""
-    users: dict[str, list[str]] = defaultdict(list)
-    for model, kb in KnowledgeBase.objects.order_by("embedding_model", "name").values_list("embedding_model", "name"):
-        users[model].append(kb)
-    found = [(listed(names), _embedding_model(model, missing=State.BROKEN)) for model, names in users.items()]
+    users: dict[tuple[str, str], list[str]] = defaultdict(list)
+    rows = KnowledgeBase.objects.order_by("embedding_model", "name")
+    for model, target, kb in rows.values_list("embedding_model", "target_embedding_model", "name"):
+        users[model, target].append(kb)
+    found = [(listed(names), _model_in_use(*models)) for models, names in users.items()]
     wrong = [(names, each) for names, each in found if each.state is not State.OK]
     state = max((each.state for _, each in wrong), key=list(State).index, default=State.OK)
     detail = "; ".join(f"{names}: {each.detail}" for names, each in wrong or found) or "no knowledge base yet"
     return Finding("", state, detail, "; ".join(dict.fromkeys(each.remedy for _, each in wrong)))
 
 
+def _model_in_use(model: str, target: str) -> Finding:
+    found = _embedding_model(model, missing=State.BROKEN)
+    if not target:
+        return found
+    remedy = f"a worker makes the vectors of {target}; the knowledge base's page says how far it is"
+    detail = f"{found.detail}; on its way to {target}"
+    return replace(found, detail=detail, remedy=found.remedy and remedy)
+
+
 def _embedding_model(model: str, *, missing: State) -> Finding:
     if model == HASHING_MODEL_ID:
         return degraded(
             "hashing, which compares words and not meaning",
-            "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`",
+            "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`; "
+            "`manage.py download_model --list` names smaller models",
         )
     if not model.startswith(OPENAI_PREFIX):
         return _local_model(model, missing=missing)
     if settings.EMBEDDING_BASE_URL:
         return ok(f"{model} at {settings.EMBEDDING_BASE_URL}")
     return Finding("", missing, f"{model} has no server", "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API")
+
+
+@check("retrieval profiles")
+def starting_profiles() -> Finding:
+    """What new knowledge bases start with, and those that have started with something else; neither is a fault."""
+    if variables := ", ".join(settings.FUSION_VARIABLES):
+        detail = f"new knowledge bases start with {DEFAULT}, since the environment sets {variables}"
+    else:
+        detail = f"new knowledge bases start with {BALANCED}, on the hashing embedder with {KEYWORD_LED}"
+    rows = KnowledgeBase.objects.select_related("profile").order_by("name")
+    others = [kb.name for kb in rows if other_start(kb)]
+    if not others:
+        return ok(detail)
+    remedy = "`manage.py compare QUERY --kb NAME --b PROFILE` shows the difference; the knowledge base's page switches"
+    return ok(f"{detail}; these keep what they have: {listed(others)}", remedy)
 
 
 @check("RERANKER_MODEL")
@@ -358,6 +386,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (
     embedders_in_use,
+    starting_profiles,
     tokenizer_packages,
     health_indexes.postings,
     health_indexes.keyword_memory,

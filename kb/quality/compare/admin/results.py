@@ -368,6 +368,7 @@ def _card(hit: Hit, tokenizer: Tokenizer | None) -> dict[str, Any]:
         "place": list(filter(None, place)),
         "text": list(excerpt(text, EXCERPT_CHARACTERS)),
         "score": f"{hit.score:.4f}",
+        "relevance": hit.relevance,
         "url": found_url(passage),
     }
 

@@ -147,7 +147,7 @@ class SearchDebugView(AdminPage):
         explanation = explain(outcome, page.bases, caller)
         given, query = self.request.GET, form.cleaned_data["q"]
         as_side = urlencode({name_at(name, "a"): values for name, values in given.lists()}, doseq=True)
-        shown = [row["chunk_id"] for row in (*explanation["results"], *explanation["cut"])]
+        shown = [row["chunk_id"] for name in ("results", "near_misses", "cut") for row in explanation[name]]
         eval_set = str(self.request.session.get(SESSION_KEY) or DEFAULT_SET)  # that the user has last judged in
         editable = frozenset(kb.pk for kb in page.chosen if getattr(kb, "may_edit", False))
         context |= {

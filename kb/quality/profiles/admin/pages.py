@@ -4,6 +4,7 @@ from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
@@ -18,6 +19,7 @@ from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, Rejected
+from kb.content.services import knowledge_base_update
 from kb.profiles.admin.choices import (
     as_field_choices,
     changes_text,
@@ -35,8 +37,10 @@ from kb.profiles.services import (
     delete_draft,
     differences,
     moving_with,
+    other_start,
     publish,
     reason_to_keep,
+    starting_profile,
 )
 from kb.quality.profiles.admin.form import SHARED, ProfileForm
 from kb.quality.profiles.services import (
@@ -99,12 +103,28 @@ def try_url(version: RetrievalProfile) -> str:
     return f"{reverse('admin:search_debug')}?{urlencode(parts)}"
 
 
-add_part(
-    KnowledgeBase,
-    context=lambda _request, kb: {
+def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, Any]:
+    start = other_start(kb)
+    return {
         "profile_url": profile_url(kb.profile),
         "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
-    },
+        "starting_name": start,
+        "starting_url": reverse("admin:kb_knowledgebase_starting_profile", args=[kb.pk]),
+        "comparison_url": f"{reverse('admin:compare')}?{urlencode({'kb': kb.pk, 'b_profile': start})}",
+        "fusion_variables": ", ".join(settings.FUSION_VARIABLES),
+    }
+
+
+def _start_as_new_ones(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
+    knowledge_base_update(kb, by=principal(request), profile=starting_profile(kb.embedding_model))
+    messages.success(request, _("It searches by “%(profile)s” now.") % {"profile": kb.profile})
+    return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
+
+
+add_part(
+    KnowledgeBase,
+    pages=lambda admin: [admin.row_page("starting-profile", _start_as_new_ones, "POST", name="starting_profile")],
+    context=_of_knowledge_base,
 )
 
 

@@ -23,7 +23,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
-from retrieval.selection import ScoreScale, cut_for, gated_stage, result_count, select
+from retrieval.selection import RELEVANCE, ScoreScale, cut_for, gated_stage, result_count, select
 from retrieval.types import Candidate, CutBy, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
@@ -159,6 +159,7 @@ def observe(
             first_relevant[stage] = rank
     row = EvalRunQuery(
         first_relevant=first_relevant,
+        # What is first need not score best, and a cut that anything passes lets the query pass.
         best_score=max((each.scores[gated] for each in candidates if each.cut_by != CutBy.FUSION), default=None),
         score_scale=result.score_scale if result.hits else "",
         lost_at=_lost_at(result, after, before, judged, config, cut) if relevant else "",
@@ -179,7 +180,7 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
         each._replace(
             cut_by=CutBy.FUSION,
             ranks={stage: rank for stage, rank in each.ranks.items() if stage != RERANK},
-            scores={stage: score for stage, score in each.scores.items() if stage != RERANK},
+            scores={stage: score for stage, score in each.scores.items() if stage not in (RERANK, RELEVANCE)},
         )
         if each.chunk_id in deeper
         else each
@@ -245,7 +246,7 @@ def _lost_at(result: Result, after: Found, before: Found, judged: Judged, config
         return ""
     stage = max(map(str, stages.values()), key=LOST_AT.index)
     places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)
-    return RERANK if stage == CutBy.TOP_K and key == RERANK and min(places) <= result_count(config) else stage
+    return RERANK if stage == CutBy.TOP_K and key == RELEVANCE and min(places) <= result_count(config) else stage
 
 
 DEPTH = 20

@@ -23,7 +23,6 @@ from kb.index.models import ChunkEmbedding, Reembedding
 from kb.index.services.reembedding import profile_after
 from kb.jobs.leases import Job, LeaseLost, Queue
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import find_version
 from kb.quality.eval_sets.services.sets import require_editable
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.report import model_ids, report_of
@@ -379,10 +378,9 @@ def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, Eva
             "no_second_model",
             _("There is no second model to compare with: start a change, and wait until every chunk is embedded."),
         )
-    other = find_version(principal, profile_after(kb, state.other), scope=[kb.pk])
     return (
         start_run(principal, eval_set, embedding_model=state.model),
-        start_run(principal, eval_set, profile=other, embedding_model=state.other),
+        start_run(principal, eval_set, profile=profile_after(kb, state.other), embedding_model=state.other),
     )
 
 

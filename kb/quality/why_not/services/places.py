@@ -68,6 +68,7 @@ class Reason(StrEnum):
     RERANKER_OFF = "reranker_off"
     NO_RERANKER = "no_reranker"
     BELOW = "below"
+    NEAR_MISS = "near_miss"
     GATE_OPEN = "gate_open"
     SAME_PARENT = "same_parent"
     NO_PARENT = "no_parent"
@@ -240,6 +241,10 @@ SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
     (Stage.GATE, Reason.GATE_OPEN): gettext_noop("The gate is open on the scale %(scale)s: no score is cut."),
     (Stage.GATE, Reason.BELOW): gettext_noop(
         "Its score %(score)s is below the threshold %(threshold)s on the scale %(scale)s."
+    ),
+    (Stage.GATE, Reason.NEAR_MISS): gettext_noop(
+        "Its score %(score)s is below the threshold %(threshold)s on the scale %(scale)s, which nobody has chosen for these "
+        "documents: it is given apart from the results, as a near miss."
     ),
     (Stage.PARENT, State.PASSED): gettext_noop("No other chunk of the same longer passage stands for it."),
     (Stage.PARENT, Reason.NO_PARENT): gettext_noop("It was not cut from a longer passage."),

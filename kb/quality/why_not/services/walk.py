@@ -410,7 +410,8 @@ class WhyNot:
     def _gate(self) -> Step:
         score = self.candidate.scores.get(gated_stage(self._result)) if self.candidate else None
         figures = {"score": score, "threshold": self._result.threshold, "scale": self._result.score_scale}
-        return self._cut_by(Stage.GATE, Reason.BELOW, figures, None if figures["threshold"] else Reason.GATE_OPEN)
+        reason = Reason.NEAR_MISS if self.candidate and self.candidate.is_near_miss else Reason.BELOW
+        return self._cut_by(Stage.GATE, reason, figures, None if figures["threshold"] else Reason.GATE_OPEN)
 
     def _parent(self) -> Step:
         if self.chunk.parent_id is None:

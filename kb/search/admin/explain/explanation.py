@@ -179,6 +179,9 @@ class _Description:
         else:
             yield _("the scale’s default") if asked is None else _("as the settings ask")
         yield ngettext_lazy("%(count)d passed", "%(count)d passed", "count") % {"count": detail["passed"]}
+        if "high" in detail:
+            borders = {name: f"{detail[name]:g}" for name in ("medium", "high")}
+            yield _("relevance: medium from %(medium)s, high from %(high)s") % borders
 
     def _selection(self) -> Iterable[str]:
         detail, config = self._details["selection"], self._config
@@ -189,6 +192,9 @@ class _Description:
             yield ngettext_lazy(
                 "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", "count"
             ) % {"count": config.neighbours}
+        if count := detail.get("near_misses"):
+            message = ngettext_lazy("%(count)d near miss given apart", "%(count)d near misses given apart", "count")
+            yield message % {"count": count}
         if count := detail.get("larger"):
             yield ngettext_lazy(
                 "%(count)d gives the longer passage around it", "%(count)d give the longer passage around them", "count"
@@ -392,7 +398,8 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
     tier = tier_that_answers(outcome)
     return {
         "results": [row for row in candidates if not row["cut_by"]],
-        "cut": [row for row in candidates if row["cut_by"]],
+        "near_misses": [row for row in candidates if row["is_near_miss"]],
+        "cut": [row for row in candidates if row["cut_by"] and not row["is_near_miss"]],
         "candidate_count": len(candidates),
         "columns": ranked,
         "column_count": len(ranked) + COLUMNS_BESIDE_STAGES,
@@ -445,7 +452,11 @@ def _why_empty(result: Result, *, is_filtered: bool) -> str:
             "No channel found anything: check the spelling, the chosen knowledge bases and their documents' state."
         )
     message = _("All %(count)d candidates were cut: the last column says by which stage, and why.")
-    if any(candidate.cut_by == CutBy.GATE for candidate in result.candidates):
+    if result.near_misses:
+        message = _(
+            "No passage reached the threshold %(threshold)s. Those that came closest stand below, as not certain."
+        )
+    elif any(candidate.cut_by == CutBy.GATE for candidate in result.candidates):
         message = _(
             "All %(count)d candidates were cut. The best score is %(score)s, the threshold %(threshold)s: lower it to "
             "see what stands below."

@@ -52,7 +52,10 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
                 "depth": max(config.rerank_candidates, config.top_k),
             }
         case CutBy.GATE:
-            return _("Score %(score)s is below the threshold %(threshold)s.") % {
+            message = _("Score %(score)s is below the threshold %(threshold)s.")
+            if candidate.is_near_miss:
+                message = _("Score %(score)s is below the threshold %(threshold)s: given apart, as a near miss.")
+            return message % {
                 "score": f"{candidate.scores[gated_stage(result)]:.4f}",
                 "threshold": f"{result.threshold:g}",
             }
@@ -219,13 +222,15 @@ class Rows:
         }
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
         self._keyword_scores = keyword_scores(self._result)
+        given = (*self._result.hits, *self._result.near_misses)
+        self._relevance = {hit.passage.chunk_id: hit.relevance for hit in given}
         self._outcome = outcome
 
     def all(self) -> list[dict[str, Any]]:
         # What the caps of the kinds of sources cut takes no place among the results.
         places = accumulate(int(candidate.cut_by in {None, CutBy.TOP_K}) for candidate in self._result.candidates)
         return [
-            self._row(place, candidate, starts_hidden=number >= ROWS_AT_FIRST)
+            self._row(place, candidate, starts_hidden=number >= ROWS_AT_FIRST and not candidate.is_near_miss)
             for number, (place, candidate) in enumerate(zip(places, self._result.candidates, strict=True))
         ]
 
@@ -259,6 +264,8 @@ class Rows:
             "keyword_score": self._keyword_scores.get(candidate.chunk_id),
             "cells": [self._cell(stage, candidate, moved.get(stage)) for stage in self._stages],
             "move": moved.get(FINAL),
+            "relevance": self._relevance.get(candidate.chunk_id),
+            "is_near_miss": candidate.is_near_miss,
             "cut_by": candidate.cut_by or "",
             "cut_label": str(LABELS[candidate.cut_by] if candidate.cut_by else ""),
             "cut_text": why_cut(self._outcome, candidate, place),

@@ -77,12 +77,20 @@ class TestRecords:
                 "source": "notes.txt",
                 "page": None,
                 "score_scale": "overlap",
+                "relevance": first["metadata"]["relevance"],
                 "degraded": ["hashing_embedder"],
             },
         }
         assert found.headers["Zhiku-Trace-Id"] == trace_id
         assert found.headers["Zhiku-Degraded"] == "hashing_embedder"
         assert set(found.json()) == {"records"}
+
+    def test_near_misses_are_no_records(self, ask, document, cut_at):
+        cut_at(0.98)
+        found = ask(retrieval_setting={"top_k": 2, "score_threshold": None})
+        assert found.json() == {"records": []}
+        search_log.flush()
+        assert any(each["near_miss"] for each in SearchLog.objects.get().trace["candidates"])
 
     def test_the_search_is_in_the_log_under_its_trace(self, ask, document):
         trace_id = ask().headers["Zhiku-Trace-Id"]

@@ -1,8 +1,10 @@
 import pytest
 
-from kb.agents.mcp.outputs import list_knowledge_bases, read_document, scope_of
+from kb.agents.mcp.outputs import ask, list_knowledge_bases, read_document, scope_of, search
+from kb.answers.services.answers import AskRequest
 from kb.base.errors import NotVisible, Rejected
 from kb.models import Chunk, KnowledgeBase
+from kb.search.services.search import SearchRequest
 from tests.factories import make_document, make_kb, make_user, principal
 
 pytestmark = pytest.mark.django_db
@@ -65,3 +67,19 @@ def test_what_a_curator_has_switched_off_is_not_read(owner):
 
     assert [chunk.text for chunk in page.chunks] == ["一"]
     assert (page.total_chunks, page.next_start) == (2, 2)
+
+
+def test_near_misses_are_listed_apart(owner, cut_at):
+    cut_at(0.98)
+    kb = make_kb(owner)
+    make_document(kb, "整机保修两年")
+    scope = {"query": "保修多久", "knowledge_base_ids": [kb.pk]}
+
+    found = search(principal(owner), SearchRequest(**scope))
+    answered = ask(principal(owner), AskRequest(**scope))
+
+    assert (found.passages, answered.sources, answered.hit) == ([], [], False)
+    for near in (*found.near_misses, *answered.near_misses):
+        assert (near.number, near.text, near.relevance) == (1, "整机保修两年", "low")
+        assert '<near_miss number="1" source="notes.txt"' in found.as_text()
+        assert near.text in answered.as_text()

@@ -219,6 +219,22 @@ def test_nothing_found_is_said(ask, kb):
 # -- What cannot be asked ------------------------------------------------------------------------------------------
 
 
+def test_near_misses_are_listed_apart_and_again_when_the_conversation_is_opened(ask, open_page, kb, document, cut_at):
+    cut_at(0.98)
+    data = done(ask(kb))
+    for shown in (html(data["html"]), Page(open_page(data["conversation"])).tree):
+        (near,) = shown.xpath(".//*[@data-testid='near-misses']")
+        assert "Not certain" in words(near)
+        assert "low relevance" in words(near)
+        assert document.chunks.first().text in words(near)
+        assert "[1]" not in words(near)
+
+
+def test_near_misses_beside_an_answer_are_not_shown(ask, kb, document, cut_at):
+    cut_at(0.0)
+    assert not html(done(ask(kb))["html"]).xpath(".//*[@data-testid='near-misses']")
+
+
 def test_a_question_without_a_knowledge_base_is_refused_in_words(ask, kb):
     response = ask()
     assert (response.status_code, response.json()) == (400, {"detail": "Choose at least one knowledge base."})

@@ -63,6 +63,21 @@ def test_nothing_found_is_an_answer_too(ask, kb, document, llm):
     assert llm.requests == []
 
 
+def test_near_misses_are_listed_beside_the_sentence(ask, kb, document, chunk, llm, cut_at):
+    cut_at(0.98)
+    body = ask(kb.pk).json()
+    assert (body["answer"], body["hit"], body["sources"]) == ("抱歉，知识库中没有找到相关内容。", False, [])
+    assert (body["near_misses"][0]["chunk_id"], body["near_misses"][0]["relevance"]) == (chunk.pk, "low")
+    assert llm.requests == []
+
+
+def test_the_last_event_of_a_stream_has_the_near_misses(ask, kb, document, chunk, llm, cut_at):
+    cut_at(0.98)
+    *_, (name, whole) = events(ask(kb.pk, stream=True))
+    assert (name, whole["hit"], whole["near_misses"][0]["chunk_id"]) == ("done", False, chunk.pk)
+    assert llm.requests == []
+
+
 def test_a_language_model_that_is_down_is_a_degraded_answer(ask, kb, document, llm):
     llm.always("chat", Reply(status=401))
     response = ask(kb.pk)
@@ -228,6 +243,22 @@ def test_a_conversation_is_read_with_its_messages(ask, client, kb, document):
     assert (question["role"], question["text"], question["sources"]) == ("user", "带薪年假有几天？", [])
     assert (answer["role"], answer["text"], answer["hit"]) == ("assistant", answered["answer"], True)
     assert (answer["sources"], answer["trace_id"]) == (answered["sources"], answered["trace_id"])
+
+
+def test_a_message_has_its_near_misses(ask, client, kb, document, chunk, cut_at):
+    cut_at(0.98)
+    conversation = ask(kb.pk, remember=True).json()["conversation_id"]
+    _question, message = client.get(f"{CONVERSATIONS}{conversation}/").json()["messages"]
+    assert (message["hit"], message["near_misses"][0]["chunk_id"]) == (False, chunk.pk)
+
+
+def test_a_message_of_an_earlier_release_has_sources_without_a_label(ask, client, kb, document):
+    conversation = ask(kb.pk, remember=True).json()["conversation_id"]
+    message = Conversation.objects.get(pk=conversation).messages.get(role="assistant")
+    message.sources = [{name: value for name, value in message.sources[0].items() if name != "relevance"}]
+    message.save()
+    _question, message = client.get(f"{CONVERSATIONS}{conversation}/").json()["messages"]
+    assert (message["sources"][0]["label"], message["sources"][0]["relevance"]) == ("notes.txt", None)
 
 
 def test_a_deleted_conversation_is_gone(ask, client, kb, document):

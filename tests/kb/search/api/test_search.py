@@ -35,6 +35,7 @@ def test_a_result_carries_its_text_provenance_and_scores(search, kb, document, c
         "text",
         "score",
         "score_scale",
+        "relevance",
         "ranks",
         "scores",
         "metadata",
@@ -53,6 +54,7 @@ def test_the_response_has_the_documented_keys(search, kb, document):
     assert body.keys() == {
         "query",
         "results",
+        "near_misses",
         "facts",
         "degraded",
         "profile",
@@ -109,6 +111,59 @@ def test_a_threshold_cuts_what_scores_below_it(search, kb, document, chunk):
     results = search(kb.pk, query="带薪年假", score_threshold=0.5).json()["results"]
 
     assert [result["chunk_id"] for result in results] == [chunk.pk]
+
+
+def test_what_lies_below_the_built_in_cut_is_given_apart(search, kb, document, chunk, cut_at):
+    cut_at(0.98)
+    body = search(kb.pk).json()
+
+    assert body["results"] == []
+    near = body["near_misses"][0]
+    assert (near["chunk_id"], near["text"], near["relevance"]) == (chunk.pk, chunk.text, "low")
+    search_log.flush()
+    trace = SearchLog.objects.get().trace
+    marked = {each["chunk_id"]: (each["cut_by"], each["near_miss"]) for each in trace["candidates"]}
+    assert marked[chunk.pk] == ("gate", True)
+    assert SearchLog.objects.get().outcome == SearchLog.Outcome.GATED
+
+
+def test_results_and_near_misses_are_two_lists_of_one_shape(search, kb, document, cut_at):
+    first, second = search(kb.pk, score_threshold=0).json()["results"]
+    cut_at((first["score"] + second["score"]) / 2)
+    body = search(kb.pk).json()
+
+    assert [each["chunk_id"] for each in body["results"]] == [first["chunk_id"]]
+    assert [each["chunk_id"] for each in body["near_misses"]] == [second["chunk_id"]]
+    assert body["near_misses"][0].keys() == body["results"][0].keys()
+    assert body["results"][0]["relevance"] in {"high", "medium"}
+    assert search(kb.pk, top_k=1).json()["near_misses"] == []
+
+
+@pytest.mark.parametrize(
+    "asked", [{"score_threshold": 0.98}, {"overrides": {"overlap_threshold": 0.98}}, {"score_threshold": 0}], ids=str
+)
+def test_a_cut_that_the_caller_chose_leaves_no_near_misses(search, kb, document, cut_at, asked):
+    cut_at(0.98)
+
+    assert search(kb.pk, **asked).json()["near_misses"] == []
+
+
+def test_near_misses_are_of_what_the_caller_may_see(search, client_of, kb, document, chunk, cut_at):
+    cut_at(0.98)
+    member = factories.make_member(kb)
+    hidden = factories.make_kb(factories.make_user("stranger"), "secret")
+    factories.make_document(hidden, "带薪年假")
+    request = {"query": "带薪年假", "knowledge_base_ids": [kb.pk]}
+
+    found = client_of(member).post(URL, request, format="json").json()["near_misses"]
+    both = client_of(member).post(URL, {**request, "knowledge_base_ids": [kb.pk, hidden.pk]}, format="json")
+    kb.memberships.filter(user=member).delete()
+    after = client_of(member).post(URL, request, format="json")
+
+    assert {each["knowledge_base_id"] for each in found} == {kb.pk}
+    assert chunk.pk in {each["chunk_id"] for each in found}
+    assert (both.status_code, after.status_code) == (404, 404)
+    assert "near_misses" not in both.json()
 
 
 def test_overrides_change_the_configuration_of_one_request(search, kb, document):

@@ -52,6 +52,21 @@ def test_the_same_search_is_served_again_with_the_trace_of_the_one_that_was_run(
     assert again["timings_ms"].keys() == {"total"}
 
 
+def test_near_misses_are_served_again(kb, cut_at):
+    cut_at(0.98)
+    first, again = ask(kb), ask(kb)
+    assert (first["cached"], again["cached"]) == (False, True)
+    assert first["results"] == []
+    assert again["near_misses"] == first["near_misses"] != []
+
+
+def test_a_response_of_a_release_without_near_misses_is_not_found(kb, monkeypatch):
+    with monkeypatch.context() as earlier:
+        earlier.setattr(responses, "FORMAT", 3)
+        ask(kb)
+    assert not ask(kb)["cached"]
+
+
 def test_a_hit_is_counted_and_not_logged(kb):
     hits = HOT_QUERIES.labels("memory", "hits")
     ask(kb)

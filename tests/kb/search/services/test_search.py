@@ -36,12 +36,14 @@ def kb():
 
 def test_the_response_has_the_contracts_fields(kb):
     response = as_values(response_of(ask(kb)))
-    assert set(response) == {"query", "results", "facts", "degraded", "profile", "cached", "timings_ms", "trace_id"}
+    assert set(response) == {
+        "query", "results", "near_misses", "facts", "degraded", "profile", "cached", "timings_ms", "trace_id",
+    }  # fmt: skip
     assert response["profile"] == {"name": "keyword-led", "version": 1}
     first = response["results"][0]
     assert set(first) == {
         "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale",
-        "ranks", "scores", "metadata", "neighbours", "matched_text",
+        "relevance", "ranks", "scores", "metadata", "neighbours", "matched_text",
     }  # fmt: skip
     assert first["text"] == "智能温控器的保修期是两年"
     assert first["ranks"] == {"vector": 1, "bm25": 1, "lexical": 1, "fused": 1, "rerank": 1}

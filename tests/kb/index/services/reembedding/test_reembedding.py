@@ -193,7 +193,7 @@ class TestSwapping:
             "hashing",
             26,
         )
-        assert after.profile.name == "default"
+        assert after.profile.name == "balanced"
         assert after.version_row.content_version > before
         found, space = find(kb)
         assert (space, found.result.candidates[0].ranks["vector"]) == (TARGET, 1)
@@ -210,6 +210,10 @@ class TestSwapping:
         kb.profile = type(kb.profile).objects.live("default")
         kb.save()
         assert moved(kb, swaps=True).profile_id == kb.profile_id
+
+    def test_where_the_environment_sets_the_fusion_that_of_the_former_model_gives_way_to_it(self, kb, settings):
+        settings.FUSION_VARIABLES = ("RRF_K",)
+        assert moved(kb, swaps=True).profile.name == "default"
 
     def test_a_search_that_began_before_finds_the_old_vectors(self, kb):
         outcome, _space = find(kb)
@@ -293,7 +297,7 @@ class TestComparing:
         now, then = EvalRun.objects.order_by("pk")
         assert (now.status, then.status) == ("done", "done")
         assert (now.model_ids["embedding"], then.model_ids["embedding"]) == ("hashing", TARGET)
-        assert (now.profile.name, then.profile.name) == ("keyword-led", "default")
+        assert (now.profile.name, then.profile.name) == ("keyword-led", "balanced")
         assert then.report["stages"]["vector"]["recall@5"] == 1.0
 
     def test_a_model_without_vectors_cannot_be_measured(self, kb, eval_set):

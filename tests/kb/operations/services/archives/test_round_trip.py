@@ -120,6 +120,11 @@ def test_a_shared_profile_of_other_settings_becomes_its_own(kb, archive):
     assert restored.profile.knowledge_base == restored
 
 
+def test_a_profile_that_new_ones_do_not_start_with_is_kept(kb, archive):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(profile=RetrievalProfile.objects.live("default"))
+    assert restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base.profile.name == "default"
+
+
 def test_what_would_be_read_elsewhere_is_switched_off(kb, archive):
     restored = restore_kb(archive(kb), owner=kb.owner, name="copy")
     source = WebSource.objects.get(knowledge_base=restored.knowledge_base)

@@ -67,6 +67,16 @@ def test_the_worst_model_in_use_decides_and_every_remedy_is_told():
     assert "download_model org/nowhere" in finding.remedy
 
 
+def test_a_knowledge_base_on_its_way_to_a_model_only_has_to_wait():
+    kb = make_kb(name="words", embedding_model="hashing")
+    KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model=MINILM)
+    finding = health_models.embedders_in_use()
+    assert finding.state is State.DEGRADED
+    assert f"on its way to {MINILM}" in finding.detail
+    assert "worker" in finding.remedy
+    assert "download_model" not in finding.remedy
+
+
 def test_the_advice_to_reindex_names_options_that_the_command_has(settings):
     settings.EMBEDDING_MODEL = "hashing"
     advice = health_models.default_embedder().remedy.split("`")[3]

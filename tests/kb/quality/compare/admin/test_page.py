@@ -93,6 +93,13 @@ def test_both_sides_show_the_places_of_every_result(compare):
     assert page.text("summary").startswith("2 in another place, 0 only in A, 0 only in B.")
 
 
+def test_each_result_has_its_label(compare):
+    labels = [words(each) for each in compare().tree.xpath("//*[contains(@class,'sd-relevance')]")]
+
+    assert len(labels) == 6
+    assert set(labels) <= {"high relevance", "medium relevance", "low relevance"}
+
+
 def test_a_result_of_one_side_alone_says_what_lost_it_on_the_other(compare):
     page = compare(b_top_k=1)
 

@@ -152,6 +152,12 @@ def test_import_refuses_to_mix_models(directory):
         call_command("import_beir", str(directory), "--kb", "set", "--embedding-model", MINILM)
 
 
+def test_an_import_starts_a_knowledge_base_with_what_suits_its_model(directory):
+    make_user(superuser=True)
+    call_command("import_beir", str(directory), "--kb", "set", "--embedding-model", MINILM)
+    assert KnowledgeBase.objects.get(name="set").profile.name == "balanced"
+
+
 def test_import_needs_an_owner(directory):
     with pytest.raises(CommandError, match="superuser"):
         call_command("import_beir", str(directory), "--kb", "set", "--embedding-model", "hashing")
@@ -180,7 +186,7 @@ def test_moving_to_a_model_swaps_vectors_and_profile_at_once():
         MINILM,
         384,
         "",
-        "default",
+        "balanced",
     )
     assert kb.previous_embedding_model == "hashing"
     result = find(kb, "How long is the guarantee?")

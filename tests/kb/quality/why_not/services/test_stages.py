@@ -215,6 +215,15 @@ def test_a_chunk_below_the_gate(chunk):
     assert figures["scale"] == "overlap"
 
 
+def test_a_chunk_that_is_a_near_miss(chunk, cut_at):
+    cut_at(0.98)
+    why = ask(chunk, overrides={"score_threshold": None, "rerank_candidates": 500, "top_k": 10}, query=chunk.text)
+
+    assert verdict(why) == ("gate", "near_miss")
+    assert "作为相近结果" in why.verdict.sentence
+    assert why.rank is None
+
+
 def test_a_chunk_whose_kind_of_source_is_capped(chunk, kb):
     make_document(kb, "保修期 保修期 保修期", source_type="web")
 

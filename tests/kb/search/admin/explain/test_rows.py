@@ -174,6 +174,37 @@ def test_the_gate_names_score_and_threshold(open_debug, curator, handbook):
         assert reason == f"Gate Score {scores[pk]} is below the threshold 0.9."
 
 
+def test_near_misses_stand_in_a_section_of_their_own(open_debug, curator, handbook, cut_at):
+    first, second, _third = outcome_of(curator, handbook, q="late flight", score_threshold=0).hits
+    cut_at((first.score + second.score) / 2)
+    page = Page(open_debug(kb=handbook.pk, q="late flight"))
+
+    near = page.one("//tbody[@data-testid='near-misses']")
+    assert "Not certain: below the cut of this scale" in words(near)
+    assert near.xpath(".//tr/@data-chunk-id")[0] == str(second.passage.chunk_id)
+    assert near.xpath(".//a[@data-testid='why-not']")
+    below = f"Score {second.score:.4f} is below the threshold"
+    reason = page.column("cut-by")[second.passage.chunk_id]
+    assert reason.startswith(f"Gate {below}")
+    assert reason.endswith("given apart, as a near miss.")
+    assert "not certain" in page.text("summary")
+    assert [words(each) for each in page.tree.xpath("//*[contains(@class,'sd-relevance')]")][:2] in (
+        ["high relevance", "low relevance"],
+        ["medium relevance", "low relevance"],
+    )
+    assert not page.has("no-results")
+
+
+def test_with_near_misses_alone_the_page_leads_to_them(open_debug, handbook, cut_at):
+    cut_at(0.98)
+    page = Page(open_debug(kb=handbook.pk, q="late flight"))
+
+    assert page.text("result-count") == "0"
+    assert "Those that came closest stand below" in page.text("no-results")
+    assert page.has("near-misses")
+    assert not Page(open_debug(kb=handbook.pk, q="late flight", threshold="0.98")).has("near-misses")
+
+
 def test_when_everything_is_cut_the_page_says_what_to_do(open_debug, handbook):
     page = Page(open_debug(kb=handbook.pk, q="flight zebra", threshold="1"))
 

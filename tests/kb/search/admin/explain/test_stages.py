@@ -78,6 +78,16 @@ def test_a_reranker_that_failed_is_told_of_in_the_chain_and_above_the_page(open_
     assert page.tree.xpath("//*[@data-code='reranker_failed']")
 
 
+def test_the_gate_and_the_selection_tell_where_labels_begin_and_how_many_near_misses_there_are(
+    open_debug, few_flights, cut_at
+):
+    cut_at(0.98)
+    page = Page(open_debug(kb=few_flights.pk, q="flight"))
+
+    assert "relevance: medium from 0.98, high from 0.99" in did(page, "gate")
+    assert "near misses given apart" in did(page, "selection")
+
+
 def test_the_gate_tells_scale_cut_and_where_the_cut_is_from(open_debug, few_flights):
     asked = Page(open_debug(kb=few_flights.pk, q="flight", threshold="0.25"))
     inherited = Page(open_debug(kb=few_flights.pk, q="flight"))

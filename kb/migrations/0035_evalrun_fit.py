@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('kb', '0033_evalrun_lease'),
+        ('kb', '0034_message_near_misses'),
     ]
 
     operations = [

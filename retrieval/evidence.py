@@ -1,0 +1,99 @@
+"""What of a query counts as evidence: its telling words, and the characters and pairs of scripts without spaces."""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.character_counts import query_codes
+from retrieval.protocols import Scope, Tokenizer
+from retrieval.tokenize import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
+from retrieval.types import Analysis, Passage, Ranking
+
+CHARACTERS = "characters"
+
+
+class Wording(NamedTuple):
+    """One way to put a query: as it is, as one of its sub-queries, or with another name of a concept."""
+
+    terms: tuple[str, ...]  # distinct
+    codes: NDArray[np.uint32]  # ascending; see `query_codes`
+
+
+def wordings(analysis: Analysis, kb_id: int, tokenizer: Tokenizer) -> list[Wording]:
+    """The wordings that have terms, with what tells in them.
+
+    Characters are those of the core of the question; of a variant, whose text is not kept, pairs count within its words.
+    """
+    found = []
+    for query in analysis.queries:
+        variants = query.variants_by_kb.get(kb_id, ())
+        texts = (tokenizer.simplify(query.intent or query.text), *map("\n".join, variants))
+        for text, tokens in zip(texts, (query.tokens(kb_id), *variants), strict=True):
+            if tokens:
+                terms = _telling(tokens, function_terms(tokenizer))
+                found.append(Wording(terms, query_codes(text, terms)))
+    return found
+
+
+def _telling(tokens: Iterable[str], without: Set[str]) -> tuple[str, ...]:
+    """The distinct words that tell what a query is about.
+
+    Function words, which are rare in a small knowledge base, do not count where there are others. A word within another
+    one would count its characters once more: without those AUROC on cmrc2018-reject rises from .961 to .963.
+    """
+    terms = tuple(dict.fromkeys(tokens))
+    terms = tuple(term for term in terms if term not in without) or terms
+    return tuple(term for term in terms if term.isascii() or not any(term in other for other in terms if other != term))
+
+
+_function_terms: dict[str, frozenset[str]] = {}
+
+
+def function_terms(tokenizer: Tokenizer) -> frozenset[str]:
+    """The terms that a tokenizer makes of function words; made once for each tokenizer."""
+    if tokenizer.id not in _function_terms:
+        words_of_both = CHINESE_STOP_WORDS | CHINESE_PARTICLES_ALONE | ENGLISH_FUNCTION_WORDS
+        _function_terms[tokenizer.id] = frozenset(term for word in words_of_both for term in tokenizer(word))
+    return _function_terms[tokenizer.id]
+
+
+def searched_texts(passages: Iterable[Passage | None], tokenizer: Tokenizer) -> list[str]:
+    """The passages as they were indexed, in the characters that were; empty for a candidate without passage."""
+    return ["" if each is None else tokenizer.simplify(each.searchable) for each in passages]
+
+
+def character_rankings(
+    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], analysis: Analysis
+) -> list[Ranking]:
+    """All candidates of a knowledge base by BM25 over words, pairs and characters together; see `character_counts`.
+
+    None for a query without such characters, and for a knowledge base whose keyword index has not answered.
+    """
+    tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes}
+    found = []
+    for keywords in rankings:
+        tokenizer = tokenizers[keywords.kb_id]
+        counts, of_words = keywords.characters, keywords.score
+        if counts is None or of_words is None or tokenizer is None:
+            continue
+        codes = [wording.codes for wording in wordings(analysis, keywords.kb_id, tokenizer) if wording.codes.size]
+        if not codes:
+            continue
+        own = np.unique(np.concatenate([each.chunk_ids for each in rankings if each.kb_id == keywords.kb_id]))
+        texts = searched_texts([passages[chunk_id] for chunk_id in own.tolist()], tokenizer)
+        sums = [counts.saturation(each, texts) @ counts.most(each) for each in codes]
+        scores = np.nan_to_num(of_words(own)) + np.max(sums, axis=0)
+        order = np.lexsort((own, -scores))
+        order = order[scores[order] > 0]
+        found.append(
+            Ranking(
+                CHARACTERS,
+                keywords.kb_id,
+                own[order],
+                scores[order],
+                score=lambda wanted, own=own, scores=scores: scores[np.searchsorted(own, wanted)],  # type: ignore[misc]
+            )
+        )
+    return found
