@@ -18,6 +18,7 @@ import kb.quality.debug.admin.debug
 import kb.quality.debug.admin.judge
 import kb.quality.eval_sets.admin
 import kb.quality.failed_queries.admin
+import kb.quality.fitting.admin
 import kb.quality.profiles.admin.pages
 import kb.quality.runs.admin.runs
 import kb.quality.why_not.admin

@@ -30,6 +30,7 @@ from kb.quality.eval_sets.api import (
     JudgmentViewSet,
 )
 from kb.quality.failed_queries.api import FeedbackView
+from kb.quality.fitting.api import FitViewSet
 from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
 from kb.quality.runs.api import EmbeddingModelViewSet, EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
@@ -119,6 +120,7 @@ urlpatterns = [
     path("eval-sets/import/", EvalSetImportView.as_view()),
     path("eval-sets/<int:pk>/", EvalSetViewSet.as_view(ROW)),
     path("eval-sets/<int:pk>/export/", EvalSetExportView.as_view()),
+    path("eval-sets/<int:pk>/fit/", FitViewSet.as_view({"post": "start"})),
     path("eval-sets/<int:pk>/queries/", EvalQueryViewSet.as_view(COLLECTION)),
     path("eval-sets/<int:pk>/queries/<int:query_id>/", EvalQueryViewSet.as_view(ROW)),
     path("eval-sets/<int:pk>/judgments/", JudgmentViewSet.as_view({"get": "list", "put": "update"})),
@@ -129,6 +131,7 @@ urlpatterns = [
     path("eval-runs/<int:pk>/queries/", EvalRunViewSet.as_view({"get": "queries"})),
     path("eval-runs/<int:pk>/compare/<int:other>/", CompareRunsView.as_view()),
     path("eval-runs/<int:pk>/calibration/", CalibrationView.as_view()),
+    path("eval-runs/<int:pk>/fit/", FitViewSet.as_view({"get": "fit"})),
     path("why-not/", WhyNotView.as_view()),
     path("ask/", AskView.as_view()),
     path("conversations/", ConversationViewSet.as_view({"get": "list"})),

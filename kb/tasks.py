@@ -28,6 +28,7 @@ from kb.ingest.services.indexing import index_document, index_documents
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
 from kb.operations.services.bootstrap import demo_models_fetch
+from kb.quality.fitting.services import measurement
 from kb.quality.runs.services.runs import execute_run, sweep_runs
 from kb.sources.web.services.runs import run_web_source
 from kb.sources.web.services.sources import sweep_web_sources
@@ -179,7 +180,7 @@ def check_stores() -> None:
 
 @shared_task(time_limit=SECONDS_FOR_RUNS)
 def run_evaluation(run_id: int) -> None:
-    execute_run(run_id)
+    execute_run(run_id, measurement)
 
 
 @shared_task

@@ -62,17 +62,16 @@ def weighted_sum(
 
 
 def min_max(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scores moved to the range from 0 to 1; NaN becomes 0.
+    """Scores moved to the range from 0 to 1, of each row by itself; shape (..., n), NaN becomes 0.
 
     Where all are equal they become 1, so that what a channel has found stays above what it has not (as in OpenSearch's
     `MinMaxScoreNormalizationTechnique`); but 0 if they are not above 0, which is BM25's word for no term in common.
     """
     known = ~np.isnan(scores)
-    normalised = np.zeros(len(scores), dtype=np.float64)
-    if known.any():
-        low, high = scores[known].min(), scores[known].max()
-        normalised[known] = (scores[known] - low) / (high - low) if high > low else float(high > 0)
-    return normalised
+    low = scores.min(axis=-1, keepdims=True, where=known, initial=np.inf)
+    high = scores.max(axis=-1, keepdims=True, where=known, initial=-np.inf)
+    span = np.where(high > low, high - low, 1.0)
+    return np.where(known, np.where(high > low, (scores - low) / span, high > 0), 0.0)
 
 
 # N-grams find what only looks alike, so they weigh less than the words that they stand in for.

@@ -263,6 +263,8 @@ class Pipeline:
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
         trace.degrade(*outcome.degradations)
         if outcome.scores is None or outcome.order is None or outcome.scale is None:
+            if not self.chain.links:  # none was wanted: the fused order stays
+                return _Scored(candidates, ScoreScale.RRF, "fused", ScoreScale.RRF)
             return self._without_reranker(alive, rest, outcome.intended)
         is_equal = [bool(candidate.question) for candidate in alive]
         scores, by = (np.where(is_equal, 1.0, each).tolist() for each in (outcome.scores, outcome.order))

@@ -102,6 +102,8 @@ class EvalRun(models.Model):
         model_ids: by role ("embedding", "reranker", ...).
         kb_version: like `content_version` that of the knowledge base when the run began.
         report: what `manage.py evaluate --json` prints; empty until it is done.
+        folds: of the cross-validation, where settings are fitted to the judgments too; None: they are not.
+        fit: what `manage.py profile fit --json` prints; empty until it is done.
         heartbeat: when its process last reported progress; from `lease_until` on that counts as lost.
     """
 
@@ -126,6 +128,8 @@ class EvalRun(models.Model):
     done = models.PositiveIntegerField(_("done"), default=0)
     total = models.PositiveIntegerField(_("total"), default=0)
     report = models.JSONField(_("report"), default=dict)
+    folds = models.PositiveSmallIntegerField(null=True)
+    fit = models.JSONField(default=dict)
     error = MessageField(_("error"), blank=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")

@@ -128,3 +128,27 @@ def _exchanges(count: int) -> Iterator[NDArray[np.float64]]:
     for start in range(0, RESAMPLES, batch):
         shape = (min(batch, RESAMPLES - start), count)
         yield np.where(rng.integers(0, 2, shape, dtype=np.int8), 1.0, -1.0)
+
+
+CONFIDENCE = 0.95
+
+
+def mean_intervals(figures: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where the mean of each measure is in `CONFIDENCE` of all samples of queries, shape (2, n_measures).
+
+    Percentile bootstrap: queries are drawn with replacement, the same ones for all measures. Source: Efron and
+    Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13. Figures, or differences of two systems' figures,
+    have a query a row and a measure a column.
+    """
+    count = len(figures)
+    rng = np.random.default_rng(SEED)
+    batch = min(BATCH, max(1, SIGNS_AT_ONCE // count))
+    means = []
+    for start in range(0, RESAMPLES, batch):
+        size = min(batch, RESAMPLES - start)
+        drawn = rng.integers(0, count, (size, count)) + count * np.arange(size)[:, np.newaxis]
+        times = np.bincount(drawn.ravel(), minlength=size * count).reshape(size, count)
+        means.append(times @ figures / count)
+    outside = (1 - CONFIDENCE) / 2
+    intervals: NDArray[np.float64] = np.quantile(np.concatenate(means), [outside, 1 - outside], axis=0)
+    return intervals

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from retrieval.fusion import reciprocal_rank_fusion, weighted_sum
+from retrieval.fusion import min_max, reciprocal_rank_fusion, weighted_sum
 
 
 def ranking(ids, weight):
@@ -144,3 +144,9 @@ def test_a_better_score_never_costs_a_candidate_standing(union, data):
     raised = [*scores[:position], data.draw(st.floats(least, 2e6)), *scores[position + 1 :]]
     before, after = weighted(ids, *channels), weighted(ids, (raised, weight), *channels[1:])
     assert after[ids[position]] >= before[ids[position]] - 1e-9
+
+
+@given(st.lists(st.lists(st.one_of(st.just(NAN), st.floats(-9, 9)), min_size=4, max_size=4), min_size=1, max_size=5))
+def test_each_row_is_normalised_by_itself(rows):
+    together = min_max(np.array(rows))
+    assert together.tolist() == [min_max(np.array(row)).tolist() for row in rows]

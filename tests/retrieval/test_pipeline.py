@@ -108,6 +108,15 @@ def test_use_rerank_false_returns_the_vector_results_directly():
     assert [(hit.score, hit.score_scale) for hit in result.hits] == [(0.9, "cosine"), (0.8, "cosine")]
 
 
+def test_where_no_reranker_is_wanted_the_fused_order_stays():
+    """Also where every candidate has a cosine, as in a weighted sum: another order would belie the setting."""
+    channels = two_channels(vector={1: 0.9, 2: 0.2, 3: 0.1}, bm25={3: 9.0, 2: 8.0, 1: 1.0})
+    settings = {"fusion": "weighted", "hybrid_vector_weight": 0.1, "hybrid_text_weight": 0.9}
+    result = run(pipeline(scope(1, *channels, **settings)), **settings)
+    assert chunk_ids(result) == [3, 2, 1]
+    assert {hit.score_scale for hit in result.hits} == {"rrf"}
+
+
 def test_use_rerank_false_without_a_vector_channel_falls_back_to_keywords():
     channels = (BrokenChannel("vector", 1), FakeChannel("bm25", 1, {3: 5.0}))
     result = run(pipeline(scope(1, *channels)), use_rerank=False)

@@ -1,11 +1,16 @@
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.core.management.base import CommandError
+
 from kb.access.models import Principal
-from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb_arguments, setting
+from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb_arguments, setting, table
 from kb.profiles.services import create_version, find_version, name_and_version, place_of, publish, reference
+from kb.quality.eval_sets.services.sets import eval_set_by_name
+from kb.quality.fitting.services import FOLDS, Fit, draft_of, fit_of, measurement, require_folds
+from kb.quality.models import EvalRun
 from kb.quality.profiles.services import (
     ProfileOverview,
     ProfileVersion,
@@ -16,13 +21,17 @@ from kb.quality.profiles.services import (
     resolved,
     state_of,
 )
+from kb.quality.runs.services.run import query_count
+from kb.quality.runs.services.runs import evaluate_as_run
 
 ENVIRONMENT = "environment"
 SHARED = (JSON, argument("--user", metavar="NAME", help="whose permissions apply (default: the first superuser's)"))
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Lists, shows, compares, saves and publishes retrieval profiles: named, versioned settings of searches."
+    help = (
+        "Lists, shows, compares, saves, fits and publishes retrieval profiles: named, versioned settings of searches."
+    )
 
     arguments = (
         actions(
@@ -60,6 +69,33 @@ class Command(KnowledgeBaseCommand):
                         ),
                         argument("--description", default="", metavar="TEXT", help="what is different"),
                         *kb_arguments(required=False),
+                    ),
+                ),
+                "fit": (
+                    "fit weights, fusion, use of the overlap reranker and cut to the judgments of an evaluation set: a draft of the "
+                    "knowledge base's own, where they gain by more than chance",
+                    (
+                        *SHARED,
+                        *kb_arguments(),
+                        argument("--eval-set", required=True, metavar="NAME"),
+                        argument(
+                            "--profile",
+                            default="",
+                            metavar="NAME[@V]",
+                            help="the present settings, towards which the fit leans (default: the knowledge base's own)",
+                        ),
+                        argument(
+                            "--folds",
+                            type=int,
+                            default=FOLDS,
+                            metavar="N",
+                            help="of the cross-validation over queries (default: %(default)s)",
+                        ),
+                        argument(
+                            "--publish",
+                            action="store_true",
+                            help="publish the draft, if there is one: the knowledge base searches by it from now on",
+                        ),
                     ),
                 ),
                 "publish": (
@@ -120,11 +156,66 @@ class Command(KnowledgeBaseCommand):
         said = f"{draft.name}@{draft.version} is saved, a draft: `{command}` makes it the live one."
         self.answer(options, ProfileVersion.of(draft), [said])
 
+    def _fit(self, principal: Principal, options: Mapping[str, Any]) -> None:
+        require_folds(options["folds"])
+        kb = self.knowledge_base(dict(options))
+        eval_set = eval_set_by_name(kb, options["eval_set"])
+        name, version = name_and_version(options["profile"])
+        profile = find_version(principal, name, version, scope=[kb.pk]) if name else None
+        with self.progress_bar(total=query_count(eval_set), unit="queries") as bar:
+            run = evaluate_as_run(
+                principal,
+                eval_set,
+                profile=profile,
+                folds=options["folds"],
+                measure=measurement,
+                on_progress=bar.update,
+            )
+        if run.status != EvalRun.Status.DONE:
+            raise CommandError(f"Run {run.pk} was cancelled; what it measured until then is in the admin.")
+        fit, draft = fit_of(run), draft_of(run)
+        lines = [*_fitted(fit), fit.text]
+        if draft and options["publish"]:
+            publish(principal, draft, adopt=True)
+            lines.append(f"{draft.name}@{draft.version} is published: {kb.name} searches by it.")
+        elif draft:
+            command = f"manage.py profile publish --adopt {shlex.quote(f'{reference(draft)}@{draft.version}')}"
+            lines.append(
+                f"{draft.name}@{draft.version} is saved, a draft: `{command}` makes the searches of {kb.name} use it."
+            )
+        self.answer(options, fit, lines)
+
     def _publish(self, principal: Principal, options: Mapping[str, Any]) -> None:
         profile = find_version(principal, *name_and_version(options["profile"]))
         moved = publish(principal, profile, adopt=options["adopt"])
         said = f"{profile.name}@{profile.version} is published; knowledge bases that have moved: {moved}."
         self.answer(options, PublishedProfile.of(profile, moved=moved), [said])
+
+
+def _fitted(fit: Fit) -> Iterator[str]:
+    yield (
+        f"{fit.eval_set}: {fit.queries} queries in {fit.folds} folds, from {fit.profile.name}@{fit.profile.version}, "
+        f"stage {fit.stage}, run {fit.run_id}"
+    )
+    if fit.metrics:
+        rows = [
+            (
+                name,
+                *(f"{each:.4f}" for each in (gain.before, gain.after)),
+                f"{gain.difference:+.4f}",
+                f"{gain.low:+.4f} to {gain.high:+.4f}",
+                f"{gain.p_value:.4f}",
+            )
+            for name, gain in fit.metrics.items()
+        ]
+        yield from table([("out of fold", "present", "fitted", "difference", "95 % interval", "p"), *rows])
+        yield f"NDCG@10 of {fit.won_count} queries is higher, of {fit.lost_count} lower"
+    for each in fit.settings:
+        yield f"{each.name:<22}{_shown(each.before)} -> {_shown(each.after)}"
+    if cut := fit.cut:
+        yield f"cut of overlap at {cut.cut:g}: keeps {cut.kept:.1%} of {cut.answerable} answerable queries out of fold"
+        if cut.passed is not None:
+            yield f"and lets {cut.passed:.1%} of {cut.unanswerable} unanswerable ones pass"
 
 
 def _overview(of: ProfileOverview) -> str:

@@ -163,7 +163,10 @@ class SetView(OfSetView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
-            **kwargs, table=query_table(self.request, self.eval_set), last_run=last_run_text(self.eval_set)
+            **kwargs,
+            **self.model_admin.form_context(self.request, self.eval_set),
+            table=query_table(self.request, self.eval_set),
+            last_run=last_run_text(self.eval_set),
         )
 
     def write(self, posted: QueryDict) -> str:

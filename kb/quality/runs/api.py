@@ -80,6 +80,7 @@ class EvalRunSerializer(serializers.Serializer[EvalRun]):
     profile = shape(UsedProfile)()
     overrides = serializers.DictField()
     limit = serializers.IntegerField(source="query_limit", allow_null=True)
+    folds = serializers.IntegerField(allow_null=True, help_text="Of a run that fits settings; null: it fits none.")
     status = serializers.CharField(help_text=f"One of: {STATUSES}.")
     cancel_requested = serializers.BooleanField()
     done = serializers.IntegerField(help_text="Queries so far.")
@@ -197,7 +198,7 @@ class EvalRunQueryFilters(ListFilters):
 )
 class EvalRunViewSet(ApiViewSet):
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
-        return self.page(self._runs().defer("report", "configuration"), EvalRunSerializer, EvalRunFilters)
+        return self.page(self.runs().defer("report", "configuration"), EvalRunSerializer, EvalRunFilters)
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(EvalRunCreateSerializer)
@@ -209,28 +210,28 @@ class EvalRunViewSet(ApiViewSet):
         run = start_run(
             self.principal, eval_set, profile=profile, overrides=fields.get("overrides", {}), limit=fields.get("limit")
         )
-        return Response(self._described(run.pk), status=status.HTTP_201_CREATED)
+        return Response(self.described(run.pk), status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(self._described(pk))
+        return Response(self.described(pk))
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        cancel_run(self.principal, one(self._runs(), pk))
-        return Response(self._described(pk))
+        cancel_run(self.principal, one(self.runs(), pk))
+        return Response(self.described(pk))
 
     @action(detail=True)
     def queries(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return self.page(
-            EvalRunQuery.objects.filter(run=one(self._runs(), pk)), EvalRunQuerySerializer, EvalRunQueryFilters
+            EvalRunQuery.objects.filter(run=one(self.runs(), pk)), EvalRunQuerySerializer, EvalRunQueryFilters
         )
 
-    def _runs(self) -> QuerySet[EvalRun]:
+    def runs(self) -> QuerySet[EvalRun]:
         rows = EvalRun.objects.visible_to(self.principal).select_related("eval_set", "profile", "created_by")
         return cast("QuerySet[EvalRun]", rows.annotate(stages=F("report__stages")))
 
-    def _described(self, pk: int) -> dict[str, object]:
-        return EvalRunDetailSerializer(one(self._runs(), pk)).data
+    def described(self, pk: int) -> dict[str, object]:
+        return EvalRunDetailSerializer(one(self.runs(), pk)).data
 
 
 class EmbeddingModelChangeSerializer(StrictSerializer):

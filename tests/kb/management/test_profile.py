@@ -8,6 +8,7 @@ from kb.management.commands.profile import Command
 from kb.models import KnowledgeBase, RetrievalProfile
 from kb.profiles.services import BUILT_IN
 from tests.factories import make_document, make_kb, make_user
+from tests.kb.quality.fitting.fitted_sets import NAMES, make_judged_set, mislead
 
 pytestmark = pytest.mark.django_db
 
@@ -149,3 +150,53 @@ def test_publishes_and_rolls_back(kb):
 def test_an_error_says_what_to_do(kb, arguments, message):
     with pytest.raises(CommandError, match=message):
         profile(*arguments)
+
+
+# -- Fitting -----------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def judged():
+    """A set whose vectors harm, of a knowledge base under a profile by which they lead."""
+    kb = make_kb(make_user("fitter"), "fitted", language="en")
+    make_judged_set(kb)
+    mislead(kb)
+    settings = {"vector_weight": 0.9, "keyword_weight": 0.1, "rerankers": []}
+    kb.profile = RetrievalProfile.objects.create(name="misled", settings=settings, published=True)
+    kb.save()
+    return kb
+
+
+def test_fits_a_draft_to_the_judgments_of_a_set(judged):
+    lines = profile("fit", "--kb", "fitted", "--eval-set", "set", "--folds", "3").splitlines()
+
+    draft = RetrievalProfile.objects.get(knowledge_base=judged)
+    assert lines[0].startswith(f"set: {len(NAMES)} queries in 3 folds, from misled@1, stage fused, run ")
+    assert lines[1].split() == ["out", "of", "fold", "present", "fitted", "difference", "95", "%", "interval", "p"]
+    assert [line.split()[0] for line in lines[2:7]] == ["recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10"]
+    assert f"`manage.py profile publish --adopt {judged.pk}/{draft.name}@1`" in lines[-1]
+    judged.refresh_from_db()
+    assert judged.profile.name == "misled"
+
+
+def test_publishes_what_it_has_fitted_if_asked_to(judged):
+    said = as_json("fit", "--kb", "fitted", "--eval-set", "set", "--publish")
+
+    assert said["draft"] == {"name": f"misled-{judged.name}", "version": 1}
+    assert said["metrics"]["ndcg@10"]["low"] > 0
+    judged.refresh_from_db()
+    assert (judged.profile.name, judged.profile.published) == (said["draft"]["name"], True)
+
+
+def test_without_a_gain_it_says_so_and_ends_well(judged):
+    profile("create", "good", "--set", "vector_weight=0.0", "--set", "keyword_weight=1.0")
+
+    said = as_json("fit", "--kb", "fitted", "--eval-set", "set", "--profile", "good", "--publish")
+
+    assert (said["outcome"], said["draft"], said["profile"]["name"]) == ("no_gain", None, "good")
+    assert "no draft was made" in said["text"]
+    judged.refresh_from_db()
+    assert judged.profile.name == "misled"
+
+
+def test_says_how_many_folds_there_may_be(judged):
+    with pytest.raises(CommandError, match="from 2 to 20"):
+        profile("fit", "--kb", "fitted", "--eval-set", "set", "--folds", "1")

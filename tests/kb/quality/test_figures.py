@@ -32,6 +32,13 @@ def evaluated(capsys, *options):
     return json.loads(capsys.readouterr().out)
 
 
+def fitted(capsys, profile):
+    """NDCG@10 of queries under settings that were fitted to others, beginning with those of a profile."""
+    capsys.readouterr()
+    call_command("profile", "fit", "--kb", "kb", "--eval-set", "set", "--profile", profile, "--json")
+    return json.loads(capsys.readouterr().out)["metrics"]["ndcg@10"]["after"]
+
+
 def figures(directory, model, capsys):
     imported(directory, model)
     return evaluated(capsys)["stages"]
@@ -75,6 +82,10 @@ def test_scifact_with_minilm(capsys, tmp_path):
     assert rrf["reranked"]["ndcg@10"] >= rrf["fused"]["ndcg@10"]
     assert weighted["fused"]["ndcg@10"] >= least["weighted"]
     assert balanced["fused"]["ndcg@10"] >= least["balanced"]
+    from_default, from_balanced = (fitted(capsys, profile) for profile in ("default", "balanced"))
+    best = balanced["reranked"]["ndcg@10"]
+    assert from_default >= rrf["reranked"]["ndcg@10"] + 0.8 * (best - rrf["reranked"]["ndcg@10"])
+    assert from_balanced >= best - 0.003
     for stages in (weighted, balanced):
         assert stages["fused"]["recall@20"] > max(stages["vector"]["recall@20"], stages["bm25"]["recall@20"])
 

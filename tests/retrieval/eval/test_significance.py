@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import permutation_test
+from scipy.stats import bootstrap, permutation_test
 
 from retrieval.eval import metrics
-from retrieval.eval.metrics import RESAMPLES, paired_p_values
+from retrieval.eval.metrics import RESAMPLES, mean_intervals, paired_p_values
 
 FIGURES = st.floats(0, 1).map(lambda value: round(value, 3))
 
@@ -105,3 +105,36 @@ def test_no_queries_tell_nothing():
 def test_figures_of_other_queries_are_refused():
     with pytest.raises(ValueError, match="same queries"):
         paired_p_values(np.zeros((3, 1)), np.zeros((4, 1)))
+
+
+# -- Intervals of means -----------------------------------------------------------------------------------------------------
+def test_an_interval_is_that_of_a_percentile_bootstrap():
+    figures = np.random.default_rng(3).normal(0.1, 0.3, (40, 2))
+
+    low, high = mean_intervals(figures)
+
+    for column in range(2):
+        own = bootstrap((figures[:, column],), np.mean, method="percentile", rng=np.random.default_rng(1))
+        assert (low[column], high[column]) == pytest.approx(tuple(own.confidence_interval), abs=0.005)
+
+
+@given(arrays(float, (9, 2), elements=FIGURES))
+@settings(max_examples=15)
+def test_an_interval_holds_the_mean_and_is_the_same_each_time(figures):
+    low, high = mean_intervals(figures)
+
+    assert (low <= figures.mean(axis=0) + 1e-12).all()
+    assert (high >= figures.mean(axis=0) - 1e-12).all()
+    assert mean_intervals(figures).tolist() == [low.tolist(), high.tolist()]
+
+
+def test_figures_that_are_all_equal_have_no_width():
+    assert mean_intervals(np.full((30, 1), 0.25)).tolist() == [[0.25], [0.25]]
+
+
+def test_drawing_in_batches_changes_nothing_but_the_draws(monkeypatch):
+    figures = np.random.default_rng(3).normal(0.1, 0.3, (40, 1))
+    at_once = mean_intervals(figures)
+    monkeypatch.setattr(metrics, "SIGNS_AT_ONCE", 40 * 7)
+
+    assert mean_intervals(figures) == pytest.approx(at_once, abs=0.01)

@@ -420,6 +420,7 @@ class RunView(OneRunView):
         context = super().get_context_data(
             **kwargs,
             **live_context(run),
+            **self.model_admin.form_context(self.request, run),
             may_edit=may_edit,
             unsaved=[(setting_label(name), value_text(name, value)) for name, value in run.overrides.items()],
             again_url=f"{reverse('admin:kb_evalrun_add')}?{urlencode(again_parameters(run))}" if may_edit else "",

@@ -57,9 +57,9 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
     run, wiring, rows = measurement.eval_run, measurement.wiring, measurement.rows
     ranked = [row for row in rows if row.answerable]
     gate = _gate(measurement)
-    final_stage = "reranked" if measurement.rerankers or not measurement.config.use_rerank else "fused"
+    final = final_stage(measurement)
     # That of the other queries is 1
-    recalls = {row.external_id: row.figures[final_stage]["recall@5"] for row in ranked if row.figures}
+    recalls = {row.external_id: row.figures[final]["recall@5"] for row in ranked if row.figures}
     return {
         "kb": run.eval_set.knowledge_base.name,
         "eval_set": run.eval_set.name,
@@ -68,7 +68,7 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
         "queries": len(ranked),
         "candidates": {"vector": wiring.config.vector_candidates, "bm25": wiring.config.bm25_candidates},
         "stages": {stage: _means(ranked, stage) for stage in STAGES},
-        "final_stage": final_stage,
+        "final_stage": final,
         "latency_ms": _latency([row.latency_ms for row in rows]),
         "searches_at_once": SEARCHES_AT_ONCE,
         "gate": gate,
@@ -83,6 +83,11 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
         "content_version": measurement.version.content_version,
         "configuration": wiring.pipeline.scopes[0].config.as_dict(),
     }
+
+
+def final_stage(measurement: Measurement) -> str:
+    """The stage that made the order of the results: the fusion where no reranker has answered."""
+    return "reranked" if measurement.rerankers or not measurement.config.use_rerank else "fused"
 
 
 def model_ids(measurement: Measurement) -> dict[str, str]:

@@ -338,7 +338,7 @@ class Measurement:
         batch: list[tuple[EvalRunQuery, Rankings]] = []
         try:
             _landed(executor.submit(self.wiring.load_models), tick)
-            for row, rankings, result in self._observed(executor, tick):
+            for row, rankings, result in self._measured(executor, tick):
                 batch.append((row, rankings))
                 self.degraded |= {each.code.value: each.as_dict() for each in result.degraded}
                 self.rerankers |= {
@@ -352,16 +352,21 @@ class Measurement:
             executor.shutdown(wait=False, cancel_futures=True)
             self._add(batch)
 
-    def _observed(self, executor: Executor, tick: Tick) -> Iterator[Observed]:
+    def conclude(self) -> dict[str, Any]:
+        """Further fields of the run, once it is done; called in the transaction that ends it."""
+        return {}
+
+    def _measured(self, executor: Executor, tick: Tick) -> Iterator[Observed]:
         running: deque[Future[Observed]] = deque()
         for query in self.queries:
-            running.append(executor.submit(self._observe, query))
+            running.append(executor.submit(self.measure, query))
             if len(running) > SEARCHES_AT_ONCE:
                 yield _landed(running.popleft(), tick)
         for future in running:
             yield _landed(future, tick)
 
-    def _observe(self, query: EvalQuery) -> Observed:
+    def measure(self, query: EvalQuery) -> Observed:
+        """Searches for one query, in a thread of its own."""
         found = self.wiring.pipeline.run(query.text, self.wiring.config, latency_budget=BUDGET_S)
         result = found
         if self._results is not self.wiring:

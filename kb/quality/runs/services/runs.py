@@ -3,7 +3,7 @@
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
@@ -45,6 +45,9 @@ MOVED = gettext_noop(
 )
 
 
+Measure = Callable[[Principal, EvalRun], Measurement]
+
+
 class RunCancelled(Exception):
     """Someone has asked for the run's end."""
 
@@ -69,17 +72,19 @@ def start_run(
     overrides: Mapping[str, Any] | None = None,
     limit: int | None = None,
     embedding_model: str = "",
+    folds: int | None = None,
 ) -> EvalRun:
     """Starts a run with the principal's rights, which a worker carries out once the transaction is committed.
 
     The set comes with its knowledge base. The profile is a version that is shared or the knowledge base's own (None:
     that which it uses), under unsaved settings, `overrides`; `limit` leaves the first so many queries, with an answer
     and without. `embedding_model` is that which the vectors searched are of; blank: that in use when the run begins.
+    `folds` are those of a fitting; None: nothing is fitted.
 
     Raises as `require_editable` and `wiring_of`, and `Rejected` where there is nothing to measure or the profile
     belongs to another knowledge base.
     """
-    run = _new_run(principal, eval_set, profile, overrides or {}, limit, embedding_model)
+    run = _new_run(principal, eval_set, profile, overrides or {}, limit, embedding_model, folds)
     run.save()
     return run
 
@@ -91,18 +96,20 @@ def evaluate_as_run(
     profile: RetrievalProfile | None = None,
     overrides: Mapping[str, Any] | None = None,
     limit: int | None = None,
+    folds: int | None = None,
+    measure: Measure = Measurement,
     on_progress: Tick = lambda _: None,
 ) -> EvalRun:
-    """Carries a run out in this process and keeps it; arguments and errors as `start_run` and `evaluate`.
+    """Carries a run out in this process and keeps it; arguments and errors as `start_run`, `execute_run` and `evaluate`.
 
     A run that fails is kept too, with its error, which is raised again.
     """
-    run = _new_run(principal, eval_set, profile, overrides or {}, limit)
+    run = _new_run(principal, eval_set, profile, overrides or {}, limit, folds=folds)
     lease, run.started_at = uuid.uuid4(), timezone.now()
     for name, value in RUNS.taken(lease).items():
         setattr(run, name, value)
     run.save()
-    report = _carry_out(RunJob(run, lease, on_progress))
+    report = _carry_out(RunJob(run, lease, on_progress), measure)
     run.refresh_from_db()
     run.report = report  # the database keeps no order of keys
     return run
@@ -115,6 +122,7 @@ def _new_run(
     overrides: Mapping[str, Any],
     limit: int | None,
     embedding_model: str = "",
+    folds: int | None = None,
 ) -> EvalRun:
     require_editable(principal, eval_set)
     kb: KnowledgeBase = eval_set.knowledge_base
@@ -136,6 +144,7 @@ def _new_run(
         overrides=dict(overrides),
         embedding_model=embedding_model,
         query_limit=limit,
+        folds=folds,
         total=total,
         created_by_id=principal.user.pk,
     )
@@ -169,11 +178,14 @@ def sweep_runs() -> list[int]:
     return RUNS.sweep()
 
 
-def execute_run(run_id: int) -> None:
-    """Carries out a run that waits; one that another process has taken, or that is over, is left alone."""
+def execute_run(run_id: int, measure: Measure = Measurement) -> None:
+    """Carries out a run that waits; one that another process has taken, or that is over, is left alone.
+
+    `measure` makes what searches for its queries.
+    """
     if job := RUNS.claim(Q(pk=run_id, status=EvalRun.Status.PENDING), started_at=timezone.now()):
         try:
-            _carry_out(RunJob(job.row, job.lease))
+            _carry_out(RunJob(job.row, job.lease), measure)
         except Exception:
             logger.exception("evaluation run %s has failed", run_id)
 
@@ -206,6 +218,8 @@ class RunJob(Job[EvalRun]):
         rows = measurement.rows if measurement else []
         with suppress(LeaseLost), transaction.atomic():
             now = timezone.now()
+            if measurement and status == EvalRun.Status.DONE:
+                fields |= measurement.conclude()
             self.leave(status, done=len(rows), heartbeat=now, finished_at=now, **fields)
             # Queries that were not deleted meanwhile; they stay until the transaction ends.
             queries = EvalQuery.objects.filter(eval_set=self.row.eval_set_id).select_for_update(no_key=True)
@@ -216,7 +230,7 @@ class RunJob(Job[EvalRun]):
             EvalRunQuery.objects.bulk_create(rows, batch_size=ROWS_AT_ONCE)
 
 
-def _carry_out(job: RunJob) -> dict[str, Any]:
+def _carry_out(job: RunJob, measure: Measure) -> dict[str, Any]:
     """Measures, and ends the run in any case; what made it fail is raised.
 
     Returns the report, empty where someone else has ended the run.
@@ -228,7 +242,7 @@ def _carry_out(job: RunJob) -> dict[str, Any]:
     try:
         # In English, which the pages translate, whatever language whoever runs it has.
         with translation.override(None):
-            measurement = Measurement(principal, job.row)
+            measurement = measure(principal, job.row)
             job.report(
                 total=len(measurement.queries),
                 configuration=measurement.config.as_dict(),
@@ -238,6 +252,7 @@ def _carry_out(job: RunJob) -> dict[str, Any]:
             )
             measurement.run(job.tick)
             report = {**report_of(measurement), "run_id": job.row.pk}
+            job.end(EvalRun.Status.DONE, measurement, report=report)
     except LeaseLost:
         logger.info("evaluation run %s was ended or deleted while it was carried out", job.row.pk)
     except RunCancelled:
@@ -245,8 +260,6 @@ def _carry_out(job: RunJob) -> dict[str, Any]:
     except Exception as error:
         job.end(EvalRun.Status.FAILED, error=_as_text(error))
         raise
-    else:
-        job.end(EvalRun.Status.DONE, measurement, report=report)
     return report
 
 

@@ -53,6 +53,7 @@ def test_lists_the_runs_the_newest_first(client, done, eval_set, owner, kb):
         "profile": {"name": "keyword-led", "version": 1},
         "overrides": {"rrf_k": 7},
         "limit": 1,
+        "folds": None,
         "status": "pending",
         "cancel_requested": False,
         "done": 0,
