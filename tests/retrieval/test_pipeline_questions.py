@@ -13,29 +13,21 @@ ASKED = "How long is the warranty?"
 MANY = {n: 100.0 - n for n in range(1, 41)}
 
 
-class FixedCrossEncoder(FixedReranker):
-    name, scale = "cross_encoder", ScoreScale.CROSS_ENCODER
-
-
-class FixedCosine(FixedReranker):
-    name, scale = "cosine", ScoreScale.COSINE
-
-
-def asking(*channels, reranker=FixedReranker, scores=None, questions=None, kb_id=1, texts=None, **settings):
+def asking(*channels, scale=ScoreScale.OVERLAP, scores=None, questions=None, kb_id=1, texts=None, **settings):
     """Chunk 40, the last of all and the worst to the reranker, has the question."""
     passages = FakePassages(
         texts, questions={40: ("Who pays?", ASKED)} if questions is None else questions, kb_id=kb_id
     )
-    rerankers = [reranker(scores if scores is not None else {1: 0.99, 40: 0.1})] if reranker else []
-    return pipeline(scope(1, *channels, **settings), passages=passages, rerankers=rerankers)
+    reranker = FixedReranker({1: 0.99, 40: 0.1} if scores is None else scores, scale)
+    return pipeline(scope(1, *channels, **settings), passages=passages, rerankers=[reranker] if scale else [])
 
 
-@pytest.mark.parametrize("reranker", [FixedReranker, FixedCrossEncoder, FixedCosine])
-def test_it_is_first_and_passes_whatever_the_reranker_says(reranker):
+@pytest.mark.parametrize("scale", [ScoreScale.OVERLAP, ScoreScale.CROSS_ENCODER, ScoreScale.COSINE])
+def test_it_is_first_and_passes_whatever_the_reranker_says(scale):
     cuts = {"score_threshold": None, "cosine_threshold": 0.95}
-    result = run(asking(FakeChannel("bm25", 1, MANY), reranker=reranker), ASKED, rerank_candidates=10, **cuts)
+    result = run(asking(FakeChannel("bm25", 1, MANY), scale=scale), ASKED, rerank_candidates=10, **cuts)
     assert chunk_ids(result)[0] == 40
-    assert (result.hits[0].score, result.hits[0].score_scale) == (1.0, reranker.scale)
+    assert (result.hits[0].score, result.hits[0].score_scale) == (1.0, scale)
     assert (result.candidates[0].question, result.candidates[0].ranks["rerank"]) == (ASKED, 1)
     assert result.candidates[0].ranks["bm25"] == 40
 
@@ -98,7 +90,7 @@ def test_without_a_reranker_it_is_first_among_the_vectors_results_also_if_only_i
 
 def test_where_only_ranks_are_left_it_is_first_too():
     channels = BrokenChannel("vector", 1), FakeChannel("bm25", 1, MANY)
-    result = run(asking(*channels, reranker=None), ASKED)
+    result = run(asking(*channels, scale=None), ASKED)
     assert (chunk_ids(result)[0], result.score_scale) == (40, "rrf")
 
 
