@@ -65,7 +65,12 @@ def test_characters_count_in_place_of_words_and_both_weights_are_those_in_force(
         run.get("data-channel"): words(run.xpath(".//*[@data-testid='weight']")[0])
         for run in page.tree.xpath("//td[@data-channel]")
     }
-    assert weights == {"vector": "weight 0.1", "bm25": "weight 0", "characters": "weight 0.9"}
+    assert weights == {
+        "vector": "weight 0.1",
+        "bm25": "weight 0",
+        "characters": "weight 0.9",
+        "lexical": "weight 0.45",
+    }
 
 
 def test_every_figure_is_explained_with_what_holds_in_this_search(open_debug, few_flights, cut_at):
