@@ -42,7 +42,7 @@ def test_the_order_is_told_apart_from_the_relevance_that_it_is_made_of(open_debu
 
     (order,) = row.xpath(".//td[.//*[@data-col='rerank-score']]/@title")
     own, agreement = first.scores["relevance"], first.agreement
-    assert order == f"{first.scores['rerank']!r}: 0.6 × relevance {own:.4f} + 0.4 × agreement {agreement:.4f}"
+    assert order == f"{first.scores['rerank']!r}: 0.5 × relevance {own:.4f} + 0.5 × agreement {agreement:.4f}"
     assert cell(row, "relevance-score") == f"{own:.4f}"
     assert not row.xpath(".//*[@data-col='relevance-rank']")
 
