@@ -107,7 +107,9 @@ class Searches:
             return scores, np.minimum(1.0, scores / np.where(best > 0, best, 1.0)[:, np.newaxis])
         for channel, weight in weights.items():
             scores += weight / (config.rrf_k + self.ranks[channel])
-        agreeing = self._sum({channel: weight for channel, weight in weights.items() if channel not in QUESTION_CHANNELS})
+        agreeing = self._sum(
+            {channel: weight for channel, weight in weights.items() if channel not in QUESTION_CHANNELS}
+        )
         best = np.where(agreeing > 0, agreeing, self._sum(weights)) / (config.rrf_k + 1)
         return scores, np.minimum(1.0, scores / np.where(best > 0, best, 1.0)[:, np.newaxis])
 
