@@ -75,6 +75,11 @@ def query_codes(text: str, words: tuple[str, ...]) -> NDArray[np.uint32]:
     return found
 
 
+def written(code: int) -> str:
+    """The character or the pair that a code stands for."""
+    return chr(code) if code < UNITS else chr(code >> PAIR_BITS) + chr(code & (UNITS - 1))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Counts:
     codes: NDArray[np.uint32]  # ascending

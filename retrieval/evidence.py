@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from retrieval.character_counts import query_codes
 from retrieval.protocols import Scope, Tokenizer
 from retrieval.tokenize import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
-from retrieval.types import Analysis, Passage, Ranking
+from retrieval.types import Analysis, Passage, Ranking, Trace
 
 CHARACTERS = "characters"
 
@@ -65,11 +65,15 @@ def searched_texts(passages: Iterable[Passage | None], tokenizer: Tokenizer) -> 
 
 
 def character_rankings(
-    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], analysis: Analysis
+    scopes: Sequence[Scope],
+    rankings: Sequence[Ranking],
+    passages: Mapping[int, Passage],
+    analysis: Analysis,
+    trace: Trace,
 ) -> list[Ranking]:
     """All candidates of a knowledge base by BM25 over words, pairs and characters together; see `character_counts`.
 
-    None for a query without such characters, and for a knowledge base whose keyword index has not answered.
+    None, and no span, for a query without such characters, and for a knowledge base whose keyword index has not answered.
     """
     tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes}
     found = []
@@ -81,12 +85,14 @@ def character_rankings(
         codes = [wording.codes for wording in wordings(analysis, keywords.kb_id, tokenizer) if wording.codes.size]
         if not codes:
             continue
-        own = np.unique(np.concatenate([each.chunk_ids for each in rankings if each.kb_id == keywords.kb_id]))
-        texts = searched_texts([passages[chunk_id] for chunk_id in own.tolist()], tokenizer)
-        sums = [counts.saturation(each, texts) @ counts.most(each) for each in codes]
-        scores = np.nan_to_num(of_words(own)) + np.max(sums, axis=0)
-        order = np.lexsort((own, -scores))
-        order = order[scores[order] > 0]
+        with trace.span(CHARACTERS, kb_id=keywords.kb_id) as detail:
+            own = np.unique(np.concatenate([each.chunk_ids for each in rankings if each.kb_id == keywords.kb_id]))
+            texts = searched_texts([passages[chunk_id] for chunk_id in own.tolist()], tokenizer)
+            sums = [counts.saturation(each, texts) @ counts.most(each) for each in codes]
+            scores = np.nan_to_num(of_words(own)) + np.max(sums, axis=0)
+            order = np.lexsort((own, -scores))
+            order = order[scores[order] > 0]
+            detail["found"] = order.size
         found.append(
             Ranking(
                 CHARACTERS,

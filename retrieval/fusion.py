@@ -1,6 +1,6 @@
 """From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import compress
 from math import isnan
 from types import MappingProxyType
@@ -135,9 +135,7 @@ def fuse(
 def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:
     exact: dict[str, NDArray[np.float64]] = {}
     union = np.empty(0, dtype=np.int64)
-    weights = channel_weights(config)
-    if any(ranking.channel == CHARACTERS for ranking in rankings):
-        weights["bm25"] = 0.0  # they count in words and characters together
+    weights = channel_weights(config, {ranking.channel for ranking in rankings})
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
@@ -191,10 +189,11 @@ def _best_elsewhere(rankings: Sequence[Ranking], rrf_k: int) -> dict[int, float]
     return best
 
 
-def channel_weights(config: RetrievalConfig) -> dict[str, float]:
+def channel_weights(config: RetrievalConfig, answered: Container[str] = ()) -> dict[str, float]:
     """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for.
 
-    What questions count in all is shared by their two channels as passages' two weights are to each other.
+    What questions count in all is shared by their two channels as passages' two weights are to each other. Where characters
+    have answered, words count in them, and not once more by themselves.
     """
     if config.fusion == "weighted":
         vector, keyword = config.hybrid_vector_weight, config.hybrid_text_weight
@@ -204,7 +203,7 @@ def channel_weights(config: RetrievalConfig) -> dict[str, float]:
         "vector": vector,
         "question": config.question_weight * vector / (vector + keyword),
         "question_bm25": config.question_weight * keyword / (vector + keyword),
-        "bm25": keyword,
+        "bm25": 0.0 if CHARACTERS in answered else keyword,
         CHARACTERS: keyword,
         "fts": keyword,
         "lexical": keyword * LEXICAL_SHARE,

@@ -103,13 +103,13 @@ class Pipeline:
                     dataclasses.replace(each, represented_by=unique.dropped[each.chunk_id])
                     for each in dropped_chunks("dedupe", unique.found, lambda chunk_id: chunk_id in unique.dropped)
                 ]
+        questions = {unique.dropped.get(chunk_id, chunk_id): question for chunk_id, question in equal.items()}
+        fused = _fused_channels(unique.rankings, config, questions)
+        fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
+        fused += character_rankings(self.scopes, fused, passages, analysis, trace)
         with trace.span("fusion") as detail:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
-            questions = {unique.dropped.get(chunk_id, chunk_id): question for chunk_id, question in equal.items()}
-            fused = _fused_channels(unique.rankings, config, questions)
-            fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
-            fused += character_rankings(self.scopes, fused, passages, analysis)
             candidates = self._fuse(fused, passages, depth, questions, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
             if questions:
@@ -172,6 +172,7 @@ class Pipeline:
             timings_ms=trace.timings_ms(),
             dropped=tuple(trace.dropped),
             lexicons=lexicons if explain else {},
+            characters=job.characters if explain else {},
         )
 
     def _analyse(

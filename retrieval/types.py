@@ -192,6 +192,21 @@ class Provenance:
     score: float
 
 
+# The names of ranks and scores, in the order of the pipeline; "relevance" has no rank.
+STAGES = (
+    "vector",
+    "bm25",
+    "characters",
+    "question",
+    "question_bm25",
+    "fts",
+    "lexical",
+    "fused",
+    "relevance",
+    "rerank",
+)
+
+
 class CutBy(StrEnum):
     """What drops a candidate, in the order of the pipeline."""
 
@@ -213,7 +228,7 @@ class Relevance(StrEnum):
 class Candidate(NamedTuple):
     """A chunk on its way through the stages. A search makes hundreds, hence no dataclass.
 
-    Ranks (from 1) and scores (each on its own scale) are by channel and stage: "vector", "bm25", "fused", "rerank".
+    Ranks (from 1) and scores (each on its own scale) are by channel and stage: those of STAGES, and sources elsewhere.
     """
 
     chunk_id: int
@@ -311,7 +326,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a search; the last two are of an explained one."""
+    """The outcome of a search; the last three are of an explained one."""
 
     query: str
     hits: tuple[Hit, ...]  # best first
@@ -327,6 +342,7 @@ class Result:
     dropped: tuple[Dropped, ...] = ()  # chunks that were found and are no candidates
     # Of knowledge bases whose keyword index has answered.
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
+    characters: Mapping[int, "CharacterCounts"] = field(default_factory=dict)
 
 
 class Lexicon(Protocol):

@@ -14,10 +14,9 @@ from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
 from kb.search.services.replay import as_text, replay
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, response_of, search
-from retrieval.types import Candidate, Hit, Result
+from retrieval.types import STAGES, Candidate, Hit, Result
 
 EXCERPT = 160
-STAGES = ("vector", "bm25", "question", "question_bm25", "fts", "lexical", "fused", "rerank")
 
 
 def _latency_budget(text: str) -> int:

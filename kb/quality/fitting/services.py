@@ -357,9 +357,8 @@ def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
     candidates = sorted(result.candidates, key=lambda each: each.chunk_id)
     known = channel_weights(wiring.config)
     answered = [span.stage for span in result.spans if span.stage in known and "found" in span.detail]
-    if any(CHARACTERS in each.ranks for each in candidates):
-        # Words count in these.
-        answered = [CHARACTERS if name == "bm25" else name for name in answered]
+    if CHARACTERS in answered:
+        answered.remove("bm25")  # which counts in these
     return Found(
         chunk_ids=np.array([each.chunk_id for each in candidates], dtype=np.int64),
         ranks={name: np.array([each.ranks.get(name, 0) for each in candidates]) for name in answered},

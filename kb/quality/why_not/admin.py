@@ -40,12 +40,14 @@ from kb.quality.why_not.services.places import (
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
 from kb.quality.why_not.services.trials import changed_request, profile_in_force
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
-from kb.search.admin.labels import degradation_heading, notices
+from kb.search.admin.labels import degradation_heading, notices, stage_label
 from kb.search.services.search import SearchRequest, request_as_json
 from kb.web.admin.scoped import row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from retrieval.recall import RANKS_A_CANDIDATE
+from retrieval.selection import RELEVANCE
+from retrieval.types import STAGES
 
 SALT = "why-not"
 ABSENT = "–"
@@ -73,9 +75,10 @@ def effect(token: str, why: WhyNot) -> dict[str, Any] | None:
     was, now = before["places"], _places(why)
     labels = {
         **{channel: _("%(channel)s, exact rank") % {"channel": channel_text(channel)} for channel in EXACT},
+        "characters": _("Rank by characters"),
         "fused": _("Fused rank"),
         "rerank": _("Rank after the reranker"),
-        "score": _("Score of the reranker"),
+        "relevance": _("Relevance"),
         "result": _("Place among the results"),
     }
     return {
@@ -97,9 +100,9 @@ def _places(why: WhyNot) -> dict[str, str]:
         if place.channel in EXACT and place.rank is not None:
             found[place.channel] = str(min(place.rank, int(found.get(place.channel, place.rank))))
     if why.candidate is not None:
-        found |= {stage: str(rank) for stage, rank in why.candidate.ranks.items() if stage in ("fused", "rerank")}
-        if "rerank" in why.candidate.scores:
-            found["score"] = f"{why.candidate.scores['rerank']:.4f}"
+        found |= {stage: str(rank) for stage, rank in why.candidate.ranks.items() if stage not in EXACT}
+        if RELEVANCE in why.candidate.scores:
+            found[RELEVANCE] = f"{why.candidate.scores[RELEVANCE]:.4f}"
     return found if why.rank is None else {**found, "result": str(why.rank)}
 
 
@@ -220,15 +223,14 @@ def _note(row: Term) -> str:
 def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
     if why.candidate is None:
         return []
-    labels = {"fused": _("Fused"), "rerank": _("Rerank")}
     ranks, scores = why.candidate.ranks, why.candidate.scores
     return [
         (
-            labels.get(stage) or channel_text(stage),
+            stage_label(stage),
             str(ranks.get(stage, ABSENT)),
             f"{scores[stage]:.5f}" if stage in scores else ABSENT,
         )
-        for stage in ("vector", "bm25", "question", "question_bm25", "fts", "lexical", "fused", "rerank")
+        for stage in STAGES
         if stage in ranks or stage in scores
     ]
 

@@ -24,6 +24,7 @@ _STAGES = {
     "channels": gettext_lazy("Channels"),
     "vector": gettext_lazy("Vector"),
     "bm25": gettext_lazy("BM25"),
+    "characters": gettext_lazy("Characters"),
     "question": gettext_lazy("Question"),
     "question_bm25": gettext_lazy("Question BM25"),
     "web": gettext_lazy("Live sources"),
@@ -34,6 +35,7 @@ _STAGES = {
     "dedupe": gettext_lazy("Deduplication"),
     "fusion": gettext_lazy("Fusion"),
     "fused": gettext_lazy("Fused"),
+    "relevance": gettext_lazy("Relevance"),
     "rerank": gettext_lazy("Rerank"),
     "gate": gettext_lazy("Gate"),
     "selection": gettext_lazy("Selection"),
@@ -45,6 +47,42 @@ _STAGES = {
 def stage_label(stage: str) -> str:
     kind, _colon, source = stage.partition(":")
     return source if source and kind in ("web", "external") else str(_STAGES.get(stage, stage))
+
+
+_EXPLANATIONS = {
+    "vector": gettext_lazy(
+        "Cosine similarity of the vectors of query and chunk, at most 1: how near the embedding model finds their meanings."
+    ),
+    "bm25": gettext_lazy(
+        "BM25 over words: the query’s words that the chunk holds, each the more the rarer it is and the more often it stands there."
+    ),
+    "characters": gettext_lazy(
+        "BM25 over words, pairs of characters and single characters together, of every candidate: it finds what the tokenizer cuts "
+        "into other words, and counts in the fusion in place of BM25."
+    ),
+    "question": gettext_lazy("Cosine similarity of the query to the nearest question that was added to the chunk."),
+    "question_bm25": gettext_lazy("BM25 over words, of the questions that were added to the chunk."),
+    "web": gettext_lazy("The score that the source gives, or 1 / rank where it gives none."),
+    "external": gettext_lazy("The score that the source gives, or 1 / rank where it gives none."),
+    "fts": gettext_lazy("PostgreSQL’s full text over the same words, where the keyword index could not answer."),
+    "lexical": gettext_lazy(
+        "Character n-grams that query and chunk share, where vectors are unavailable or words find too little."
+    ),
+    "fused": gettext_lazy("One order out of all channels, each with its weight, by the fusion in force."),
+    "relevance": gettext_lazy(
+        "How well the passage fits the query, whatever other candidates there are: the score of the result, which is compared "
+        "with the cut."
+    ),
+    "rerank": gettext_lazy(
+        "What results are ordered by: the relevance, to which the scale “overlap” adds the agreement of the channels, so that "
+        "results need not stand in the order of their scores."
+    ),
+}
+
+
+def stage_explanation(stage: str) -> str:
+    """What the score of a stage that ranks candidates says, in one sentence."""
+    return str(_EXPLANATIONS[stage.partition(":")[0]])
 
 
 def fusion_text(config: RetrievalConfig) -> str:

@@ -36,7 +36,7 @@ from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import Degradation, DegradationCode, Message, NoChannelAvailable, ScopeOutdated
 from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.selection import MOST_NEAR_MISSES, ScoreScale
-from retrieval.types import Candidate, Fact, Hit, Relevance, Result, Turn
+from retrieval.types import STAGES, Candidate, Fact, Hit, Relevance, Result, Turn
 
 # Of keys and responses: raise it when either changes, and no entry of an older release is found.
 FORMAT = 4
@@ -115,9 +115,6 @@ class SearchOutcome:
     trace_id: UUID
 
 
-STAGES = "vector, bm25, question, fts, lexical, fused, rerank"
-
-
 @dataclass(frozen=True, slots=True)
 class UsedProfile:
     """The profile that ruled a search."""
@@ -166,8 +163,17 @@ class SearchResult:
         Relevance | None,
         Doc("What the score says, by the borders of its scale; null on the scale `rrf`, which has none."),
     ]
-    ranks: Annotated[Mapping[str, int], Doc(f"From 1, by the stages that saw the chunk: {STAGES}.")]
-    scores: Annotated[Mapping[str, float], Doc(f"By stage, each on a scale of its own: {STAGES}.")]
+    ranks: Annotated[
+        Mapping[str, int], Doc("From 1, by the stages that saw the chunk, as in `scores`, but for relevance.")
+    ]
+    scores: Annotated[
+        Mapping[str, float],
+        Doc(
+            f"By stage, each on a scale of its own: {', '.join(STAGES)}. `characters` are words, pairs of characters and single "
+            "ones together, in Chinese and Japanese; `relevance` is what the reranker finds, and the gate compares with the cut; "
+            "`rerank` is what the results are ordered by."
+        ),
+    ]
     metadata: Mapping[str, Any]
     neighbours: Annotated[
         tuple[Neighbour, ...], Doc("The chunks before and after it, as many as the setting `neighbours` says.")

@@ -284,6 +284,7 @@ STAGES = (
     "fts",
     "lexical",
     "dedupe",
+    "characters",
     "fusion",
     "passages",
     "rerank",

@@ -255,19 +255,19 @@ SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
         "Without a reranker only what the vectors find counts, and they have not found it."
     ),
     (Stage.RERANK, State.PASSED): gettext_noop(
-        "The reranker %(reranker)s gives it %(score)s: rank %(rank)s of %(candidates)s."
+        "The reranker %(reranker)s gives it the relevance %(score)s; ordered by %(order)s, it has rank %(rank)s of %(candidates)s."
     ),
     (Stage.RERANK, Reason.RERANKER_OFF): gettext_noop("The reranker is off."),
     (Stage.RERANK, Reason.NO_RERANKER): gettext_noop("No reranker could answer, so an earlier order counts."),
     (Stage.GATE, State.PASSED): gettext_noop(
-        "Its score %(score)s reaches the threshold %(threshold)s on the scale %(scale)s."
+        "Its relevance %(score)s reaches the threshold %(threshold)s on the scale %(scale)s."
     ),
     (Stage.GATE, Reason.GATE_OPEN): gettext_noop("The gate is open on the scale %(scale)s: no score is cut."),
     (Stage.GATE, Reason.BELOW): gettext_noop(
-        "Its score %(score)s is below the threshold %(threshold)s on the scale %(scale)s."
+        "Its relevance %(score)s is below the threshold %(threshold)s on the scale %(scale)s."
     ),
     (Stage.GATE, Reason.NEAR_MISS): gettext_noop(
-        "Its score %(score)s is below the threshold %(threshold)s on the scale %(scale)s, which nobody has chosen for these "
+        "Its relevance %(score)s is below the threshold %(threshold)s on the scale %(scale)s, which nobody has chosen for these "
         "documents: it is given apart from the results, as a near miss."
     ),
     (Stage.PARENT, State.PASSED): gettext_noop("No other chunk of the same longer passage stands for it."),

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 from kb.access.models import KnowledgeBase, Principal
 from kb.index.admin import tokenizer_url
 from kb.profiles.admin.choices import profile_state, profile_url
-from kb.search.admin.explain.rows import Rows, channels_asked, columns, cutters, drops
+from kb.search.admin.explain.rows import LATER, Rows, channels_asked, columns, cutters, drops
 from kb.search.admin.labels import (
     CHANNELS,
     STAND_INS,
@@ -32,10 +32,23 @@ from retrieval.external import ExternalChannel
 from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
 from retrieval.protocols import Fallback, Scope, Tokenizer
-from retrieval.selection import gated_stage, source_caps
-from retrieval.types import Analysis, CutBy, Result, Span
+from retrieval.rerankers.overlap import COVERAGE_SHARE
+from retrieval.selection import ScoreScale, gated_stage, source_caps
+from retrieval.types import STAGES, Analysis, CutBy, Result, Span
 
-ORDER = ("analysis", "channels", "passages", "dedupe", "fusion", "rerank", "gate", "selection", "facts", "other")
+ORDER = (
+    "analysis",
+    "channels",
+    "passages",
+    "dedupe",
+    "characters",
+    "fusion",
+    "rerank",
+    "gate",
+    "selection",
+    "facts",
+    "other",
+)
 
 
 def stages(outcome: SearchOutcome, drops: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -78,6 +91,11 @@ def _part(stage: str, time: float, whole: float, lanes: Sequence[Mapping[str, An
     }
 
 
+def weights_in_force(scope: Scope, spans: Iterable[Span]) -> dict[str, float]:
+    answered = {span.stage for span in spans if span.detail.get("kb_id") == scope.kb_id and "found" in span.detail}
+    return channel_weights(scope.config, answered)
+
+
 class _Description:
     def __init__(self, outcome: SearchOutcome) -> None:
         self._outcome = outcome
@@ -92,6 +110,7 @@ class _Description:
             "analysis": self._analysis,
             "passages": self._passages,
             "dedupe": self._dedupe,
+            "characters": self._characters,
             "fusion": self._fusion,
             "rerank": self._rerank,
             "gate": self._gate,
@@ -128,6 +147,15 @@ class _Description:
         count = self._details["dedupe"]["dropped"]
         yield message % {"count": count} if count else _("no content twice")
 
+    def _characters(self) -> Iterable[str]:
+        found = sum(span.detail["found"] for span in self._result.spans if span.stage == "characters")
+        message = ngettext_lazy(
+            "%(count)d candidate scored by words, pairs and characters",
+            "%(count)d candidates scored by words, pairs and characters",
+            "count",
+        )
+        yield message % {"count": found}
+
     def _fusion(self) -> Iterable[str]:
         scopes = self._outcome.wiring.pipeline.scopes
         yield " | ".join(dict.fromkeys(fusion_text(scope.config) for scope in scopes))
@@ -138,8 +166,9 @@ class _Description:
     def _weights(self, scope: Scope) -> str:
         if not scope.config.use_rerank:
             return _("without a reranker only the vector channel counts")
-        weights = channel_weights(scope.config)
-        asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details and stage in weights]
+        weights = weights_in_force(scope, self._result.spans)
+        own = {span.stage for span in self._result.spans if span.detail.get("kb_id") == scope.kb_id}
+        asked = [stage for stage in STAGES if stage in own and stage in weights]
         named = [(stage_label(stage), weights[stage]) for stage in asked]
         named += [(each.source, each.weight) for each in scope.channels if isinstance(each, ExternalChannel)]
         return _("weights: %(weights)s") % {
@@ -327,7 +356,7 @@ def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Anal
         }
         for span in own
     ]
-    weight = details.get("weight", channel_weights(scope.config).get(stage, 0))
+    weight = details.get("weight", weights_in_force(scope, spans).get(stage, 0))
     return {"stage": stage, "searches": searches, "weight": f"{weight:g}", "notes": notes}
 
 
@@ -403,7 +432,8 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         "candidate_count": len(candidates),
         "columns": ranked,
         "column_count": len(ranked) + COLUMNS_BESIDE_STAGES,
-        "channels": ranked[:-2],
+        "channels": ranked[: -len(LATER)],
+        "figures": [*((each["label"], each["explanation"]) for each in ranked), *_other_figures(result)],
         "hidden": sum(row["starts_hidden"] for row in candidates),
         "empty_text": _why_empty(result, is_filtered=bool(outcome.request.filters)),
         "profile": str(wiring.profile),
@@ -434,12 +464,50 @@ SCALES = {
         "cross-encoder: how well a passage answers the query, as the model judges it, 0 to 1"
     ),
     "overlap": gettext_lazy(
-        "overlap: how much of the query's words a chunk holds, and how often, joined with the agreement of the channels, "
-        "0 to 1"
+        "overlap: how much of the query's words and characters a chunk holds, and how often, 0 to 1"
     ),
     "cosine": gettext_lazy("cosine: similarity of the vectors, at most 1"),
     "rrf": gettext_lazy("RRF: a sum over ranks without a scale of its own, which no threshold can cut"),
 }
+
+
+def _other_figures(result: Result) -> Iterable[tuple[str, str]]:
+    """What else the page says of a candidate than its scores, with the figures of this search."""
+    gate = next(span.detail for span in result.spans if span.stage == "gate")
+    if result.score_scale == ScoreScale.OVERLAP:
+        shares = {"coverage": f"{COVERAGE_SHARE:g}", "saturation": f"{1 - COVERAGE_SHARE:g}"}
+        yield (
+            _("Coverage and saturation"),
+            _(
+                "The relevance on the scale “overlap” is %(coverage)s × the share of the query’s telling words, pairs and characters, "
+                "by their rarity, that the passage holds, and %(saturation)s × the share that it has of the highest BM25 score "
+                "that these could give."
+            )
+            % shares,
+        )
+        yield (
+            _("Agreement"),
+            _(
+                "The fused score as a share of the best that the channels could have given: 1 where each of them puts the "
+                "passage first."
+            ),
+        )
+    if "high" in gate:
+        yield (
+            _("High, medium, low"),
+            _(
+                "What the relevance says: in this search %(high)s and more is high, %(medium)s and more medium, less is low."
+            )
+            % {name: f"{gate[name]:g}" for name in ("medium", "high")},
+        )
+    if result.near_misses:
+        yield (
+            _("Near miss"),
+            _(
+                "One of the best below a cut that nobody has chosen for these documents: given apart from the results, and no "
+                "answer is written from it."
+            ),
+        )
 
 
 def _why_empty(result: Result, *, is_filtered: bool) -> str:

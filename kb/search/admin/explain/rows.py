@@ -1,34 +1,26 @@
 """The candidates of an explained search and what each stage dropped, as rows of the search-debug page."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
 from typing import Any
 
-import numpy as np
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.content.models import Chunk
-from kb.search.admin.labels import (
-    CHANNELS,
-    STAND_INS,
-    fusion_text,
-    listed,
-    source_label,
-    stage_label,
-    with_figure,
-)
+from kb.search.admin.explain.scores import USUAL_DECIMALS, character_scores, keyword_scores
+from kb.search.admin.labels import fusion_text, listed, source_label, stage_explanation, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
+from retrieval.evidence import CHARACTERS
 from retrieval.highlight import Segment, excerpt, highlight
-from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import gated_stage, result_count, source_caps, stands_for_parent
-from retrieval.types import Analysis, Candidate, CutBy, Dropped, Lexicon, Passage, Provenance, Result, Span
+from retrieval.rerankers.chain import AGREEMENT_SHARE
+from retrieval.selection import RELEVANCE, ScoreScale, gated_stage, result_count, source_caps, stands_for_parent
+from retrieval.types import STAGES, Candidate, CutBy, Dropped, Passage, Provenance, Span
 
 LABELS = {
     CutBy.FUSION: gettext_lazy("Fusion"),
@@ -85,14 +77,15 @@ DOWN = ngettext_lazy(
     "down %(n)d place from rank %(rank)d in “%(stage)s”", "down %(n)d places from rank %(rank)d in “%(stage)s”", "n"
 )
 FINAL = "final"
-_LATER = ("fused", "rerank")
+# What comes after the channels, of every search; relevance has no ranks.
+LATER = ("fused", RELEVANCE, "rerank")
 
 
 def moves(candidate: Candidate, final_rank: int | None) -> dict[str, dict[str, Any]]:
     """How far each stage moved a candidate from the stage before it, up positive; `FINAL` is a result's last move."""
-    channels = sorted((rank, stage) for stage, rank in candidate.ranks.items() if stage not in _LATER)
+    channels = sorted((rank, stage) for stage, rank in candidate.ranks.items() if stage not in LATER)
     way = [(stage, rank) for rank, stage in channels[:1]]
-    way += [(stage, candidate.ranks[stage]) for stage in _LATER if stage in candidate.ranks]
+    way += [(stage, candidate.ranks[stage]) for stage in LATER if stage in candidate.ranks]
     if final_rank is not None:
         way.append((FINAL, final_rank))
     return {stage: _move(before, rank_before, rank) for (before, rank_before), (stage, rank) in pairwise(way)}
@@ -114,90 +107,37 @@ def channels_asked(spans: Iterable[Span]) -> tuple[str, ...]:
     spans = list(spans)
     asked = {span.stage for span in spans}
     named = dict.fromkeys(span.detail["channel"] for span in spans if "channel" in span.detail)
-    usual = [each for each in (*CHANNELS, *STAND_INS) if each in asked or each in ("vector", "bm25")]
+    usual = (each for each in STAGES if each not in LATER and (each in asked or each in ("vector", "bm25")))
     # Sources elsewhere share a stage, and each has a ranking of its own.
-    return (*(each for each in usual if each not in ("web", "external")), *named)
-
-
-def keyword_scores(result: Result) -> dict[int, dict[str, Any]]:
-    """How the BM25 scores of all candidates add up, by chunk id, from one look into each knowledge base's index.
-
-    Those of a knowledge base whose keyword index has not answered are missing, and those without any term of the query.
-    """
-    return {
-        chunk_id: score
-        for kb_id, lexicon in result.lexicons.items()
-        for chunk_id, score in _of_one_base(
-            result.analysis, lexicon, [each for each in result.candidates if each.kb_id == kb_id], kb_id
-        )
-    }
-
-
-def _of_one_base(
-    analysis: Analysis, lexicon: Lexicon, candidates: Sequence[Candidate], kb_id: int
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each chunk's total, the sub-query that it is the score for, the terms that add most first, and those missing."""
-    counts = [Counter(query.search_tokens(kb_id)) for query in analysis.queries]
-    terms = tuple(dict.fromkeys(term for count in counts for term in count))
-    if not terms or not candidates:
-        return
-    hashes, chunk_ids = hash_terms(terms), np.array([each.chunk_id for each in candidates], dtype=np.int64)
-    idf = lexicon.idf(hashes)  # (n_terms,)
-    frequencies = lexicon.frequencies(hashes, chunk_ids)  # (n_chunks, n_terms)
-    contributions = lexicon.contributions(hashes, chunk_ids)  # (n_chunks, n_terms), of each term named once
-    repeats = np.array([[count[term] for term in terms] for count in counts])
-    totals = contributions @ repeats.T
-    shown = np.array([each.scores.get("bm25", np.nan) for each in candidates])
-    # A chunk that several queries have found has the score of the one that put it first.
-    of_query = np.where(np.isnan(shown), totals.argmax(axis=1), np.abs(totals - shown[:, np.newaxis]).argmin(axis=1))
-    for row, (candidate, query) in enumerate(zip(candidates, of_query.tolist(), strict=True)):
-        if totals[row, query] <= 0:
-            continue
-        added = contributions[row] * repeats[query]
-        order = [place for place in np.lexsort((-idf, -added)).tolist() if repeats[query, place]]
-        held = [
-            {
-                "term": terms[place],
-                "repeats": int(repeats[query, place]),
-                "idf": f"{idf[place]:.{USUAL_DECIMALS}f}",
-                "frequency": int(frequencies[row, place]),
-                "adds": f"{added[place]:.{USUAL_DECIMALS}f}",
-                "share": f"{100 * added[place] / added.sum():.1f}",
-            }
-            for place in order
-            if added[place]
-        ]
-        yield (
-            candidate.chunk_id,
-            {
-                "total": f"{totals[row, query]:.{USUAL_DECIMALS}f}",
-                "query": analysis.queries[query].text if query else "",
-                "terms": held,
-                "missing": listed(
-                    with_figure(terms[place], f"{idf[place]:.{USUAL_DECIMALS}f}") for place in order if not added[place]
-                ),
-            },
-        )
+    return (*usual, *named)
 
 
 EXCERPT_CHARACTERS = 200
 ROWS_AT_FIRST = 25
 ABSENT = "–"
+NOTHING_IN_COMMON = {
+    "bm25": gettext_lazy("holds none of the query's terms"),
+    CHARACTERS: gettext_lazy("holds no word, pair or character of the query"),
+}
 # Enough to distinguish neighbours: neighbouring ranks differ by 0.00002 in their fused score.
 DECIMALS = {"fused": 5}
-USUAL_DECIMALS = 4
 
 
 def columns(outcome: SearchOutcome) -> list[dict[str, str]]:
-    """The stages that rank candidates: the channels that were asked, the fusion, and the reranker."""
+    """The stages that rank candidates, with what their scores say: the channels asked, the fusion, and the reranker."""
     methods = {scope.config.fusion for scope in outcome.wiring.pipeline.scopes}
     by_method = {"rrf": _("rank, RRF"), "weighted": _("rank, sum")}
-    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine")}
+    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine"), RELEVANCE: _("score, gated")}
     if len(methods) == 1:
         notes["fused"] = by_method[methods.pop()]
     return [
-        {"label": stage_label(stage), "stage": stage, "note": notes.get(stage, _("rank, score"))}
-        for stage in (*channels_asked(outcome.result.spans), "fused", "rerank")
+        {
+            "label": stage_label(stage),
+            "stage": stage,
+            "note": notes.get(stage, _("rank, score")),
+            "explanation": stage_explanation(stage),
+        }
+        for stage in (*channels_asked(outcome.result.spans), *LATER)
     ]
 
 
@@ -222,6 +162,7 @@ class Rows:
         }
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
         self._keyword_scores = keyword_scores(self._result)
+        self._character_scores = character_scores(self._result, self._cutters)
         given = (*self._result.hits, *self._result.near_misses)
         self._relevance = {hit.passage.chunk_id: hit.relevance for hit in given}
         self._outcome = outcome
@@ -263,6 +204,7 @@ class Rows:
             "question": candidate.question,
             "missing": [term for term in own if term not in candidate.matched_terms],
             "keyword_score": self._keyword_scores.get(candidate.chunk_id),
+            "character_score": self._character_scores.get(candidate.chunk_id),
             "cells": [self._cell(stage, candidate, moved.get(stage)) for stage in self._stages],
             "move": moved.get(FINAL),
             "relevance": self._relevance.get(candidate.chunk_id),
@@ -307,7 +249,7 @@ class Rows:
         return {
             "stage": stage,
             "label": stage_label(stage),
-            "rank": str(rank or ABSENT),
+            "rank": "" if stage == RELEVANCE else str(rank or ABSENT),
             "score": ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}",
             "note": _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note,
             "move": move,
@@ -315,10 +257,8 @@ class Rows:
         }
 
     def _note(self, stage: str, candidate: Candidate) -> str:
-        if stage == "fused":
-            return fusion_text(self._configs[candidate.kb_id])
-        if stage == "rerank":
-            return "" if "rerank" in candidate.scores else self._why_not_reranked(candidate)
+        if stage in LATER:
+            return self._note_after_channels(stage, candidate)
         if stage not in candidate.ranks:
             return self._why_not_found(stage, candidate)
         if math.isnan(candidate.scores.get(stage, math.nan)):
@@ -333,14 +273,30 @@ class Rows:
             return _("only what is elsewhere is ranked here") if ":" in stage else _("found elsewhere, so in no index")
         if stage != "vector" and not self._config.use_rerank:
             return _("without a reranker only the vector channel counts")
-        if stage == "bm25" and not candidate.matched_terms:
-            return _("holds none of the query's terms")
+        if stage == CHARACTERS or (stage == "bm25" and not candidate.matched_terms):
+            return str(NOTHING_IN_COMMON[stage])
         message = _("not among the first %(depth)d of this channel") % {
             "depth": RANKS_A_CANDIDATE * _depth(stage, self._configs[candidate.kb_id])
         }
         if stage in candidate.scores:
             return _("%(reason)s; scored exactly for the weighted sum") % {"reason": message}
         return message
+
+    def _note_after_channels(self, stage: str, candidate: Candidate) -> str:
+        if stage == "fused":
+            return fusion_text(self._configs[candidate.kb_id])
+        if stage not in candidate.scores:
+            return self._why_not_reranked(candidate)
+        share = AGREEMENT_SHARE.get(ScoreScale(self._result.score_scale), 0.0)
+        if stage == RELEVANCE or not share:
+            return ""
+        figures = {
+            "relevance": f"{candidate.scores[RELEVANCE]:.{USUAL_DECIMALS}f}",
+            "agreement": f"{candidate.agreement:.{USUAL_DECIMALS}f}",
+            "own": f"{1 - share:g}",
+            "share": f"{share:g}",
+        }
+        return _("%(own)s × relevance %(relevance)s + %(share)s × agreement %(agreement)s") % figures
 
     def _why_not_reranked(self, candidate: Candidate) -> str:
         if not self._config.use_rerank:

@@ -13,6 +13,7 @@ from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, Membership,
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.quality.why_not.admin.page_reader import Page, url_of
+from tests.kb.web.admin.pages import words
 
 pytestmark = pytest.mark.django_db
 
@@ -224,6 +225,28 @@ def words_of(page, remedy):
 
 def words_of_messages(page):
     return " ".join(page.tree.itertext())
+
+
+def test_ranks_and_scores_include_those_by_characters_and_the_relevance(ask, chunk):
+    page = ask(chunk, top_k=10)
+
+    rows = [[words(each) for each in row] for row in page.tree.xpath("//*[@data-testid='ranks']/tbody/tr")]
+    found = {label: (rank, score) for label, rank, score in rows}
+    assert list(found) == ["Vector", "BM25", "Characters", "Fused", "Relevance", "Rerank"]
+    assert int(found["Characters"][0]) <= LAST
+    assert float(found["Characters"][1]) > float(found["BM25"][1])
+    assert found["Relevance"][0] == "–"
+    assert float(found["Relevance"][1]) < float(found["Rerank"][1])
+
+
+def test_the_effect_names_the_relevance_before_and_after(ask, press, chunk):
+    chunk.enabled = False
+    chunk.save()
+
+    effect = press(ask(chunk, top_k=10), "enable").text("effect")
+
+    assert "Rank by characters –" in effect
+    assert "Relevance –" in effect
 
 
 def test_a_chunk_is_switched_on(ask, press, chunk):

@@ -1,6 +1,7 @@
 """A case for each stage that can lose a chunk, through the pipeline that searches run."""
 
 import pytest
+from django.utils import translation
 from pgvector import HalfVector
 
 from kb.base.errors import NotVisible
@@ -238,6 +239,18 @@ def test_a_chunk_after_the_last_result(chunk):
 
     assert verdict(why) == ("top_k", "too_many")
     assert (why.verdict.figures["place"], why.verdict.figures["count"]) == (LAST, 2)
+
+
+def test_the_reranker_and_the_gate_name_the_relevance_and_what_it_is_ordered_by(chunk):
+    with translation.override("en"):
+        why = ask(chunk, overrides={"top_k": 10, "score_threshold": 0.01})
+    steps = {str(step.stage): step for step in why.steps}
+    scores = why.candidate.scores
+
+    assert steps["rerank"].figures["score"] == steps["gate"].figures["score"] == scores["relevance"]
+    assert steps["rerank"].figures["order"] == scores["rerank"] > scores["relevance"]
+    assert f"relevance {scores['relevance']:.4f}; ordered by {scores['rerank']:.4f}" in steps["rerank"].sentence
+    assert f"Its relevance {scores['relevance']:.4f} reaches the threshold" in steps["gate"].sentence
 
 
 def test_without_a_reranker_the_stage_is_not_asked(chunk):

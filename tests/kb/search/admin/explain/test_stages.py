@@ -56,6 +56,42 @@ def test_the_fusion_tells_its_method_and_weights(open_debug, few_flights):
     assert by_scores.tree.xpath("//thead//small[text()='rank, sum']")
 
 
+def test_characters_count_in_place_of_words_and_both_weights_are_those_in_force(open_debug, handbook):
+    page = Page(open_debug(kb=handbook.pk, q="差旅报销"))
+
+    assert did(page, "characters") == "1 candidate scored by words, pairs and characters"
+    assert "weights: Vector 0.1, BM25 0, Characters 0.9" in did(page, "fusion")
+    weights = {
+        run.get("data-channel"): words(run.xpath(".//*[@data-testid='weight']")[0])
+        for run in page.tree.xpath("//td[@data-channel]")
+    }
+    assert weights == {
+        "vector": "weight 0.1",
+        "bm25": "weight 0",
+        "characters": "weight 0.9",
+        "lexical": "weight 0.45",
+    }
+
+
+def test_every_figure_is_explained_with_what_holds_in_this_search(open_debug, few_flights, cut_at):
+    cut_at(0.98)
+    figures = Page(open_debug(kb=few_flights.pk, q="flight")).text("figures")
+
+    for label in (
+        "Vector",
+        "BM25",
+        "Fused",
+        "Relevance",
+        "Rerank",
+        "Coverage and saturation",
+        "Agreement",
+        "Near miss",
+    ):
+        assert label in figures
+    assert "0.99 and more is high, 0.98 and more medium" in figures
+    assert "Characters" not in figures
+
+
 def test_the_chain_of_rerankers_tells_which_answered_and_why_others_did_not(open_debug, few_flights, settings):
     settings.RERANKER_MODEL, settings.RERANK_BASE_URL = "", ""
     settings.RETRIEVAL = {**settings.RETRIEVAL, "rerankers": ("cross_encoder", "http", "cosine", "overlap")}
