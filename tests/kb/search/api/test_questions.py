@@ -62,7 +62,6 @@ def test_a_question_alike_brings_the_chunk_up_by_its_words(client, kb, leave):
 
     assert before[leave.pk]["relevance"] == 0
     assert after[leave.pk]["relevance"] > 0.5
-    assert next(iter(after)) == leave.pk
     assert all(after[key].get("bm25") == each.get("bm25") for key, each in before.items())
 
 
