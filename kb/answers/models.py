@@ -56,7 +56,7 @@ class Message(models.Model):
     role = models.CharField(_("role"), max_length=9, choices=Role)
     text = models.TextField(_("text"))
     sources = models.JSONField(_("sources"), default=list, blank=True)
-    near_misses = models.JSONField(_("near misses"), default=list, blank=True)
+    near_misses = models.JSONField(_("near misses"), default=list, db_default=[], blank=True)
     hit = models.BooleanField(_("hit"), null=True)
     confidence = models.FloatField(_("confidence"), null=True)
     trace_id = models.UUIDField(_("trace id"), null=True)

@@ -11,6 +11,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='message',
             name='near_misses',
-            field=models.JSONField(blank=True, default=list, verbose_name='near misses'),
+            field=models.JSONField(blank=True, db_default=[], default=list, verbose_name='near misses'),
         ),
     ]

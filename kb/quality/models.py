@@ -129,7 +129,7 @@ class EvalRun(models.Model):
     total = models.PositiveIntegerField(_("total"), default=0)
     report = models.JSONField(_("report"), default=dict)
     folds = models.PositiveSmallIntegerField(null=True)
-    fit = models.JSONField(default=dict)
+    fit = models.JSONField(default=dict, db_default={})
     error = MessageField(_("error"), blank=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
