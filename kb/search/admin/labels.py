@@ -70,8 +70,8 @@ _EXPLANATIONS = {
     ),
     "fused": gettext_lazy("One order out of all channels, each with its weight, by the fusion in force."),
     "relevance": gettext_lazy(
-        "How well the passage fits the query, whatever other candidates there are: the score of the result, which is compared "
-        "with the cut."
+        "How well the passage, or the best of its questions, fits the query, whatever other candidates there are: the score of "
+        "the result, which is compared with the cut."
     ),
     "rerank": gettext_lazy(
         "What results are ordered by: the relevance, to which the scale “overlap” adds the agreement of the channels, so that "

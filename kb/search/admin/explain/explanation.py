@@ -480,8 +480,8 @@ def _other_figures(result: Result) -> Iterable[tuple[str, str]]:
             _("Coverage and saturation"),
             _(
                 "The relevance on the scale “overlap” is %(coverage)s × the share of the query’s telling words, pairs and characters, "
-                "by their rarity, that the passage holds, and %(saturation)s × the share that it has of the highest BM25 score "
-                "that these could give."
+                "by their rarity, that the passage or the best of its questions holds, and %(saturation)s × the share that it has of "
+                "the highest BM25 score that these could give."
             )
             % shares,
         )

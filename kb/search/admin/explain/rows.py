@@ -288,7 +288,7 @@ class Rows:
         if stage not in candidate.scores:
             return self._why_not_reranked(candidate)
         share = AGREEMENT_SHARE.get(ScoreScale(self._result.score_scale), 0.0)
-        if stage == RELEVANCE or not share:
+        if stage == RELEVANCE or candidate.question or not share:
             return ""
         figures = {
             "relevance": f"{candidate.scores[RELEVANCE]:.{USUAL_DECIMALS}f}",
