@@ -21,6 +21,7 @@ from retrieval.questions import equal_questions
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.selection import (
+    ORDER,
     RELEVANCE,
     Cut,
     ScoreScale,
@@ -273,7 +274,7 @@ class Pipeline:
         reranked = [
             alive[place]._replace(
                 ranks={**alive[place].ranks, "rerank": rank},
-                scores={**alive[place].scores, "rerank": by[place], RELEVANCE: scores[place]},
+                scores={**alive[place].scores, RELEVANCE: scores[place], ORDER: by[place]},
             )
             for rank, place in enumerate(order, start=1)
         ]
@@ -282,16 +283,13 @@ class Pipeline:
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left.
 
-        First comes what has a question that the query equals: a cosine of 1.
+        First comes what has a question that the query equals, whose cosine is 1.
         """
         is_one_space = len({scope.space for scope in self.scopes}) == 1
         by_cosine = is_one_space and all("vector" in c.scores or c.question for c in alive)
         stage, scale = ("vector", ScoreScale.COSINE) if by_cosine else ("fused", ScoreScale.RRF)
-        if by_cosine and any(c.question for c in alive):
-            stage = RELEVANCE
-            alive = [
-                c._replace(scores={**c.scores, RELEVANCE: 1.0 if c.question else c.scores["vector"]}) for c in alive
-            ]
+        if by_cosine:
+            alive = [c._replace(scores={**c.scores, "vector": 1.0}) if c.question else c for c in alive]
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
         alive.sort(key=lambda c: (not c.question, -c.scores[stage], order[c.kb_id], c.chunk_id))
         return _Scored(alive + rest, scale, stage, intended)

@@ -13,9 +13,10 @@ from enum import StrEnum
 from retrieval.config import RetrievalConfig
 from retrieval.types import Candidate, CutBy, Relevance, Result
 
-# The name, among a candidate's scores, of the one that a reranker gives and the gate compares with a cut. Beside it, "rerank" is
-# what the results are ordered by, which may be more than it.
-RELEVANCE = "relevance"
+# The name, among a candidate's scores, of the one that a reranker gives and the gate compares with a cut, and of what
+# results are ordered by, which may be more than it.
+RELEVANCE = "rerank"
+ORDER = "order"
 
 
 class ScoreScale(StrEnum):

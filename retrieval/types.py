@@ -192,7 +192,7 @@ class Provenance:
     score: float
 
 
-# The names of ranks and scores, in the order of the pipeline; "relevance" has no rank.
+# The names of ranks and scores, in the order of the pipeline; "order" has no rank of its own.
 STAGES = (
     "vector",
     "bm25",
@@ -202,8 +202,8 @@ STAGES = (
     "fts",
     "lexical",
     "fused",
-    "relevance",
     "rerank",
+    "order",
 )
 
 

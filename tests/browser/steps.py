@@ -43,7 +43,9 @@ class Row:
 
 READ_ROWS = """rows => rows.map(row => {
     const of = column => row.querySelector(`[data-col="${column}"]`).textContent.trim();
-    const stages = [...row.querySelectorAll("[data-col$=-rank]")].map(cell => cell.dataset.col.slice(0, -"-rank".length));
+    const figures = end => Object.fromEntries(
+        [...row.querySelectorAll(`[data-col$=${end}]`)].map(cell => [cell.dataset.col.slice(0, -end.length), of(cell.dataset.col)])
+    );
     const passage = row.querySelector(".sd-passage").cloneNode(true);
     passage.querySelector("ul")?.remove();
     return {
@@ -52,8 +54,8 @@ READ_ROWS = """rows => rows.map(row => {
         text: passage.textContent,
         cut_by: row.dataset.cut,
         marked: [...row.querySelectorAll("mark")].map(mark => mark.textContent),
-        ranks: Object.fromEntries(stages.map(stage => [stage, of(`${stage}-rank`)])),
-        scores: Object.fromEntries(stages.map(stage => [stage, of(`${stage}-score`)])),
+        ranks: figures("-rank"),
+        scores: figures("-score"),
     };
 })"""
 

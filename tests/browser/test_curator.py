@@ -83,7 +83,7 @@ def test_a_curator_uploads_two_files_and_sees_why_each_result_stands_where_it_do
         assert row.scores["fused"] == pytest.approx(row.fused(weights), abs=LAST_DIGIT)
         assert 0 <= row.scores["rerank"] <= 1
     assert [row.ranks["rerank"] for row in rows] == [1, 2, 3]
-    assert [row.scores["rerank"] for row in rows] == sorted((row.scores["rerank"] for row in rows), reverse=True)
+    assert [row.scores["order"] for row in rows] == sorted((row.scores["order"] for row in rows), reverse=True)
 
     assert page.locator("[data-testid=degraded] [data-code=hashing_embedder]").is_visible()
     spent = page.locator("[data-testid=stages] tr[data-stage]").evaluate_all(

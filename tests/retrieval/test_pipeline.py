@@ -22,9 +22,7 @@ def test_hits_carry_ranks_and_scores_of_every_stage():
     assert first.ranks == {"vector": 2, "bm25": 1, "fused": 1, "rerank": 1}
     fused = 0.6 / 62 + 0.4 / 61
     order = 0.5 * 0.9 + 0.5 * fused / (1 / 61)  # the fused score as a share of the best possible one
-    assert first.scores == pytest.approx(
-        {"vector": 0.8, "bm25": 7.0, "fused": fused, "rerank": order, "relevance": 0.9}
-    )
+    assert first.scores == pytest.approx({"vector": 0.8, "bm25": 7.0, "fused": fused, "rerank": 0.9, "order": order})
     assert (first.score, first.score_scale) == (0.9, "overlap")
 
 

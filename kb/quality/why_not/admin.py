@@ -102,7 +102,7 @@ def _places(why: WhyNot) -> dict[str, str]:
     if why.candidate is not None:
         found |= {stage: str(rank) for stage, rank in why.candidate.ranks.items() if stage not in EXACT}
         if RELEVANCE in why.candidate.scores:
-            found[RELEVANCE] = f"{why.candidate.scores[RELEVANCE]:.4f}"
+            found["relevance"] = f"{why.candidate.scores[RELEVANCE]:.4f}"
     return found if why.rank is None else {**found, "result": str(why.rank)}
 
 

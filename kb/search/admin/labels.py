@@ -35,8 +35,8 @@ _STAGES = {
     "dedupe": gettext_lazy("Deduplication"),
     "fusion": gettext_lazy("Fusion"),
     "fused": gettext_lazy("Fused"),
-    "relevance": gettext_lazy("Relevance"),
     "rerank": gettext_lazy("Rerank"),
+    "order": gettext_lazy("Order"),
     "gate": gettext_lazy("Gate"),
     "selection": gettext_lazy("Selection"),
     "facts": gettext_lazy("Graph facts"),
@@ -69,11 +69,11 @@ _EXPLANATIONS = {
         "Character n-grams that query and chunk share, where vectors are unavailable or words find too little."
     ),
     "fused": gettext_lazy("One order out of all channels, each with its weight, by the fusion in force."),
-    "relevance": gettext_lazy(
+    "rerank": gettext_lazy(
         "How well the passage, or the best of its questions, fits the query, whatever other candidates there are: the score of "
         "the result, which is compared with the cut."
     ),
-    "rerank": gettext_lazy(
+    "order": gettext_lazy(
         "What results are ordered by: the relevance, to which the scale “overlap” adds the agreement of the channels, so that "
         "results need not stand in the order of their scores."
     ),

@@ -228,7 +228,9 @@ def test_an_index_with_changes_newer_than_the_base_in_the_tiers_gives_way_to_it_
     make_document(kb, "保修期")
     newer = load(kb)
     cache = BM25Store().cache
-    cache.publish(key(kb, built.version), bm25.StoredIndex(built.index, built.version, built.characters, built.questions))
+    cache.publish(
+        key(kb, built.version), bm25.StoredIndex(built.index, built.version, built.characters, built.questions)
+    )
     make_document(kb, "电源")
 
     loaded = load(kb)

@@ -23,7 +23,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
-from retrieval.selection import RELEVANCE, ScoreScale, cut_for, gated_stage, result_count, select
+from retrieval.selection import ORDER, RELEVANCE, ScoreScale, cut_for, gated_stage, result_count, select
 from retrieval.types import Candidate, CutBy, Result
 
 QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
@@ -180,7 +180,7 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
         each._replace(
             cut_by=CutBy.FUSION,
             ranks={stage: rank for stage, rank in each.ranks.items() if stage != RERANK},
-            scores={stage: score for stage, score in each.scores.items() if stage not in (RERANK, RELEVANCE)},
+            scores={stage: score for stage, score in each.scores.items() if stage not in (RELEVANCE, ORDER)},
         )
         if each.chunk_id in deeper
         else each

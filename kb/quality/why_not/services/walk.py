@@ -39,7 +39,7 @@ from retrieval.external import ExternalChannel
 from retrieval.postings import hash_terms
 from retrieval.protocols import Channel, Scope, Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import CAPS, RELEVANCE, gated_stage, result_count, stands_for_parent
+from retrieval.selection import CAPS, ORDER, RELEVANCE, gated_stage, result_count, stands_for_parent
 from retrieval.tokenize import SEGMENTABLE, JiebaTokenizer, normalize
 from retrieval.types import Analysis, Candidate, CutBy
 
@@ -421,7 +421,7 @@ class WhyNot:
             "reranker": detail["reranker"],
             "rank": self.candidate.ranks["rerank"],
             "score": self.candidate.scores[RELEVANCE],
-            "order": self.candidate.scores["rerank"],
+            "order": self.candidate.scores[ORDER],
             "candidates": detail["scored"],
         }
         return Step(Stage.RERANK, State.PASSED, figures=figures)

@@ -19,7 +19,7 @@ from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.rerankers.chain import AGREEMENT_SHARE
-from retrieval.selection import RELEVANCE, ScoreScale, gated_stage, result_count, source_caps, stands_for_parent
+from retrieval.selection import ORDER, RELEVANCE, ScoreScale, gated_stage, result_count, source_caps, stands_for_parent
 from retrieval.types import STAGES, Candidate, CutBy, Dropped, Passage, Provenance, Span
 
 LABELS = {
@@ -77,8 +77,8 @@ DOWN = ngettext_lazy(
     "down %(n)d place from rank %(rank)d in “%(stage)s”", "down %(n)d places from rank %(rank)d in “%(stage)s”", "n"
 )
 FINAL = "final"
-# What comes after the channels, of every search; relevance has no ranks.
-LATER = ("fused", RELEVANCE, "rerank")
+# What comes after the channels, of every search; the order has the ranks of the relevance.
+LATER = ("fused", RELEVANCE, ORDER)
 
 
 def moves(candidate: Candidate, final_rank: int | None) -> dict[str, dict[str, Any]]:
@@ -127,7 +127,7 @@ def columns(outcome: SearchOutcome) -> list[dict[str, str]]:
     """The stages that rank candidates, with what their scores say: the channels asked, the fusion, and the reranker."""
     methods = {scope.config.fusion for scope in outcome.wiring.pipeline.scopes}
     by_method = {"rrf": _("rank, RRF"), "weighted": _("rank, sum")}
-    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine"), RELEVANCE: _("score, gated")}
+    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine"), RELEVANCE: _("rank, relevance")}
     if len(methods) == 1:
         notes["fused"] = by_method[methods.pop()]
     return [
@@ -249,7 +249,7 @@ class Rows:
         return {
             "stage": stage,
             "label": stage_label(stage),
-            "rank": "" if stage == RELEVANCE else str(rank or ABSENT),
+            "rank": "" if stage == ORDER else str(rank or ABSENT),
             "score": ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}",
             "note": _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note,
             "move": move,
@@ -288,7 +288,7 @@ class Rows:
         if stage not in candidate.scores:
             return self._why_not_reranked(candidate)
         share = AGREEMENT_SHARE.get(ScoreScale(self._result.score_scale), 0.0)
-        if stage == RELEVANCE or candidate.question or not share:
+        if stage != ORDER or candidate.question or not share:
             return ""
         figures = {
             "relevance": f"{candidate.scores[RELEVANCE]:.{USUAL_DECIMALS}f}",

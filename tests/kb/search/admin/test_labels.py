@@ -28,5 +28,5 @@ def test_a_search_gives_no_other_ranks_and_scores(fusion):
 
     found = outcome_of(owner, kb, q="保修期限 flight", fusion=fusion).candidates
 
-    assert {"characters", "relevance"} <= {name for each in found for name in each.scores} <= set(STAGES)
-    assert {name for each in found for name in each.ranks} <= set(STAGES) - {"relevance"}
+    assert {"characters", "order"} <= {name for each in found for name in each.scores} <= set(STAGES)
+    assert {name for each in found for name in each.ranks} <= set(STAGES) - {"order"}

@@ -232,11 +232,11 @@ def test_ranks_and_scores_include_those_by_characters_and_the_relevance(ask, chu
 
     rows = [[words(each) for each in row] for row in page.tree.xpath("//*[@data-testid='ranks']/tbody/tr")]
     found = {label: (rank, score) for label, rank, score in rows}
-    assert list(found) == ["Vector", "BM25", "Characters", "Fused", "Relevance", "Rerank"]
+    assert list(found) == ["Vector", "BM25", "Characters", "Fused", "Rerank", "Order"]
     assert int(found["Characters"][0]) <= LAST
     assert float(found["Characters"][1]) > float(found["BM25"][1])
-    assert found["Relevance"][0] == "–"
-    assert float(found["Relevance"][1]) < float(found["Rerank"][1])
+    assert found["Order"][0] == "–"
+    assert float(found["Rerank"][1]) < float(found["Order"][1])
 
 
 def test_the_effect_names_the_relevance_before_and_after(ask, press, chunk):

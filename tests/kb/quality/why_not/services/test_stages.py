@@ -247,10 +247,10 @@ def test_the_reranker_and_the_gate_name_the_relevance_and_what_it_is_ordered_by(
     steps = {str(step.stage): step for step in why.steps}
     scores = why.candidate.scores
 
-    assert steps["rerank"].figures["score"] == steps["gate"].figures["score"] == scores["relevance"]
-    assert steps["rerank"].figures["order"] == scores["rerank"] > scores["relevance"]
-    assert f"relevance {scores['relevance']:.4f}; ordered by {scores['rerank']:.4f}" in steps["rerank"].sentence
-    assert f"Its relevance {scores['relevance']:.4f} reaches the threshold" in steps["gate"].sentence
+    assert steps["rerank"].figures["score"] == steps["gate"].figures["score"] == scores["rerank"]
+    assert steps["rerank"].figures["order"] == scores["order"] > scores["rerank"]
+    assert f"relevance {scores['rerank']:.4f}; ordered by {scores['order']:.4f}" in steps["rerank"].sentence
+    assert f"Its relevance {scores['rerank']:.4f} reaches the threshold" in steps["gate"].sentence
 
 
 def test_without_a_reranker_the_stage_is_not_asked(chunk):

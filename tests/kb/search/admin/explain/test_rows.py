@@ -25,10 +25,10 @@ def test_ranks_and_scores_are_those_of_the_search(open_debug, curator, handbook)
 
     candidates = {candidate.chunk_id: candidate for candidate in result.candidates}
     assert list(page.column("rank")) == list(candidates)
-    for stage, decimals in {"vector": 4, "bm25": 4, "characters": 4, "fused": 5, "relevance": 4, "rerank": 4}.items():
+    for stage, decimals in {"vector": 4, "bm25": 4, "characters": 4, "fused": 5, "rerank": 4, "order": 4}.items():
         scores = {pk: shown(c.scores.get(stage), decimals) for pk, c in candidates.items()}
         assert page.column(f"{stage}-score") == scores
-        if stage != "relevance":
+        if stage != "order":
             ranks = {pk: str(c.ranks[stage]) if stage in c.ranks else "–" for pk, c in candidates.items()}
             assert page.column(f"{stage}-rank") == ranks
     assert [page.column("rank")[hit.passage.chunk_id] for hit in result.hits] == ["1", "2", "3"]
@@ -40,11 +40,11 @@ def test_the_order_is_told_apart_from_the_relevance_that_it_is_made_of(open_debu
 
     row = Page(open_debug(kb=handbook.pk, q="late flight")).rows()[0]
 
-    (order,) = row.xpath(".//td[.//*[@data-col='rerank-score']]/@title")
-    own, agreement = first.scores["relevance"], first.agreement
-    assert order == f"{first.scores['rerank']!r}: 0.5 × relevance {own:.4f} + 0.5 × agreement {agreement:.4f}"
-    assert cell(row, "relevance-score") == f"{own:.4f}"
-    assert not row.xpath(".//*[@data-col='relevance-rank']")
+    (order,) = row.xpath(".//td[.//*[@data-col='order-score']]/@title")
+    own, agreement = first.scores["rerank"], first.agreement
+    assert order == f"{first.scores['order']!r}: 0.5 × relevance {own:.4f} + 0.5 × agreement {agreement:.4f}"
+    assert cell(row, "rerank-score") == f"{own:.4f}"
+    assert not row.xpath(".//*[@data-col='order-rank']")
 
 
 def test_a_channel_that_did_not_find_a_chunk_says_so(open_debug, handbook):
@@ -181,7 +181,7 @@ def test_the_gate_names_score_and_threshold(open_debug, curator, handbook):
     page = Page(open_debug(kb=handbook.pk, q="late flight", threshold="0.9"))
 
     gated = {pk: reason for pk, reason in page.column("cut-by").items() if reason != "–"}
-    scores = page.column("relevance-score")
+    scores = page.column("rerank-score")
     assert len(gated) == 3
     for pk, reason in gated.items():
         assert reason == f"Gate Score {scores[pk]} is below the threshold 0.9."
@@ -222,7 +222,7 @@ def test_with_near_misses_alone_the_page_leads_to_them(open_debug, handbook, cut
 def test_when_everything_is_cut_the_page_says_what_to_do(open_debug, handbook):
     page = Page(open_debug(kb=handbook.pk, q="flight zebra", threshold="1"))
 
-    best = max(float(score) for score in page.column("relevance-score").values())
+    best = max(float(score) for score in page.column("rerank-score").values())
     assert page.text("result-count") == "0"
     assert f"The best score is {best:.4f}, the threshold 1" in page.text("no-results")
 
