@@ -51,7 +51,7 @@ def texts(result):
 
 def channels(result):
     """Those that found any of the results."""
-    stages = {"fused", "rerank"}
+    stages = {"characters", "fused", "rerank"}
     return {channel for hit in result.hits for channel in hit.ranks if channel not in stages}
 
 

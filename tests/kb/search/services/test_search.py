@@ -46,9 +46,9 @@ def test_the_response_has_the_contracts_fields(kb):
         "relevance", "ranks", "scores", "metadata", "neighbours", "matched_text",
     }  # fmt: skip
     assert first["text"] == "智能温控器的保修期是两年"
-    assert first["ranks"] == {"vector": 1, "bm25": 1, "lexical": 1, "fused": 1, "rerank": 1}
-    assert set(first["scores"]) == {"vector", "bm25", "lexical", "fused", "rerank"}
-    assert first["score"] == first["scores"]["rerank"]
+    assert first["ranks"] == {"vector": 1, "bm25": 1, "characters": 1, "lexical": 1, "fused": 1, "rerank": 1}
+    assert set(first["scores"]) == {"vector", "bm25", "characters", "lexical", "fused", "relevance", "rerank"}
+    assert first["score"] == first["scores"]["relevance"]
     assert first["score_scale"] == "overlap"
     assert first["metadata"]["year"] == 2024
     assert first["neighbours"] == []
