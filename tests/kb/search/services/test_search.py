@@ -47,8 +47,8 @@ def test_the_response_has_the_contracts_fields(kb):
     }  # fmt: skip
     assert first["text"] == "智能温控器的保修期是两年"
     assert first["ranks"] == {"vector": 1, "bm25": 1, "characters": 1, "lexical": 1, "fused": 1, "rerank": 1}
-    assert set(first["scores"]) == {"vector", "bm25", "characters", "lexical", "fused", "relevance", "rerank"}
-    assert first["score"] == first["scores"]["relevance"]
+    assert set(first["scores"]) == {"vector", "bm25", "characters", "lexical", "fused", "rerank", "order"}
+    assert first["score"] == first["scores"]["rerank"]
     assert first["score_scale"] == "overlap"
     assert first["metadata"]["year"] == 2024
     assert first["neighbours"] == []
