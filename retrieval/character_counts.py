@@ -7,6 +7,7 @@ Source: Nie, Gao, Zhang and Zhou, "On the use of words and n-grams for Chinese i
 bigrams and single characters together better than each of them.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -29,9 +30,15 @@ _RANGES = (
     (0xF900, 0xFAFF),
     (0xFF66, 0xFF9D),
 )
+_COUNTING = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _RANGES)}]+")
 UNITS = 1 << 16
 PAIR_BITS = 16
 CHUNKS_AT_ONCE = 1_000
+
+
+def counts(term: str) -> bool:
+    """Whether it consists of characters that count."""
+    return _COUNTING.fullmatch(term) is not None
 
 
 @cache

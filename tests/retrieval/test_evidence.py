@@ -3,12 +3,12 @@ import pytest
 
 from retrieval.bm25 import OkapiIndex
 from retrieval.character_counts import CharacterCounter, query_codes
-from retrieval.evidence import character_rankings, wordings
+from retrieval.evidence import MOST_CHARACTERS, MOST_TERMS, character_rankings, wordings
 from retrieval.fusion import fuse
 from retrieval.postings import count_postings, hash_terms
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.tokenize import JiebaTokenizer
-from retrieval.types import Analysis, Passage, Ranking, RerankJob, searchable_text
+from retrieval.types import Analysis, Passage, Ranking, RerankJob, Trace, searchable_text
 from tests.retrieval.pipelines import scope
 from tests.retrieval.rerankers.jobs import candidate, soon
 
@@ -52,7 +52,7 @@ SCOPES = (scope(1, tokenizer=CUT),)
 
 def test_every_candidate_of_any_channel_is_scored_by_words_pairs_and_characters():
     query = analysed("保修几年")
-    (ranking,) = character_rankings(SCOPES, [keywords(query, 1), vectors(2, 3, 4)], PASSAGES, query)
+    (ranking,) = character_rankings(SCOPES, [keywords(query, 1), vectors(2, 3, 4)], PASSAGES, query, Trace())
 
     ids = np.array([1, 2, 3, 4])
     codes = query_codes("保修几年", tuple(CUT("保修几年")))
@@ -69,12 +69,12 @@ def test_every_candidate_of_any_channel_is_scored_by_words_pairs_and_characters(
 @pytest.mark.parametrize("text", ["warranty X7", "404", "보증 기간"])
 def test_queries_in_other_scripts_are_scored_by_words_only(text):
     query = analysed(text)
-    assert character_rankings(SCOPES, [keywords(query, 3, 4), vectors(1)], PASSAGES, query) == []
+    assert character_rankings(SCOPES, [keywords(query, 3, 4), vectors(1)], PASSAGES, query, Trace()) == []
 
 
 def test_the_latin_words_of_a_mixed_query_count_once():
     mixed, words = analysed("X7 保修"), analysed("X7")
-    (ranking,) = character_rankings(SCOPES, [keywords(mixed, 3, 4)], PASSAGES, mixed)
+    (ranking,) = character_rankings(SCOPES, [keywords(mixed, 3, 4)], PASSAGES, mixed, Trace())
     of_latin = INDEX.score(hash_terms(words.search_tokens(1)), np.array([4]))
     assert ranking.score(np.array([4])).tolist() == pytest.approx(of_latin.tolist())
 
@@ -82,14 +82,14 @@ def test_the_latin_words_of_a_mixed_query_count_once():
 def test_without_an_index_that_has_counted_characters_words_stand_alone():
     query = analysed("保修几年")
     own = keywords(query, 1, 3)
-    assert character_rankings(SCOPES, [Ranking("bm25", 1, own.chunk_ids, own.scores)], PASSAGES, query) == []
+    assert character_rankings(SCOPES, [Ranking("bm25", 1, own.chunk_ids, own.scores)], PASSAGES, query, Trace()) == []
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "weighted"])
 def test_they_have_the_weight_of_keywords_in_the_fusion_and_words_none(fusion):
     query = analysed("保修几年")
     rankings = [keywords(query, 3, 1), vectors(2)]
-    characters = character_rankings(SCOPES, rankings, PASSAGES, query)
+    characters = character_rankings(SCOPES, rankings, PASSAGES, query, Trace())
     own = scope(1, tokenizer=CUT, fusion=fusion)
     with_both = fuse([own], [*rankings, *characters], PASSAGES, None)
     as_keywords = [Ranking("bm25", 1, each.chunk_ids, each.scores, score=each.score) for each in characters]
@@ -104,6 +104,20 @@ def test_what_only_asks_does_not_tell():
     (wording,) = wordings(analysed("请问保修期是多久？", intent="保修期是"), 1, CUT)
     assert wording.terms == ("保修期",)  # not 保修 within it, no function words
     assert set(wording.codes.tolist()) == set(query_codes("保修期是", ("保修期",)).tolist())
+
+
+@pytest.mark.parametrize(("text", "both"), [("кот скотный", {"кот", "скотный"}), ("öl ölfarbe", {"öl", "ölfarb"})])
+def test_words_of_alphabets_that_stand_within_others_count(text, both):
+    (wording,) = wordings(analysed(text), 1, CUT)
+    assert both <= set(wording.terms)
+
+
+def test_of_a_long_query_the_first_words_and_characters_count():
+    text = "".join(chr(0x4E00 + 7 * number) for number in range(2_000))
+    query = Analysis(text, {1: tuple(text)}, intent=text)
+    (wording,) = wordings(query, 1, CUT)
+    assert wording.terms == tuple(text)[:MOST_TERMS]
+    assert wording.codes.size == 2 * MOST_CHARACTERS - 1
 
 
 def test_a_query_of_function_words_only_counts_them():
