@@ -163,15 +163,13 @@ class SearchResult:
         Relevance | None,
         Doc("What the score says, by the borders of its scale; null on the scale `rrf`, which has none."),
     ]
-    ranks: Annotated[
-        Mapping[str, int], Doc("From 1, by the stages that saw the chunk, as in `scores`, but for relevance.")
-    ]
+    ranks: Annotated[Mapping[str, int], Doc("From 1, by the stages that saw the chunk, as in `scores`, but for order.")]
     scores: Annotated[
         Mapping[str, float],
         Doc(
             f"By stage, each on a scale of its own: {', '.join(STAGES)}. `characters` are words, pairs of characters and single "
-            "ones together, in Chinese and Japanese; `relevance` is what the reranker finds, and the gate compares with the cut; "
-            "`rerank` is what the results are ordered by."
+            "ones together, in Chinese and Japanese; `rerank` is the relevance, which the gate compares with the cut; `order` is "
+            "what the results are ordered by."
         ),
     ]
     metadata: Mapping[str, Any]
