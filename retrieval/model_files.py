@@ -32,6 +32,7 @@ Progress = Callable[[int, int], None]
 
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONFIGURATIONS = ("modules.json", "config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TEXT_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.bpe")
@@ -46,6 +47,8 @@ class Probe:
     found: Literal["local", "remote", "none"]
     size_bytes: int | None  # of the files that sentence-transformers reads; None when unknown
     reason: str  # where it was found, or why it was not
+    revision: str | None = None  # the commit that the hub has now
+    is_pickled: bool = False  # whether some of its weights can only be had as pickles, which run code when opened
 
 
 def libraries_available() -> bool:
@@ -88,11 +91,19 @@ def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0) -> Pro
         )
 
 
-def download(model_id: str, *, endpoint: str | None, progress: Progress | None = None) -> Path:
+def download(
+    model_id: str,
+    *,
+    endpoint: str | None,
+    progress: Progress | None = None,
+    revision: str | None = None,
+    most_bytes: int | None = None,
+) -> Path:
     """Fetches the files that sentence-transformers reads into the Hugging Face cache; a model that is here stays as is.
 
-    Raises DependencyMissing without huggingface_hub, and ModelUnavailable where the model is unknown to the hub or the
-    network fails; what has arrived stays for the next try.
+    They are those of the commit `revision`, or of the newest one. Raises DependencyMissing without huggingface_hub, and
+    ModelUnavailable where the model is unknown to the hub, the network fails, or more than `most_bytes` arrive whatever
+    the hub has announced; the files that have arrived stay for the next try.
     """
     found = local_path(model_id)
     if found is not None:
@@ -108,11 +119,12 @@ def download(model_id: str, *, endpoint: str | None, progress: Progress | None =
         httpx.HTTPError,
         httpx.InvalidURL,
         OSError,
+        ValueError,  # a path that the hub's client refuses
         *HfHubHTTPError.__bases__,
     )
     try:
-        files = _hub_files(model_id, hub, timeout_s=30.0)
-        _fetch(model_id, files, hub, progress or (lambda _done, _total: None))
+        files, _newest = _hub_files(model_id, hub, timeout_s=30.0, revision=revision)
+        _fetch(model_id, files, hub, progress or (lambda _done, _total: None), revision, most_bytes)
     except network_errors as error:
         raise ModelUnavailable(
             _(
@@ -227,7 +239,7 @@ def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
         here = _files_in(path)
         return Probe("local", sum(here[name] for name in _needed(here)), f"found in {path}")
     try:
-        files = _hub_files(model_id, hub, timeout_s)
+        files, revision = _hub_files(model_id, hub, timeout_s)
     except (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL) as error:
         return Probe("none", None, f"not on this machine, and not available from {hub}: {_one_line(error)}")
     if not any(_is_weights(name) for name in files):
@@ -235,11 +247,19 @@ def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
             "none", None, f"{hub} has it without weights that sentence-transformers reads: choose another model"
         )
     sizes = [size for size in files.values() if size is not None]
-    return Probe("remote", sum(sizes) if len(sizes) == len(files) else None, f"can be downloaded from {hub}")
+    return Probe(
+        "remote",
+        sum(sizes) if len(sizes) == len(files) else None,
+        f"can be downloaded from {hub}",
+        revision,
+        is_pickled=any(_is_weights(name) and name.endswith(".bin") for name in files),
+    )
 
 
-def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | None]:
-    """Sizes in bytes of the needed files by path.
+def _hub_files(
+    model_id: str, hub: str, timeout_s: float, revision: str | None = None
+) -> tuple[dict[str, int | None], str | None]:
+    """Sizes in bytes of the needed files by path, at a commit or at the newest one; and the commit, where it is told.
 
     Raises ModelUnavailable offline, for what is no hub id and for what the hub does not know, and httpx.HTTPError where
     the hub cannot be reached.
@@ -253,7 +273,7 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         )
     token = os.environ.get("HF_TOKEN")
     response = httpx.get(
-        f"{hub}/api/models/{model_id}",
+        f"{hub}/api/models/{model_id}" + (f"/revision/{revision}" if revision else ""),
         params={"blobs": "true"},
         headers={"Authorization": f"Bearer {token}"} if token else {},
         timeout=timeout_s,
@@ -270,29 +290,56 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         )
     response.raise_for_status()
     try:
-        sizes = {sibling["rfilename"]: sibling.get("size") for sibling in response.json()["siblings"]}
+        listing = response.json()
+        sizes = {sibling["rfilename"]: sibling.get("size") for sibling in listing["siblings"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelUnavailable(
             _("{hub} does not answer like a Hugging Face hub: check HF_ENDPOINT", hub=hub)
         ) from error
-    return {name: sizes[name] for name in _needed(sizes)}
+    commit = listing.get("sha")
+    return {name: sizes[name] for name in _needed(sizes)}, commit if _COMMIT.fullmatch(str(commit)) else None
 
 
-def _fetch(model_id: str, files: Mapping[str, int | None], hub: str, progress: Progress) -> None:
+def _fetch(
+    model_id: str,
+    files: Mapping[str, int | None],
+    hub: str,
+    progress: Progress,
+    revision: str | None,
+    most_bytes: int | None,
+) -> None:
     from huggingface_hub import hf_hub_download  # noqa: PLC0415 - optional, and slow to import
 
     total = sum(size or 0 for size in files.values())
     done = 0
+
+    def arrived(count: int) -> None:
+        if most_bytes is not None and count > most_bytes:
+            raise ModelUnavailable(_("more arrives than {most} bytes", most=most_bytes))
+        progress(min(count, total), total)
+
     # Weights last, and after all others those of the first module, so that a snapshot with these is a whole one; the names
     # of the modules' folders begin with a number, and the first may have none of its own.
     by_module = sorted(files, key=lambda name: str(PurePosixPath(name).parent), reverse=True)
     for name in sorted(by_module, key=_is_weights):
-        hf_hub_download(model_id, name, endpoint=hub, tqdm_class=_byte_counter(progress, done, total))
-        done += files[name] or 0
-        progress(done, total)
+        path = Path(
+            hf_hub_download(model_id, name, revision=revision, endpoint=hub, tqdm_class=_byte_counter(arrived, done))
+        )
+        done += path.stat().st_size
+        try:
+            arrived(done)
+        except ModelUnavailable:  # the client has passed over what its progress raised
+            path.resolve().unlink()
+            path.unlink(missing_ok=True)
+            raise
+    if revision is not None and files:  # the client notes only branches, and a model is looked up by its branch
+        snapshot = next(folder for folder in path.parents if folder.name == revision)
+        branches = snapshot.parents[1] / "refs"
+        branches.mkdir(exist_ok=True)
+        (branches / "main").write_text(revision, encoding="utf-8")
 
 
-def _byte_counter(progress: Progress, before: int, total: int) -> type[tqdm]:
+def _byte_counter(arrived: Callable[[int], None], before: int) -> type[tqdm]:
     class ByteCounter(tqdm):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._arrived = int(kwargs.get("initial") or 0)
@@ -300,7 +347,7 @@ def _byte_counter(progress: Progress, before: int, total: int) -> type[tqdm]:
 
         def update(self, n: float | None = 1) -> None:
             self._arrived += int(n or 0)
-            progress(min(before + self._arrived, total), total)
+            arrived(before + self._arrived)
 
     return ByteCounter
 

@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub.authorizations.append(self.headers.get("Authorization"))
         path = self.path.split("?", 1)[0]
         for model_id, files in hub.models.items():
-            if path == f"/api/models/{model_id}":
+            if path in (f"/api/models/{model_id}", f"/api/models/{model_id}/revision/{COMMIT}"):
                 self._send(hub.listing_status, json.dumps(hub.listing_of(model_id)).encode(), {})
                 return
             if path.startswith(f"/{model_id}/resolve/"):

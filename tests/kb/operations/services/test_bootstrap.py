@@ -20,7 +20,7 @@ from retrieval.embedders.registry import get_embedder
 from retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
 from retrieval.model_files import download, local_path
 from tests.factories import make_document, make_kb, make_user
-from tests.hub import files_of, reachable
+from tests.hub import COMMIT, files_of, reachable
 from tests.retrieval.rerankers.tiny import save_tiny_embedding_model
 
 pytestmark = pytest.mark.django_db
@@ -216,6 +216,84 @@ def test_a_size_that_the_hub_does_not_tell_is_too_large(hub, demos):
     demo_models_fetch(demos)
 
     assert models_of(demos) == [("hashing", ""), ("hashing", "")]
+
+
+def test_a_hub_that_sends_more_than_it_announced_is_refused(hub, demos, caplog):
+    hub.announced[CHINESE, "model.safetensors"] = 10
+
+    assert not demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", ""), ("hashing", ENGLISH)]
+    assert local_path(CHINESE) is None
+    assert ["more arrives than" in line for line in said(caplog)] == [True]
+
+
+def test_pickles_are_not_fetched_unasked(hub, demos, caplog):
+    hub.models = hub.models | {CHINESE: {"config.json": b"{}", "pytorch_model.bin": b"p"}}
+    hub.announced.clear()  # of a file that it does not have
+
+    demo_models_fetch(demos)
+
+    assert models_of(demos)[0] == ("hashing", "")
+    assert not any("/resolve/" in line and CHINESE in line for line in hub.requests)
+    assert "pickles" in said(caplog)[0]
+
+
+def test_the_commit_whose_size_was_looked_at_is_fetched(hub, demos):
+    demo_models_fetch(demos)
+
+    resolved = [line for line in hub.requests if "/resolve/" in line]
+    assert resolved
+    assert all(f"/resolve/{COMMIT}/" in line for line in resolved)
+
+
+def test_a_model_with_a_path_out_of_its_folder_keeps_no_other_demo_from_its_own(hub, demos, caplog):
+    hub.models = hub.models | {CHINESE: hub.models[CHINESE] | {"../evil.json": b"{}"}}
+
+    assert not demo_models_fetch(demos)
+
+    assert models_of(demos) == [("hashing", ""), ("hashing", SMALLER)]
+    assert len(said(caplog)) == 1
+
+
+@pytest.mark.parametrize("change", ["moved", "moving", "deleted"])
+def test_what_somebody_did_with_a_demo_during_the_download_stands(hub, demos, monkeypatch, change):
+    row = KnowledgeBase.objects.filter(pk=demos[0])
+
+    def fetch_meanwhile(model, **kwargs):
+        if change == "moved":
+            row.update(embedding_model=MINILM)
+        elif change == "moving":
+            row.update(target_embedding_model=MINILM)
+        else:
+            row.delete()
+        monkeypatch.setattr(bootstrap, "download", download)
+        return download(model, **kwargs)
+
+    monkeypatch.setattr(bootstrap, "download", fetch_meanwhile)
+    assert not demo_models_fetch(demos)
+
+    left = {"moved": [(MINILM, "")], "moving": [("hashing", MINILM)], "deleted": []}[change]
+    assert models_of(demos) == [*left, ("hashing", SMALLER)]
+
+
+def test_what_an_earlier_call_has_fetched_counts(hub, demos, monkeypatch, tiny_files):
+    hub.announced.clear()
+    monkeypatch.setattr(bootstrap, "UNASKED_DOWNLOAD_BYTES", int(1.5 * sum(map(len, tiny_files.values()))))
+
+    def end_at_the_second(model, **kwargs):
+        if model == CHINESE:
+            return download(model, **kwargs)
+        raise WorkerEnds("the worker ends")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bootstrap, "UNASKED_DOWNLOAD_BYTES", 2 * bootstrap.UNASKED_DOWNLOAD_BYTES)
+        patch.setattr(bootstrap, "download", end_at_the_second)
+        assert demo_models_fetch(demos)
+    assert models_of(demos) == [("hashing", CHINESE), ("hashing", "")]
+
+    assert not demo_models_fetch(demos)
+    assert models_of(demos) == [("hashing", CHINESE), ("hashing", "")]
 
 
 def test_a_hub_that_never_answers_is_given_up(hub, demos, caplog, monkeypatch):
