@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.dispatch import Signal
@@ -27,7 +28,7 @@ from kb.index.services.writing import (
 from kb.index.vector_index import maintain_vector_indexes
 from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import reference, starting_profile, suitable_name
+from kb.profiles.services import STARTING, reference, starting_profile, suitable_name
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError, message_of
 from retrieval.protocols import Embedder
@@ -127,9 +128,12 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
 
 
 def profile_after(kb: KnowledgeBase, model_id: str) -> RetrievalProfile:
-    """What a knowledge base searches by with another model: its own profile, unless that is the one for its present model."""
-    is_for_model = reference(kb.profile) == suitable_name(kb.embedding_model)
-    return starting_profile(model_id) if is_for_model else kb.profile
+    """What a knowledge base searches by with another model: its own profile, unless it started with that.
+
+    Where the environment sets variables of the fusion, of those only the one that suits its present model gives way.
+    """
+    given = (suitable_name(kb.embedding_model),) if settings.FUSION_VARIABLES else STARTING
+    return starting_profile(model_id) if reference(kb.profile) in given else kb.profile
 
 
 def search_with(kb: KnowledgeBase, model_id: str) -> None:

@@ -206,10 +206,19 @@ class TestSwapping:
             reembedding_swap(kb)
         assert refused.value.code == "no_target"
 
-    def test_a_profile_of_ones_own_stays(self, kb):
-        kb.profile = type(kb.profile).objects.live("default")
+    def test_a_profile_that_none_starts_with_stays(self, kb):
+        kb.profile = type(kb.profile).objects.live("weighted")
         kb.save()
         assert moved(kb, swaps=True).profile_id == kb.profile_id
+
+    @pytest.mark.parametrize(("variables", "profile"), [((), "keyword-led"), (("RRF_K",), "default")])
+    def test_one_that_started_with_the_default_gets_the_profile_for_hashing(self, kb, settings, variables, profile):
+        settings.FUSION_VARIABLES = variables
+        kb = moved(kb, swaps=True)
+        kb.profile = type(kb.profile).objects.live("default")
+        kb.save()
+        assert reembedding_rollback(kb)
+        assert kb.profile.name == profile
 
     def test_where_the_environment_sets_the_fusion_that_of_the_former_model_gives_way_to_it(self, kb, settings):
         settings.FUSION_VARIABLES = ("RRF_K",)
