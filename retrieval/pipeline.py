@@ -140,9 +140,8 @@ class Pipeline:
             },
         )
         scored = self._rerank(job, candidates, config, budget, trace)
-        # Unknown where the keyword index of a knowledge base has not answered.
-        counts = (lexicon.chunk_count for lexicon in lexicons.values())
-        chunk_count = sum(counts) if len(lexicons) == len(self.scopes) else None
+        # Of the knowledge bases whose keyword index has answered; unknown where none has.
+        chunk_count = sum(lexicon.chunk_count for lexicon in lexicons.values()) if lexicons else None
         candidates, cut = self._gate(scored, chunk_count, config, trace)
         with trace.span("selection") as detail:
             candidates = select(candidates, config)

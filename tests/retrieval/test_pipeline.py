@@ -3,8 +3,8 @@ import logging
 import pytest
 
 from retrieval.errors import NoChannelAvailable
-from retrieval.selection import ScoreScale
-from tests.fakes import HASHING_NOTE, BrokenChannel, FakeChannel, FakePassages, FixedReranker
+from retrieval.selection import ScoreScale, overlap_cut
+from tests.fakes import HASHING_NOTE, BrokenChannel, FakeChannel, FakePassages, FixedReranker, TableLexicon
 from tests.retrieval.pipelines import chunk_ids, pipeline, run, scope
 
 
@@ -62,6 +62,18 @@ def test_the_gate_cuts_scores_below_the_threshold_on_the_rerankers_scale():
     assert chunk_ids(result) == [2, 1]  # the channels agree on the second more
     assert {c.chunk_id: c.cut_by for c in result.candidates} == {1: None, 2: None, 3: "gate"}
     assert result.threshold == 0.3
+
+
+def test_the_borders_are_those_of_the_sizes_that_are_known():
+    small = TableLexicon({"a": 1.0, "query": 1.0}, {1: ["a"]})
+    small.chunk_count = 30
+    scopes = [
+        scope(1, FakeChannel("bm25", 1, {1: 9.0}, lexicon=small)),
+        scope(2, FakeChannel("vector", 2, {11: 0.9})),  # its keyword index is being built
+    ]
+    result = run(pipeline(*scopes, rerankers=[FixedReranker({1: 0.2, 11: 0.1})]), score_threshold=None)
+    assert result.threshold == overlap_cut(30)
+    assert [hit.relevance for hit in result.hits] == ["high", "medium"]
 
 
 def test_the_best_below_a_cut_that_nobody_chose_are_near_misses():
