@@ -315,7 +315,7 @@ def test_a_client_that_tells_no_progress_is_held_to_the_bytes_that_are_allowed(t
     assert not any(FILES["model.safetensors"] == path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
-def _without_progress(http_get, *args, tqdm_class, **kwargs):  # noqa: ARG001
+def _without_progress(http_get, *args, tqdm_class, **kwargs):
     return http_get(*args, **kwargs)
 
 

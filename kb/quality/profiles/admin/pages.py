@@ -116,8 +116,12 @@ def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, An
 
 
 def _start_as_new_ones(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
-    knowledge_base_update(kb, by=principal(request), profile=starting_profile(kb.embedding_model))
-    messages.success(request, _("It searches by “%(profile)s” now.") % {"profile": kb.profile})
+    start = other_start(kb)
+    if start and start == request.POST.get("profile"):
+        knowledge_base_update(kb, by=principal(request), profile=starting_profile(kb.embedding_model))
+        messages.success(request, _("It searches by “%(profile)s” now.") % {"profile": kb.profile})
+    else:
+        messages.error(request, _("The knowledge base has changed since the page was opened: its profile stays."))
     return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
 
 

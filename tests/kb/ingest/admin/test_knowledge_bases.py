@@ -415,18 +415,29 @@ def test_the_page_says_nothing_where_new_ones_start_alike_or_somebody_has_chosen
 
 
 def test_one_click_lets_it_start_as_new_ones_do(client, kb):
-    page = client.post(starting_url(on_model(kb)), follow=True).content.decode()
+    [form] = lxml.html.fromstring(client.get(change_url(on_model(kb))).content.decode()).xpath(STARTING)
+    page = client.post(starting_url(kb), dict(form.fields), follow=True).content.decode()
 
     assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "balanced"
     assert "It searches by “balanced v1” now." in page
     assert starting_note(client, kb) == []
 
 
+@pytest.mark.parametrize(
+    ("profile", "shown"), [("weighted", "balanced"), ("default", "keyword-led"), ("default", ""), ("weighted", "")]
+)
+def test_a_page_that_is_out_of_date_switches_nothing(client, kb, profile, shown):
+    page = client.post(starting_url(on_model(kb, profile)), {"profile": shown}, follow=True).content.decode()
+
+    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == profile
+    assert "The knowledge base has changed since the page was opened: its profile stays." in page
+
+
 def test_who_may_not_change_it_reads_the_note_and_cannot_switch(client, kb):
     client.force_login(make_member(on_model(kb)))
 
     assert starting_note(client, kb)[0].endswith("this one keeps its present one.")
-    assert client.post(starting_url(kb)).status_code == 403
+    assert client.post(starting_url(kb), {"profile": "balanced"}).status_code == 403
     assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "default"
 
 
