@@ -230,7 +230,7 @@ def _completed(
     ranking: Ranking, scope: Scope, texts: Sequence[Passage], analysis: Analysis, deadline: float
 ) -> Ranking:
     if ranking.lexicon is not None and scope.tokenizer is not None:
-        words = {each.chunk_id: scope.tokenizer(_text_of(each)) for each in texts}
+        words = {each.chunk_id: scope.tokenizer(each.searchable) for each in texts}
         lexicon = SearchLexicon(ranking.lexicon, words)
         keywords = partial(_keyword_scores, lexicon, analysis, ranking.kb_id)
         return dataclasses.replace(ranking, lexicon=lexicon, score=_for_texts(ranking.score, keywords))
@@ -273,17 +273,13 @@ def _cosines(vectors: QueryVectors, analysis: Analysis, texts: Sequence[Passage]
     @cache
     def made() -> dict[int, float]:
         try:
-            found = vectors.similarities(analysis.text, [_text_of(each) for each in texts], deadline)
+            found = vectors.similarities(analysis.text, [each.searchable for each in texts], deadline)
         except ChannelUnavailable as error:
             logger.info("results from elsewhere have no cosines: %s", error)
             return {}
         return dict(zip((each.chunk_id for each in texts), found.tolist(), strict=True))
 
     return lambda keys: np.array([made().get(key, np.nan) for key in keys.tolist()], dtype=np.float64)
-
-
-def _text_of(passage: Passage) -> str:
-    return passage.searchable
 
 
 def _address(url: str) -> str:
