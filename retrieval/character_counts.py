@@ -20,8 +20,9 @@ from retrieval.bm25 import PRIOR_CHUNKS, okapi_parameters, saturated
 from retrieval.characters import normal_form
 from retrieval.postings import inverse_document_frequency, positions, read_array
 
-# Chinese characters with their compatibility forms, and kana with their halfwidth forms, of the basic plane.
+# Chinese characters with their radicals and compatibility forms, and kana with their halfwidth forms, of the basic plane.
 _RANGES = (
+    (0x2E80, 0x2FD5),
     (0x3005, 0x3007),
     (0x3041, 0x30FF),
     (0x31F0, 0x31FF),
@@ -31,8 +32,9 @@ _RANGES = (
     (0xFF66, 0xFF9D),
 )
 _COUNTING = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _RANGES)}]+")
-UNITS = 1 << 16
 PAIR_BITS = 16
+UNITS = 1 << PAIR_BITS
+VOICED_MARKS = "\u3099\u309a\uff9e\uff9f"  # one character with the kana before, in NFKC
 CHUNKS_AT_ONCE = 1_000
 
 
@@ -54,7 +56,8 @@ def _character_of_unit() -> NDArray[np.uint32]:
 
 def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
     """The characters of all texts, 0 for what does not count and between two texts; and the number of each one's text."""
-    units = [f"{text}\n".encode("utf-16-le", "surrogatepass") for text in texts]
+    joined = (normal_form("NFKC", text) if any(mark in text for mark in VOICED_MARKS) else text for text in texts)
+    units = [f"{text}\n".encode("utf-16-le", "surrogatepass") for text in joined]
     owners = np.repeat(np.arange(len(units)), [len(each) // 2 for each in units])
     return _character_of_unit()[np.frombuffer(b"".join(units), "<u2")], owners
 
@@ -191,7 +194,14 @@ class CharacterCounts:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Reads what `state` wrote; raises ValueError for what is no state."""
         codes, counts = (read_array(state, name, ("<u4",)) for name in ("codes", "document_frequencies"))
-        return cls(_Counts(codes, counts, int(state["chunk_count"]), int(state["total_length"])))
+        totals = [state.get(name) for name in ("chunk_count", "total_length")]
+        if not (codes.ndim == counts.ndim == 1 and codes.size == counts.size):
+            raise ValueError("codes and document_frequencies are not one-dimensional and of equal size")
+        if (codes[1:] <= codes[:-1]).any() or (counts < 1).any():
+            raise ValueError("codes are not ascending, or a document frequency is 0")
+        if any(type(total) is not int or total < 0 for total in totals):
+            raise ValueError(f"chunk_count and total_length are {totals}")
+        return cls(_Counts(codes, counts, *totals))
 
 
 class CharacterCounter:

@@ -229,7 +229,18 @@ class Segment:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Reads what `state` wrote; raises ValueError for what is no state."""
         stored = {name: read_array(state, name, dtypes) for name, dtypes in _STORED_DTYPES.items()}
+        chunk_ids, lengths, terms, indptr, gaps, frequencies = stored.values()
+        if any(each.ndim != 1 for each in stored.values()) or (
+            (lengths.size, indptr.size, frequencies.size) != (chunk_ids.size, terms.size + 1, gaps.size)
+        ):
+            raise ValueError("the arrays do not fit each other")
+        if any((each[1:] <= each[:-1]).any() for each in (chunk_ids, terms)):
+            raise ValueError("chunk_ids or terms are not ascending")
+        if indptr[0] != 0 or indptr[-1] != gaps.size or (indptr[1:] < indptr[:-1]).any():
+            raise ValueError("indptr does not divide the postings")
         ordinals = np.cumsum(stored.pop("gaps"), dtype=np.int32)
+        if ordinals.min(initial=0) < 0 or ordinals.max(initial=-1) >= chunk_ids.size:
+            raise ValueError("a posting is of no chunk")
         distinct, impacts = _number(stored.pop("frequencies"), stored["lengths"][ordinals])
         return cls(
             **stored, ordinals=ordinals, impacts=impacts, impact_frequencies=distinct[0], impact_lengths=distinct[1]

@@ -77,9 +77,21 @@ def test_other_scripts_have_no_codes(text):
     assert query_codes(text, (text,)).size == 0
 
 
-@pytest.mark.parametrize(("written", "folded"), [("ｶﾒﾗ", "カメラ"), ("\uf900", "豈")])
+@pytest.mark.parametrize(
+    ("written", "folded"),
+    [
+        ("ｶﾒﾗ", "カメラ"),
+        ("\uf900", "豈"),
+        ("\u2f08\u2f12", "人力"),
+        ("ｶﾞｽﾊﾟﾈﾙ", "ガスパネル"),
+        ("カ\u3099スハ\u309aネル", "ガスパネル"),
+    ],
+)
 def test_forms_of_one_character_count_as_one(written, folded):
-    assert query_codes(written, (written,)).tolist() == query_codes(folded, (folded,)).tolist()
+    codes = query_codes(folded, (folded,))
+    assert query_codes(written, (written,)).tolist() == codes.tolist()
+    assert counts_of([written]).state() == counts_of([folded]).state()
+    assert counts_of([folded]).saturation(codes, [written]).tolist() == [[0.4] * codes.size]
 
 
 def test_what_was_stored_counts_as_before_and_garbage_is_refused():
@@ -90,3 +102,40 @@ def test_what_was_stored_counts_as_before_and_garbage_is_refused():
     assert read.saturation(codes, ["保修"]).tolist() == counts.saturation(codes, ["保修"]).tolist()
     with pytest.raises(ValueError, match="codes"):
         CharacterCounts.from_state({"codes": ("<f8", (1,), b"12345678")})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"codes": ("<u4", (2, 1), bytes((1, 0, 0, 0, 2, 0, 0, 0)))},
+        {"codes": ("<u4", (1,), bytes((1, 0, 0, 0)))},
+        {"codes": ("<u4", (2,), bytes((2, 0, 0, 0, 2, 0, 0, 0)))},
+        {"codes": ("<u4", (2,), bytes((2, 0, 0, 0, 1, 0, 0, 0)))},
+        {"document_frequencies": ("<u4", (2,), bytes((1, 0, 0, 0, 0, 0, 0, 0)))},
+        {"document_frequencies": ("<u4", (2,), "text")},
+        {"chunk_count": -1},
+        {"total_length": 1.5},
+        {"total_length": None},
+    ],
+)
+def test_what_no_counts_can_be_is_refused(wrong):
+    counts = bytes((1, 0, 0, 0, 2, 0, 0, 0))
+    good = {"codes": ("<u4", (2,), counts), "document_frequencies": ("<u4", (2,), counts)}
+    good |= {"chunk_count": 2, "total_length": 3}
+    CharacterCounts.from_state(good)
+    with pytest.raises(ValueError, match=r"codes|document_frequencies|chunk_count"):
+        CharacterCounts.from_state(good | wrong)
+
+
+@pytest.mark.parametrize("missing", ["codes", "document_frequencies", "chunk_count", "total_length"])
+def test_counts_without_a_part_are_refused(missing):
+    state = counts_of(["保修"]).state()
+    del state[missing]
+    with pytest.raises(ValueError, match=missing):
+        CharacterCounts.from_state(state)
+
+
+@pytest.mark.parametrize("state", [None, [], "counts", 7])
+def test_what_is_no_mapping_is_refused(state):
+    with pytest.raises(ValueError, match="codes"):
+        CharacterCounts.from_state(state)

@@ -70,6 +70,33 @@ def test_a_stored_index_is_read_back(corpus):
     assert [each.tolist() for each in read.search(terms, 9)] == [each.tolist() for each in index.search(terms, 9)]
 
 
+def array(dtype, *values):
+    return (dtype, (len(values),), np.array(values, dtype).tobytes())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"chunk_ids": array("<i8", 2, 1)},
+        {"chunk_ids": array("<i8", 1)},
+        {"lengths": ("<u4", (2, 1), bytes(8))},
+        {"lengths": array("<u4", 1)},
+        {"terms": array("<u8", 7, 7)},
+        {"indptr": array("<i8", 0, 2)},
+        {"indptr": array("<i8", 0, 3, 2)},
+        {"indptr": array("<i8", 0, 1, 9)},
+        {"gaps": array("<i4", 0, 2)},
+        {"gaps": array("<i4", 0, -1)},
+        {"frequencies": array("|u1", 1)},
+    ],
+)
+def test_a_state_whose_parts_do_not_fit_is_refused(wrong):
+    good = QuestionIndex.build(packed({1: ["a"], 2: ["b"]})).state()
+    QuestionIndex.from_state(good)
+    with pytest.raises(ValueError, match=r"fit each other|ascending|indptr|of no chunk"):
+        QuestionIndex.from_state(good | wrong)
+
+
 def test_only_allowed_chunks_are_found():
     index = QuestionIndex.build(packed({1: ["a"], 2: ["a", "ab"], 3: ["a"]}))
     found, _ = index.search(hash_terms(["a"]), 5, only=np.array([2, 3]))
