@@ -128,12 +128,12 @@ class LoadedIndex:
     questions: QuestionIndex | None = None
 
 
-WITHOUT_CHARACTERS = Degradation(
+INDEX_OLD = Degradation(
     "bm25",
     DegradationCode.BM25_INDEX_OLD,
     _(
-        "the keyword index is of an older version and counts words only, not characters, until it is built again: "
-        "search again in a moment"
+        "the keyword index is of an older version and holds the words of passages only, neither characters nor "
+        "questions, until it is built again: search again in a moment"
     ),
 )
 
@@ -169,7 +169,7 @@ class BM25Channel(_IndexChannel):
             chunk_ids,
             scores,
             detail={**self.detail, **loaded.detail},
-            degradations=(WITHOUT_CHARACTERS,) if loaded.characters is None and analysis.language == "zh" else (),
+            degradations=(INDEX_OLD,) if loaded.characters is None and analysis.language == "zh" else (),
             lexicon=loaded.index,
             characters=loaded.characters,
             score=lambda wanted: loaded.index.score(terms, wanted),
@@ -184,7 +184,8 @@ class QuestionKeywordChannel(_IndexChannel):
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         questions = self.wait_for_index(deadline).questions
         if questions is None:
-            return Ranking(self.name, self.kb_id, np.empty(0, dtype=np.int64), np.empty(0), detail=self.detail)
+            none = np.empty(0, dtype=np.int64), np.empty(0)
+            return Ranking(self.name, self.kb_id, *none, detail=self.detail, degradations=(INDEX_OLD,))
         terms = hash_terms(analysis.search_tokens(self.kb_id))
         chunk_ids, scores = questions.search(terms, k, self.only)
         return Ranking(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from retrieval.channels import (
     LexicalChannel,
     LoadedIndex,
     QuestionChannel,
+    QuestionKeywordChannel,
     StoredKeywordChannel,
     UnavailableChannel,
     VectorChannel,
@@ -166,6 +169,15 @@ def test_the_keyword_index_is_waited_for_until_the_deadline(index):
     BM25Channel(1, wait).search(QUERY, 9, DEADLINE)
 
     assert deadlines == [DEADLINE]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_an_index_without_questions_finds_none_and_says_that_it_is_old(index, language):
+    query = replace(QUERY, language=language)
+    ranking = QuestionKeywordChannel(1, lambda _deadline: LoadedIndex(index, {})).search(query, 9, DEADLINE)
+
+    assert ranking.chunk_ids.tolist() == []
+    assert [(each.stage, each.code) for each in ranking.degradations] == [("bm25", "bm25_index_old")]
 
 
 def test_a_channel_that_cannot_be_had_says_why():

@@ -135,7 +135,9 @@ def degradation_heading(code: str) -> str:
     """What a code means; one that this version does not know shows as it is written."""
     headings: Mapping[str, str] = {
         DegradationCode.BM25_INDEX_BUILDING: _("Searched without keywords: the keyword index is still being built"),
-        DegradationCode.BM25_INDEX_OLD: _("Searched by words only: the keyword index is of an older version"),
+        DegradationCode.BM25_INDEX_OLD: _(
+            "Searched by the words of passages only: the keyword index is of an older version"
+        ),
         DegradationCode.BM25_DEPENDENCIES_MISSING: _("Searched without keywords: packages are missing"),
         DegradationCode.BM25_POSTINGS_OUTDATED: _("Searched without keywords: the keyword index is out of date"),
         DegradationCode.CHANNEL_FAILED: _("A channel failed"),
