@@ -152,10 +152,13 @@ def _frequencies(rows: Sequence[tuple[int, bytes, bytes, int]], hashes: NDArray[
     return frequencies
 
 
-# Questions are read as texts only where they were not tokenised.
+# Questions are read as texts only where they were not tokenised, or were changed since by a process of a version that
+# does not tokenise them.
 POSTINGS = """
-SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length, p.questions,
-    CASE WHEN p.questions IS NULL THEN nullif(c.questions, '{}') END, d.title, c.heading_path, c.text
+SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length,
+    CASE WHEN cardinality(p.questions) = cardinality(c.questions) THEN p.questions END,
+    CASE WHEN cardinality(p.questions) IS DISTINCT FROM cardinality(c.questions) THEN nullif(c.questions, '{}') END,
+    d.title, c.heading_path, c.text
 FROM kb_versions v
 JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
 LEFT JOIN (
@@ -177,8 +180,10 @@ LEFT JOIN (
     change LEFT JOIN LATERAL (
         -- A look-up by chunk, whatever the statistics of a table just filled may say: the limit keeps the planner from
         -- reading all rows once, the sum from reading the knowledge base's rows for each chunk.
-        SELECT p.terms, p.frequencies, p.length, p.questions AS packed,
-            CASE WHEN p.questions IS NULL THEN nullif(c.questions, '{}') END AS unread, d.title, c.heading_path, c.text
+        SELECT p.terms, p.frequencies, p.length,
+            CASE WHEN cardinality(p.questions) = cardinality(c.questions) THEN p.questions END AS packed,
+            CASE WHEN cardinality(p.questions) IS DISTINCT FROM cardinality(c.questions) THEN nullif(c.questions, '{}') END AS unread,
+            d.title, c.heading_path, c.text
         FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
             JOIN kb_document d ON d.id = c.document_id
         WHERE p.chunk_id = change.chunk_id AND p.tokenizer_id = %(tokenizer)s AND p.knowledge_base_id + 0 = %(kb)s

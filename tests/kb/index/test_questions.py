@@ -103,7 +103,22 @@ def test_those_that_were_written_before_are_tokenised_by_the_builder(kb, chunk):
     sql("UPDATE kb_chunkpostings SET questions = NULL WHERE chunk_id = %s", chunk.pk)
     assert find_by_questions(kb, "设备断电") == [chunk.pk]
     BM25Store().merge(kb.pk, kb.tokenizer_id)
+    new_process()
     assert find_by_questions(kb, "设备断电") == [chunk.pk]
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+@pytest.mark.parametrize("asked", [["拔掉插头"], [], ["一", "二", "拔掉插头"]])
+def test_those_that_a_process_of_the_release_before_has_changed_are_tokenised_by_the_reader(kb, chunk, asked, is_built):
+    load(kb)
+    # It wrote all but the tokens of questions.
+    sql("UPDATE kb_chunk SET questions = %s::text[] WHERE id = %s", asked, chunk.pk)
+    sql("UPDATE kb_chunkpostings SET length = length WHERE chunk_id = %s", chunk.pk)
+    assert len(ChunkPostings.objects.get(chunk=chunk).questions) == 2
+    if is_built:
+        BM25Store().invalidate(kb.pk)
+    assert find_by_questions(kb, "设备断电") == []
+    assert find_by_questions(kb, "插头") == ([chunk.pk] if asked else [])
 
 
 def test_tokenising_again_writes_them(kb, chunk):
