@@ -83,15 +83,15 @@ class RedisTier:
 
     @_as_unavailable(ConnectionInterrupted, RedisError)
     def store(self, key: CacheKey, payload: bytes) -> bool:
-        if len(payload) > self._max_bytes:
-            return False
         held = self._held(key.kb_id)
         if held is not None and held.version > key.version:
             return False
-        if held != key:
-            self.drop(key.kb_id)
-        caches["bm25"].set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
-        return True
+        fits = len(payload) <= self._max_bytes
+        if held != key or not fits:
+            self.drop(key.kb_id)  # else an older one would go on to answer where this does not fit
+        if fits:
+            caches["bm25"].set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
+        return fits
 
     @_as_unavailable(ConnectionInterrupted, RedisError)
     def drop(self, kb_id: int) -> None:
@@ -120,7 +120,7 @@ class RedisTier:
 
 
 class DatabaseTier:
-    """The table bm25_indexes: one row a knowledge base, which only a newer version replaces.
+    """The table bm25_indexes: one row a knowledge base, which no older version replaces.
 
     What is stored here is the base that every process can read, so the change log restarts behind it.
     """
@@ -240,8 +240,8 @@ class BM25Store:
 
     The version moves with every committed change and stands in every key, so an entry answers for exactly what its
     version says, in every process, whatever happens to Redis. An entry of the past is a base: the chunks that have
-    changed since are read from the change log and laid over it. Only where there is no base is an index rebuilt,
-    once, however many ask for it.
+    changed since are read from the change log and laid over it. Only where there is no base, or one that an older
+    version of this package stored without all of its parts, is an index rebuilt, once, however many ask for it.
     """
 
     def __init__(self) -> None:
@@ -312,12 +312,23 @@ class BM25Store:
             self._complete(wanted)
 
     def _complete(self, wanted: CacheKey) -> None:
-        """Builds what an older version of this package did not store, while searches use what it did."""
+        """Builds what an older version of this package did not store, while searches use what it did.
+
+        Where another process does so, or a write comes in between, the next search tries again.
+        """
         with try_lock(Purpose.BUILD_INDEX, wanted.kb_id) as taken:
-            if taken:
-                built = self._build(wanted)
-                self.cache.keep(built.key, built.value)
-                self._publish(built)
+            if not taken:
+                return
+            # Whoever had the lock before may have published meanwhile.
+            base = self.cache.stored(wanted.at(log_start(wanted.kb_id)))
+            answer = self._updated(base) if base is not None and base.value.is_complete else None
+            if answer is not None:
+                self.cache.keep(answer.key, answer.value)
+                return
+            built = self._build(wanted)
+            answer = self._updated(built) or built  # as new as what searches have used meanwhile, else it is not kept
+            self.cache.keep(answer.key, answer.value)
+            self._publish(built)
 
     def _land_from_base(self, wanted: CacheKey, land: Land[Answer], useless: set[int]) -> Answer | None:
         """Tries this process, then the other tiers; versions that cannot be brought up to date are not loaded again."""
@@ -380,7 +391,8 @@ class RequestedIndex:
         self._key = key
         self._in_transaction = connection.in_atomic_block
         self._answer = store.cache.live(key)
-        self._flight = None if self._answer or self._in_transaction else store.start(key)
+        is_complete = self._answer is not None and self._answer.value.is_complete
+        self._flight = None if is_complete or self._in_transaction else store.start(key)
 
     def wait(self, deadline: float) -> LoadedIndex:
         """The index, at the latest at `deadline` (of `time.monotonic`), else ChannelUnavailable.

@@ -103,6 +103,14 @@ def _search(kb_id, query):
     }
 
 
+def _settle():
+    """Waits for what goes on after a search has its index, and says how many this process has built so far."""
+    from tests.kb.index.searching import builds, settle
+
+    settle()
+    return {"builds": builds()}
+
+
 def _hold_build_lock(kb_id):
     """Holds it to the end of the process."""
     from kb.base.db.transactions import Purpose, try_lock
@@ -112,4 +120,10 @@ def _hold_build_lock(kb_id):
 
 
 _held = []
-ORDERS = {"forget": _forget, "add": _add, "search": _search, "hold build lock": _hold_build_lock}
+ORDERS = {
+    "forget": _forget,
+    "add": _add,
+    "search": _search,
+    "settle": _settle,
+    "hold build lock": _hold_build_lock,
+}

@@ -1,9 +1,13 @@
 """How many chunks hold a character is known in all tiers, after changes, and soon after an upgrade."""
 
+import threading
+
 import numpy as np
 import pytest
+from django.conf import settings
 
 from kb.access.models import Principal
+from kb.base.db.transactions import Purpose, try_lock
 from kb.index import bm25
 from kb.index.bm25 import BM25Store
 from kb.ingest.services.chunks import chunk_update
@@ -11,6 +15,7 @@ from kb.models import BM25Index, Chunk
 from kb.search.services.search import SearchRequest, search
 from retrieval.character_counts import query_codes
 from tests.factories import make_document
+from tests.interleaving import PATIENCE
 from tests.kb.index.searching import builds, empty_redis, key, load, new_process, settle
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -87,6 +92,75 @@ def test_an_index_of_the_version_before_answers_at_once_and_is_completed(stored_
     new_process()
     assert chunks_with(load(stored_before), RARE) == 1  # and in others
     assert builds() == before
+
+
+def complete(kb):
+    settle()
+    loaded = load(kb)
+    return loaded.characters is not None and loaded.questions is not None
+
+
+def test_while_another_process_holds_the_lock_an_old_index_answers_and_is_completed_afterwards(stored_before):
+    with try_lock(Purpose.BUILD_INDEX, stored_before.pk):
+        load(stored_before)
+        assert not complete(stored_before)
+        settle()
+        assert builds() == 0
+    assert not complete(stored_before)  # the old one still answers without waiting, and it is built meanwhile
+    assert complete(stored_before)
+    assert builds() == 1
+
+
+def test_what_another_process_has_completed_is_read_and_not_built_again(stored_before, other_process):
+    with try_lock(Purpose.BUILD_INDEX, stored_before.pk):
+        load(stored_before)
+        settle()
+    other = other_process()
+    other.ask("search", stored_before.pk, "保修期")
+    assert other.ask("settle")["builds"] == 1
+    assert not complete(stored_before)
+    assert complete(stored_before)
+    assert builds() == 0
+
+
+def test_a_write_while_it_is_completed_does_not_leave_the_old_one(stored_before, monkeypatch):
+    searched = []
+    is_searched = threading.Event()
+
+    def build(kb_id, tokenizer_id, *, build_index=bm25.build_index):
+        built = build_index(kb_id, tokenizer_id)
+        if not searched:
+            make_document(stored_before, "保险")
+            searched.append(load(stored_before).characters)
+            is_searched.set()
+        return built
+
+    monkeypatch.setattr(bm25, "build_index", build)
+    load(stored_before)
+    assert is_searched.wait(PATIENCE)
+    settle()
+    assert searched == [None]
+    assert complete(stored_before)
+    assert chunks_with(load(stored_before), RARE) == 2
+
+
+def test_a_build_that_fails_is_tried_again(stored_before, monkeypatch):
+    with monkeypatch.context() as fault:
+        fault.setattr(bm25, "build_index", lambda *_: 1 / 0)
+        load(stored_before)
+        settle()
+    assert not complete(stored_before)
+    assert complete(stored_before)
+
+
+def test_one_that_has_become_too_large_for_redis_does_not_leave_the_old_one_there(stored_before, monkeypatch):
+    monkeypatch.setattr(settings, "BM25_REDIS_MAX_BYTES", 10)
+    new_process()
+    load(stored_before)
+    new_process()
+    loaded = load(stored_before)
+    assert loaded.characters is not None
+    assert loaded.detail["cache_tier"] == "database"
 
 
 @pytest.mark.parametrize(("query", "says"), [("保修期是几年", True), ("thermostat warranty", False)])
