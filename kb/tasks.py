@@ -19,7 +19,7 @@ from kb.index.pgvector import measure_due
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import changes_apply, waiting
 from kb.index.services.stores.migration import STORE_MOVE, settled_count, store_rebuild
-from kb.index.services.tokenizing import TOKENIZING, drop_retired_postings
+from kb.index.services.tokenizing import TOKENIZING, drop_retired_postings, tokenize_questions
 from kb.index.vector_index import maintain_vector_indexes
 from kb.ingest.services.batches import waiting_ids
 from kb.ingest.services.documents import DOCUMENTS
@@ -120,6 +120,7 @@ def sweep_keyword_indexes() -> None:
 def merge_keyword_index(kb_id: int) -> None:
     """Builds a new base where many chunks have changed since the last, so that searches read few changes."""
     for kb in KnowledgeBase.objects.filter(pk__in=long_change_logs([kb_id])):
+        tokenize_questions(kb)
         BM25Store().merge(kb.pk, kb.tokenizer_id)
 
 

@@ -19,6 +19,7 @@ from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.models import ChunkPostings
 from kb.index.services.writing import (
+    ROWS_A_STATEMENT,
     any_chunk_without,
     chunk_batches,
     holding_model,
@@ -26,6 +27,7 @@ from kb.index.services.writing import (
     tokenize,
     unchanged,
     write_postings,
+    write_questions,
 )
 from kb.jobs.moves import RETIRED_FOR, Move, lock_row
 from kb.providers.embedding_models import options_of, tokenizer
@@ -339,6 +341,20 @@ def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) 
     with holding_model(kb) as wanted:
         if cutter.id in wanted:
             write_postings(unchanged(zip(batch, made, strict=True)))
+
+
+def tokenize_questions(kb: KnowledgeBase) -> None:
+    """Writes the tokens of questions that a version of this package before did not write, or else each build makes them.
+
+    Only of some chunks at a time, since each of them is a change of the index.
+    """
+    if tokenizer(kb.tokenizer_id) is None:
+        return
+    asked = Chunk.objects.filter(knowledge_base=kb).exclude(questions=[])
+    unread = ChunkPostings.objects.filter(chunk__in=asked, tokenizer_id=kb.tokenizer_id, questions=None)
+    with transaction.atomic():
+        if KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk).first() is not None:
+            write_questions(unread[:ROWS_A_STATEMENT])
 
 
 def drop_retired_postings() -> int:

@@ -183,7 +183,7 @@ def rebuild_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> N
     renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
     Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
     with_others = [chunk.pk for chunk in renewed if chunk.questions != former[chunk.pk]]
-    ChunkPostings.objects.filter(chunk__in=with_others).update(questions=None)
+    write_questions(ChunkPostings.objects.filter(chunk__in=with_others))
     add_vectors(pairs, model_id)
 
 
@@ -225,6 +225,16 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
         unique_fields=["chunk", "tokenizer_id"],
         update_fields=["terms", "frequencies", "length", "lexemes", "questions"],
     )
+
+
+def write_questions(rows: QuerySet[ChunkPostings]) -> None:
+    """Writes the tokens of the questions that the chunks have now; none where a tokenizer's packages are missing."""
+    found = list(rows.select_related("chunk").only("tokenizer_id", "chunk__questions"))
+    for row in found:
+        cutter = tokenizer(row.tokenizer_id)
+        asked = [] if cutter is None else [count_postings(cutter(question)).packed for question in row.chunk.questions]
+        row.questions = asked or None
+    ChunkPostings.objects.bulk_update(found, ["questions"], batch_size=ROWS_A_STATEMENT)
 
 
 def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> list[ChunkPostings]:

@@ -3,11 +3,14 @@
 import pytest
 from django.db import connection
 
+from kb.index import fulltext
 from kb.index.bm25 import BM25Store, DatabaseTier, RedisTier, StoredIndex
 from kb.index.services.reindex import reindex_embeddings, reindex_postings
+from kb.index.services.tokenizing import tokenize_questions
 from kb.ingest.services.chunks import chunk_update
-from kb.models import Chunk, ChunkPostings
+from kb.models import Chunk, ChunkPostings, KnowledgeBaseVersion
 from kb.providers.embedding_models import tokenizer
+from kb.tasks import merge_keyword_index
 from retrieval.postings import count_postings, hash_terms
 from tests.kb.index.searching import (
     assert_as_built,
@@ -121,6 +124,21 @@ def test_those_that_a_process_of_the_release_before_has_changed_are_tokenised_by
     assert find_by_questions(kb, "插头") == ([chunk.pk] if asked else [])
 
 
+def test_a_merge_writes_those_that_were_written_before(kb, chunk, monkeypatch):
+    load(kb)
+    settle()
+    sql("UPDATE kb_chunkpostings SET questions = NULL WHERE chunk_id = %s", chunk.pk)
+    monkeypatch.setattr(fulltext, "MIN_CHANGES_TO_MERGE", 0)
+    merge_keyword_index(kb.pk)
+    assert len(ChunkPostings.objects.get(chunk=chunk).questions) == 2
+    assert ChunkPostings.objects.exclude(questions=None).count() == 1
+    before = KnowledgeBaseVersion.objects.get(pk=kb.pk).version
+    tokenize_questions(kb)
+    assert KnowledgeBaseVersion.objects.get(pk=kb.pk).version == before
+    new_process()
+    assert find_by_questions(kb, "设备断电") == [chunk.pk]
+
+
 def test_tokenising_again_writes_them(kb, chunk):
     sql("UPDATE kb_chunkpostings SET questions = NULL WHERE chunk_id = %s", chunk.pk)
     reindex_postings(kb)
@@ -138,6 +156,7 @@ def test_what_a_model_asks_later_is_found_too(kb, chunk, monkeypatch):
         lambda *of: [each.__class__(each.keywords, (*each.questions, "谁来安装")) for each in find_terms(*of)],
     )
     reindex_embeddings(kb)
+    assert sorted(len(row.questions) for row in ChunkPostings.objects.all()) == [1, 1, 3]
     assert sorted(find_by_questions(kb, "谁来安装")) == sorted(
         Chunk.objects.filter(knowledge_base=kb).values_list("pk", flat=True)
     )
