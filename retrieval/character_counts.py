@@ -194,7 +194,7 @@ class CharacterCounts:
     def from_state(cls, state: Mapping[str, Any]) -> Self:
         """Reads what `state` wrote; raises ValueError for what is no state."""
         codes, counts = (read_array(state, name, ("<u4",)) for name in ("codes", "document_frequencies"))
-        totals = [state.get(name) for name in ("chunk_count", "total_length")]
+        totals: list[Any] = [state.get(name) for name in ("chunk_count", "total_length")]
         if not (codes.ndim == counts.ndim == 1 and codes.size == counts.size):
             raise ValueError("codes and document_frequencies are not one-dimensional and of equal size")
         if (codes[1:] <= codes[:-1]).any() or (counts < 1).any():
