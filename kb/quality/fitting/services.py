@@ -29,23 +29,23 @@ from kb.search.services.search import UsedProfile
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
 from retrieval.eval.calibration import cut_that_keeps
-from retrieval.eval.fitting import LEXICAL, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
+from retrieval.eval.fitting import FITTED_TO, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
 from retrieval.evidence import CHARACTERS
 from retrieval.fusion import channel_weights
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.selection import RELEVANCE, SETTING_OF_SCALE, ScoreScale
 
 FOLDS = 5
 MOST_FOLDS = 20
 # With fewer judged queries no gain that settings can have is told from chance.
 FEWEST_QUERIES = 20
-FITTED_TO = "ndcg@10"
 METRICS = tuple(StageMetrics.__annotations__)
 # Each channel with the exact scores of what any of them found, and nothing that depends on the settings.
 COLLECTING = {
     **MEASURING,
     "use_rerank": True,
-    "rerankers": [LEXICAL],
+    "rerankers": [OverlapReranker.name],
     "rerank_candidates": 500,
     "fusion": "weighted",
     "external": False,
@@ -262,7 +262,7 @@ class FittingMeasurement(Measurement):
         fit = dataclasses.replace(fit, **_compared(rows, before, after))
         gain = fit.metrics[FITTED_TO]
         is_gain = bool(best) and gain.low > 0 and gain.p_value < SIGNIFICANCE_LEVEL
-        is_cut = is_gain and LEXICAL in configs[best].rerankers
+        is_cut = is_gain and OverlapReranker.name in configs[best].rerankers
         cut = self._cut(rows, searches, configs[best], folds) if is_cut else None
         return dataclasses.replace(
             fit,
@@ -281,8 +281,8 @@ class FittingMeasurement(Measurement):
     def _chains(self) -> list[tuple[str, ...]]:
         """The chain with `overlap`, and the one without, by which the fused order stays."""
         models = tuple(name for name in self.config.rerankers if name in MODELS)
-        cosine = tuple(name for name in self.config.rerankers if name not in (*models, LEXICAL))
-        chains = [(*models, LEXICAL, *cosine)] if self.wiring.pipeline.scopes[0].tokenizer else []
+        cosine = tuple(name for name in self.config.rerankers if name not in (*models, OverlapReranker.name))
+        chains = [(*models, OverlapReranker.name, *cosine)] if self.wiring.pipeline.scopes[0].tokenizer else []
         # A model that is there and has not answered leaves another order.
         return chains if any(link.name in MODELS for link in self.wiring.links) else [*chains, models]
 
@@ -365,6 +365,7 @@ def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
         scores={name: np.array([each.scores.get(name, np.nan) for each in candidates]) for name in answered},
         # 0 where no tokenizer is available: `overlap` is not tried then.
         covered=np.array([each.scores.get(RELEVANCE, 0.0) for each in candidates]),
+        equal=np.array([bool(each.question) for each in candidates], dtype=np.bool_),
         units=[judged.units(each.chunk_id, each.passage.document_id if each.passage else 0) for each in candidates],
         grades=judged.grades,
     )
