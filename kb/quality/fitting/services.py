@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from kb.access.models import Principal
-from kb.base.errors import Rejected
+from kb.base.errors import NotAllowed, Rejected
+from kb.base.messages import shown
 from kb.base.shapes import as_values
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import SettingDifference
@@ -28,6 +29,7 @@ from kb.quality.runs.services.runs import start_run
 from kb.search.services.search import UsedProfile
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
+from retrieval.errors import message_of
 from retrieval.eval.calibration import cut_that_keeps
 from retrieval.eval.fitting import FITTED_TO, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
@@ -58,6 +60,7 @@ Floats = NDArray[np.float64]
 
 class Outcome(StrEnum):
     DRAFT = "draft"
+    NOT_SAVED = "not_saved"
     TOO_FEW = "too_few"
     NO_GAIN = "no_gain"
 
@@ -66,6 +69,11 @@ SENTENCES = {
     Outcome.DRAFT: gettext_noop(
         "Fitted to %(queries)d judged queries of “%(set)s”: NDCG@10 %(before).3f becomes %(after).3f on queries that the "
         "settings were not fitted to (95%% interval of the gain %(low)+.3f to %(high)+.3f)."
+    ),
+    Outcome.NOT_SAVED: gettext_noop(
+        "Fitted to %(queries)d judged queries of “%(set)s”: NDCG@10 %(before).3f becomes %(after).3f on queries that the "
+        "settings were not fitted to (95%% interval of the gain %(low)+.3f to %(high)+.3f). No draft was saved: %(reason)s "
+        "Save these settings by hand."
     ),
     Outcome.TOO_FEW: gettext_noop(
         "%(queries)d queries of “%(set)s” have a relevant passage, and fitting takes %(fewest)d: judge more results in "
@@ -136,6 +144,9 @@ class Fit:
     settings: Annotated[tuple[SettingDifference, ...], Doc("What all queries together choose, where it differs.")] = ()
     cut: Annotated[FittedCut | None, Doc("null: no draft, too few queries, or scores without a cut.")] = None
     draft: Annotated[UsedProfile | None, Doc("A profile of the knowledge base’s own.")] = None
+    reason: Annotated[
+        str, Doc("Why no draft of the settings could be saved; blank: it was, or there is nothing to save.")
+    ] = ""
 
 
 def start_fit(principal: Principal, eval_set: EvalSet, *, folds: int = FOLDS) -> EvalRun:
@@ -172,7 +183,12 @@ def fit_of(run: EvalRun) -> Fit:
 def sentence(fit: Fit) -> str:
     gain = fit.metrics.get(FITTED_TO)
     figures = dataclasses.asdict(gain) if gain else {}
-    about = {"queries": fit.queries, "set": fit.eval_set, "fewest": FEWEST_QUERIES}
+    about = {
+        "queries": fit.queries,
+        "set": fit.eval_set,
+        "fewest": FEWEST_QUERIES,
+        "reason": shown(fit.reason),
+    }
     return _(SENTENCES[fit.outcome]) % {**about, **figures}
 
 
@@ -214,7 +230,10 @@ class FittingMeasurement(Measurement):
     def conclude(self) -> dict[str, Any]:
         fit = self.fit
         if fit.outcome is Outcome.DRAFT:
-            fit = dataclasses.replace(fit, draft=UsedProfile.of(self._draft()))
+            try:
+                fit = dataclasses.replace(fit, draft=UsedProfile.of(self._draft()))
+            except (NotAllowed, Rejected) as error:
+                fit = dataclasses.replace(fit, outcome=Outcome.NOT_SAVED, reason=message_of(error))
         return {"fit": as_values(fit)}
 
     def _draft(self) -> RetrievalProfile:

@@ -261,7 +261,7 @@ def test_one_whose_run_was_ended_meanwhile_leaves_no_draft(kb, principal, misled
     assert not RetrievalProfile.objects.filter(knowledge_base=kb).exists()
 
 
-def test_a_draft_that_cannot_be_made_fails_the_run(kb, principal, misled, monkeypatch):
+def test_a_draft_that_cannot_be_saved_leaves_the_fit_and_the_reason(kb, principal, misled, monkeypatch):
     def refuse(*_args, **_more):
         raise Rejected("profile_name_taken", "There is a profile of that name elsewhere.")
 
@@ -271,7 +271,20 @@ def test_a_draft_that_cannot_be_made_fails_the_run(kb, principal, misled, monkey
     execute_run(run.pk, measurement)
 
     run.refresh_from_db()
-    assert (run.status, run.error) == (EvalRun.Status.FAILED, "There is a profile of that name elsewhere.")
+    fit = fit_of(run)
+    assert (run.status, fit.outcome, fit.draft, draft_of(run)) == (EvalRun.Status.DONE, Outcome.NOT_SAVED, None, None)
+    assert fit.settings
+    assert "No draft was saved: There is a profile of that name elsewhere." in fit.text
+
+
+def test_one_whose_name_a_shared_profile_has_gets_a_number(kb, principal, misled):
+    taken = f"misled-{kb.name}"
+    RetrievalProfile.objects.create(name=taken, published=True)
+
+    drafts = [draft_of(fitted(principal, misled)) for _ in range(2)]
+
+    assert [(each.name, each.version) for each in drafts] == [(f"{taken}-2", 1), (f"{taken}-2", 2)]
+    assert {each.knowledge_base for each in drafts} == {kb}
 
 
 def test_a_draft_that_was_deleted_is_no_longer_shown(principal, misled):
