@@ -51,7 +51,7 @@ class Found:
     """
 
     chunk_ids: NDArray[np.int64]
-    ranks: Mapping[str, NDArray[np.int64]]
+    ranks: Mapping[str, NDArray[np.integer[Any]]]
     scores: Mapping[str, Floats]
     covered: Floats
     equal: NDArray[np.bool_]
@@ -73,21 +73,23 @@ class Searches:
         channels = list(dict.fromkeys(channel for each in found for channel in each.ranks))
         self.is_candidate = np.zeros(shape, dtype=np.bool_)
         self.answered = {channel: np.array([channel in each.ranks for each in found]) for channel in channels}
-        self.ranks = {channel: np.full(shape, np.inf) for channel in channels}
+        # Ranks and grades are small; scores stay exact, since rounding would make ties.
+        self.ranks = {channel: np.zeros(shape, dtype=np.int16) for channel in channels}
         self.normalised = {channel: np.full(shape, np.nan) for channel in channels}
         self.covered = np.zeros(shape)
         self.equal = np.zeros(shape, dtype=np.bool_)
-        self.units = np.full((*shape, deepest), -1)
-        self.gains = np.zeros((*shape, deepest))
+        self.units = np.full((*shape, deepest), -1, dtype=np.int32)
+        self.gains = np.zeros((*shape, deepest), dtype=np.int16)
         self.ideal = np.array([_ideal(each.grades) for each in found])
         self.names: list[list[str]] = []
+        self.grades = [each.grades for each in found]
         for row, each in enumerate(found):
             own = slice(each.chunk_ids.size)
             self.is_candidate[row, own] = True
             self.covered[row, own] = each.covered
             self.equal[row, own] = each.equal
             for channel, ranks in each.ranks.items():
-                self.ranks[channel][row, own] = np.where(ranks > 0, ranks, np.inf)
+                self.ranks[channel][row, own] = ranks
                 self.normalised[channel][row, own] = each.scores[channel]
             numbers: dict[str, int] = {}
             for place, units in enumerate(each.units):
@@ -111,7 +113,8 @@ class Searches:
             best = np.divide(knowing, total, out=np.zeros_like(total), where=total > 0)
             return scores, np.minimum(1.0, scores / np.where(best > 0, best, 1.0)[:, np.newaxis])
         for channel, weight in weights.items():
-            scores += weight / (config.rrf_k + self.ranks[channel])
+            ranks = self.ranks[channel].astype(np.float64)
+            scores += np.divide(weight, config.rrf_k + ranks, out=np.zeros_like(ranks), where=ranks > 0)
         agreeing = self._sum(
             {channel: weight for channel, weight in weights.items() if channel not in QUESTION_CHANNELS}
         )
@@ -137,21 +140,18 @@ class Searches:
         scores = np.take_along_axis(fused, places, axis=1)
         if OverlapReranker.name not in config.rerankers:
             return places, scores
-        covered, agreement, equal = (
-            np.take_along_axis(each, places, axis=1) for each in (self.covered, agreement, self.equal)
-        )
-        order_scores = np.where(equal, 1.0, order_of(ScoreScale.OVERLAP, covered, agreement))
-        scores = np.where(np.isfinite(scores), order_scores, -np.inf)
+        parts = (np.take_along_axis(each, places, axis=1) for each in (self.covered, agreement))
+        ordered_by = np.where(np.take_along_axis(self.equal, places, axis=1), 1.0, order_of(ScoreScale.OVERLAP, *parts))
+        scores = np.where(np.isfinite(scores), ordered_by, -np.inf)
         order = np.argsort(-scores, axis=1, kind="stable")
         return np.take_along_axis(places, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
-    def _counted(self, config: RetrievalConfig) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
+    def _counted(self, config: RetrievalConfig) -> tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.bool_]]:
         """The judged units in the order of `ranked`, their grades, and which count: each where it stands first."""
         places, _scores = self.ranked(config)
-        units, gains = (
-            np.take_along_axis(each, places[..., np.newaxis], axis=1).reshape(len(each), -1)
-            for each in (self.units, self.gains)
-        )
+        shape, taken = (len(places), -1), places[..., np.newaxis]
+        units = np.take_along_axis(self.units, taken, axis=1).reshape(shape)
+        gains = np.take_along_axis(self.gains, taken, axis=1).reshape(shape)
         order = np.argsort(units, axis=1, kind="stable")
         ordered = np.take_along_axis(units, order, axis=1)
         is_first = np.ones(units.shape, dtype=np.bool_)

@@ -32,7 +32,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import message_of
 from retrieval.eval.calibration import cut_that_keeps
 from retrieval.eval.fitting import FITTED_TO, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
-from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
+from retrieval.eval.metrics import SEED, SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
 from retrieval.evidence import CHARACTERS
 from retrieval.fusion import channel_weights
 from retrieval.rerankers.overlap import OverlapReranker
@@ -42,6 +42,8 @@ FOLDS = 5
 MOST_FOLDS = 20
 # With fewer judged queries no gain that settings can have is told from chance.
 FEWEST_QUERIES = 20
+# Of either kind; what is found for each of them is held in memory, some 100 KB.
+MOST_QUERIES = 5_000
 METRICS = tuple(StageMetrics.__annotations__)
 # Each channel with the exact scores of what any of them found, and nothing that depends on the settings.
 COLLECTING = {
@@ -134,6 +136,9 @@ class Fit:
     outcome: Annotated[Outcome, Doc("`draft`, or why there is none.")]
     text: Annotated[str, Doc("The outcome as a sentence.")] = ""
     queries: Annotated[int, Doc("With a relevant passage.")]
+    drawn_from: Annotated[
+        int | None, Doc(f"How many there are, of which {MOST_QUERIES} were drawn by chance; null: all are fitted to.")
+    ] = None
     folds: int
     stage: Annotated[str, Doc("By which settings are measured: `fused` where nothing reranks, or a model does.")]
     metrics: Annotated[Mapping[str, Gain], Doc("By metric; empty with too few queries.")] = field(default_factory=dict)
@@ -189,7 +194,14 @@ def sentence(fit: Fit) -> str:
         "fewest": FEWEST_QUERIES,
         "reason": shown(fit.reason),
     }
-    return _(SENTENCES[fit.outcome]) % {**about, **figures}
+    text = _(SENTENCES[fit.outcome]) % {**about, **figures}
+    if fit.drawn_from is None:
+        return text
+    drawn = _("The %(queries)d queries were drawn by chance from %(all)d.") % {
+        "queries": fit.queries,
+        "all": fit.drawn_from,
+    }
+    return f"{text} {drawn}"
 
 
 def draft_of(run: EvalRun) -> RetrievalProfile | None:
@@ -213,14 +225,17 @@ class FittingMeasurement(Measurement):
         self.collecting = {self.has_questions: searched}
         if self.has_questions:
             self.collecting[False] = wiring_of(principal, run, **COLLECTING, question_weight=0)
-        self.found: dict[str, dict[bool, Found]] = {}  # by the query's id in the set, and likewise
+        self.drawn = _drawn([each.external_id for each in self.queries if each.answerable])
+        self.drawn |= _drawn([each.external_id for each in self.queries if not each.answerable])
+        # Likewise, by the query's id in the set; each is dropped once its rankings are reckoned with.
+        self.found: dict[bool, dict[str, Found]] = {asks: {} for asks in self.collecting}
 
     def measure(self, query: EvalQuery) -> Observed:
         observed = super().measure(query)
-        judged = self.judged.get(query.pk) or Judged()
-        self.found[query.external_id] = {
-            asks: collect(wiring, query.text, judged) for asks, wiring in self.collecting.items()
-        }
+        if query.external_id in self.drawn:
+            judged = self.judged.get(query.pk) or Judged()
+            for asks, wiring in self.collecting.items():
+                self.found[asks][query.external_id] = collect(wiring, query.text, judged)
         return observed
 
     def run(self, tick: Tick) -> None:
@@ -251,7 +266,8 @@ class FittingMeasurement(Measurement):
 
     # -- Fitting ---------------------------------------------------------------------------------------------------------
     def _fit(self, tick: Tick) -> Fit:
-        rows = [row for row in self.rows if row.figures]
+        judged = [row for row in self.rows if row.figures]
+        rows = [row for row in judged if row.external_id in self.drawn]
         is_reranked_by_model = self.config.use_rerank and not MODELS.isdisjoint(self.rerankers)
         stage = "fused" if is_reranked_by_model else final_stage(self)
         fit = Fit(
@@ -260,6 +276,7 @@ class FittingMeasurement(Measurement):
             profile=UsedProfile.of(self.wiring.profile),
             outcome=Outcome.TOO_FEW,
             queries=len(rows),
+            drawn_from=len(judged) if len(judged) > len(rows) else None,
             folds=self.eval_run.folds or FOLDS,
             stage=stage,
         )
@@ -291,8 +308,8 @@ class FittingMeasurement(Measurement):
         )
 
     def _searches(self, rows: Sequence[EvalRunQuery]) -> dict[bool, Searches]:
-        """Of the queries of rows, by whether questions are searched."""
-        return {each: Searches([self.found[row.external_id][each] for row in rows]) for each in self.collecting}
+        """Of the queries of rows, by whether questions are searched; what was found for them is dropped."""
+        return {asks: Searches([found.pop(row.external_id) for row in rows]) for asks, found in self.found.items()}
 
     def _asks(self, config: RetrievalConfig) -> bool:
         return self.has_questions and config.question_weight > 0
@@ -321,11 +338,14 @@ class FittingMeasurement(Measurement):
     ) -> list[Mapping[str, float]]:
         """Each query's figures under what the other folds chose, None being the present settings."""
         found: dict[str, list[str]] = {}
+        grades = {}
         for fold, config in enumerate(chosen):
             if config is not None:
-                rankings = searches[self._asks(config)].rankings(config, DEPTH)
-                found |= {rows[row].external_id: rankings[row] for row in np.flatnonzero(folds == fold).tolist()}
-        grades = {external_id: self.found[external_id][False].grades for external_id in found}
+                of_queries = searches[self._asks(config)]
+                rankings = of_queries.rankings(config, DEPTH)
+                for row in np.flatnonzero(folds == fold).tolist():
+                    name = rows[row].external_id
+                    found[name], grades[name] = rankings[row], of_queries.grades[row]
         figures = cast("dict[str, dict[str, float]]", per_query(grades, found))
         return [figures.get(row.external_id, own) for row, own in zip(rows, before, strict=True)]
 
@@ -342,7 +362,7 @@ class FittingMeasurement(Measurement):
         cuts = [cut_that_keeps(SHARE, best[folds != fold]) for fold in range(int(folds.max()) + 1)]
         if cut is None or None in cuts:
             return None
-        unanswerable = [row for row in self.rows if not row.answerable]
+        unanswerable = [row for row in self.rows if not row.answerable and row.external_id in self.drawn]
         others = self._searches(unanswerable)[asks].best(config)
         at, elsewhere = np.array(cuts, dtype=np.float64), folds_of(len(unanswerable), int(folds.max()) + 1)
         cut_before = self.cut(scale)
@@ -370,6 +390,12 @@ class FittingMeasurement(Measurement):
                 yield SettingDifference(name, before, after)
 
 
+def _drawn(query_ids: Sequence[str]) -> set[str]:
+    """At most `MOST_QUERIES` of them, by chance, the same each time."""
+    places = np.random.default_rng(SEED).permutation(len(query_ids))[:MOST_QUERIES]
+    return {query_ids[place] for place in places.tolist()}
+
+
 def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
     """What the channels of one knowledge base find for a query."""
     result = wiring.pipeline.run(query, wiring.config, latency_budget=BUDGET_S)
@@ -380,7 +406,7 @@ def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
         answered.remove("bm25")  # which counts in these
     return Found(
         chunk_ids=np.array([each.chunk_id for each in candidates], dtype=np.int64),
-        ranks={name: np.array([each.ranks.get(name, 0) for each in candidates]) for name in answered},
+        ranks={name: np.array([each.ranks.get(name, 0) for each in candidates], dtype=np.int16) for name in answered},
         scores={name: np.array([each.scores.get(name, np.nan) for each in candidates]) for name in answered},
         # 0 where no tokenizer is available: `overlap` is not tried then.
         covered=np.array([each.scores.get(RELEVANCE, 0.0) for each in candidates]),

@@ -121,6 +121,31 @@ def test_too_few_queries_are_not_fitted_to(kb, principal):
     assert not RetrievalProfile.objects.filter(knowledge_base=kb).exists()
 
 
+def test_of_many_queries_some_are_drawn_and_only_their_candidates_are_kept(kb, principal, monkeypatch):
+    monkeypatch.setattr(services, "MOST_QUERIES", 24)
+    eval_set = make_judged_set(kb, unanswerable=30)
+    mislead(kb)
+    use(kb, RetrievalProfile.objects.create(name="misled", settings=MISLED, published=True))
+    eval_set.refresh_from_db()
+    collected, fits = [], []
+
+    def collecting(wiring, query, judged, collect=services.collect):
+        collected.append(query)
+        return collect(wiring, query, judged)
+
+    def measuring(*given):
+        fits.append(measurement(*given))
+        return fits[0]
+
+    monkeypatch.setattr(services, "collect", collecting)
+    fit = fit_of(fitted(principal, eval_set, measure=measuring))
+
+    assert (fit.queries, fit.drawn_from, len(set(collected))) == (24, len(NAMES), 48)
+    assert fit.text.endswith("The 24 queries were drawn by chance from 30.")
+    assert fit.won_count + fit.lost_count <= 24
+    assert not set(fits[0].found[False]) & {row.external_id for row in fits[0].rows if row.figures}
+
+
 def test_the_cut_keeps_most_of_the_answerable_queries_of_other_folds(kb, principal, misled, monkeypatch):
     monkeypatch.setattr(services, "SHARE", 0.9)
     # A strict threshold, which would win over a cut of the scale.
@@ -180,10 +205,11 @@ def test_searches_rank_as_was_reckoned(language, questions):
     eval_set = make_mixed_set(kb, questions=questions)
     run = EvalRun(eval_set=eval_set, profile=kb.profile, overrides={}, folds=2, query_limit=None, embedding_model="")
     fitting = measurement(principal, run)
-    fitting.run(lambda _: None)
-    rows = fitting.rows
+    rows = fitting.queries
+    for row in rows:
+        fitting.measure(row)
     kinds = (False, True) if questions else (False,)
-    searches = {kind: Searches([fitting.found[row.external_id][kind] for row in rows]) for kind in kinds}
+    searches = {kind: Searches([fitting.found[kind][row.external_id] for row in rows]) for kind in kinds}
 
     chains = [["overlap"], []]
     weights = [0.0, 0.4] if questions else [0.4]
