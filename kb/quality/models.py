@@ -1,4 +1,4 @@
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -93,6 +93,14 @@ class Judgment(models.Model):
         return f"{self.query_id} → {self.source}: {self.grade}"
 
 
+class EvalRunQuerySet(ScopedQuerySet):
+    kb_path = "eval_set__knowledge_base"
+
+    def without_documents(self) -> Self:
+        """Without what is long and no list of runs shows; a figure of a report is to be annotated."""
+        return self.defer("configuration", "report", "fit")
+
+
 class EvalRun(models.Model):
     """One run of an evaluation set under one version of a profile, perhaps with unsaved settings over it (`overrides`).
 
@@ -141,7 +149,7 @@ class EvalRun(models.Model):
     lease_until = models.DateTimeField(null=True, editable=False)
     finished_at = models.DateTimeField(_("finished"), null=True)
 
-    objects = ScopedQuerySet.through("eval_set__knowledge_base").as_manager()
+    objects = EvalRunQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("evaluation run")

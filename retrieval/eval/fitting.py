@@ -14,6 +14,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.eval.metrics import SEED
 from retrieval.fusion import QUESTION_CHANNELS, channel_weights, min_max
 from retrieval.rerankers.chain import order_of
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.selection import ScoreScale
 
 Floats = NDArray[np.float64]
@@ -25,14 +26,14 @@ WEIGHTS: Mapping[str, tuple[str, str]] = {
 }
 STEPS = 20  # of the share of vectors, from 0 to 1
 QUESTION_WEIGHTS = (0.0, 0.2, 0.4, 0.8)  # beside weights of vectors and keywords that sum to 1
-LEXICAL = "overlap"
 # Another fusion, or `overlap` instead of no reranker, is as far away as half of the weight moved from one channel to
 # another.
 OTHER_METHOD = 0.5
 # What settings as far away as a whole weight moved have to gain, summed over the judged queries. The prior does not grow with
 # the judgments, so that as a mean it is PRIOR / n: .1 of 20 queries, .0005 of 4,000.
 PRIOR = 2.0
-AT = 10  # NDCG@10 is fitted
+AT = 10
+FITTED_TO = f"ndcg@{AT}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,14 +45,16 @@ class Found:
         ranks: by channel that has answered, shape (n,), from 1; 0 where it did not find the candidate.
         scores: likewise, exact, NaN where the candidate has none.
         covered: what `overlap` scores each, shape (n,).
+        equal: which have a question that the query equals, shape (n,): they come before all others.
         units: what each counts as among the judged.
         grades: of the units that are judged.
     """
 
     chunk_ids: NDArray[np.int64]
-    ranks: Mapping[str, NDArray[np.int64]]
+    ranks: Mapping[str, NDArray[np.integer[Any]]]
     scores: Mapping[str, Floats]
     covered: Floats
+    equal: NDArray[np.bool_]
     units: Sequence[Sequence[str]]
     grades: Mapping[str, int]
 
@@ -70,19 +73,23 @@ class Searches:
         channels = list(dict.fromkeys(channel for each in found for channel in each.ranks))
         self.is_candidate = np.zeros(shape, dtype=np.bool_)
         self.answered = {channel: np.array([channel in each.ranks for each in found]) for channel in channels}
-        self.ranks = {channel: np.full(shape, np.inf) for channel in channels}
+        # Ranks and grades are small; scores stay exact, since rounding would make ties.
+        self.ranks = {channel: np.zeros(shape, dtype=np.int16) for channel in channels}
         self.normalised = {channel: np.full(shape, np.nan) for channel in channels}
         self.covered = np.zeros(shape)
-        self.units = np.full((*shape, deepest), -1)
-        self.gains = np.zeros((*shape, deepest))
+        self.equal = np.zeros(shape, dtype=np.bool_)
+        self.units = np.full((*shape, deepest), -1, dtype=np.int32)
+        self.gains = np.zeros((*shape, deepest), dtype=np.int16)
         self.ideal = np.array([_ideal(each.grades) for each in found])
         self.names: list[list[str]] = []
+        self.grades = [each.grades for each in found]
         for row, each in enumerate(found):
             own = slice(each.chunk_ids.size)
             self.is_candidate[row, own] = True
             self.covered[row, own] = each.covered
+            self.equal[row, own] = each.equal
             for channel, ranks in each.ranks.items():
-                self.ranks[channel][row, own] = np.where(ranks > 0, ranks, np.inf)
+                self.ranks[channel][row, own] = ranks
                 self.normalised[channel][row, own] = each.scores[channel]
             numbers: dict[str, int] = {}
             for place, units in enumerate(each.units):
@@ -106,7 +113,8 @@ class Searches:
             best = np.divide(knowing, total, out=np.zeros_like(total), where=total > 0)
             return scores, np.minimum(1.0, scores / np.where(best > 0, best, 1.0)[:, np.newaxis])
         for channel, weight in weights.items():
-            scores += weight / (config.rrf_k + self.ranks[channel])
+            ranks = self.ranks[channel].astype(np.float64)
+            scores += np.divide(weight, config.rrf_k + ranks, out=np.zeros_like(ranks), where=ranks > 0)
         agreeing = self._sum(
             {channel: weight for channel, weight in weights.items() if channel not in QUESTION_CHANNELS}
         )
@@ -127,23 +135,23 @@ class Searches:
         """
         fused, agreement = self.fused(config)
         fused = np.where(self.is_candidate, fused, -np.inf)
-        # As in a search: ties go by chunk id, by which candidates ascend.
-        places = np.argsort(-fused, axis=1, kind="stable")[:, : max(config.rerank_candidates, config.top_k)]
+        # As in a search: first what has the query as its question, and ties go by chunk id, by which candidates ascend.
+        places = np.lexsort((-fused, ~self.equal))[:, : max(config.rerank_candidates, config.top_k)]
         scores = np.take_along_axis(fused, places, axis=1)
-        if LEXICAL not in config.rerankers:
+        if OverlapReranker.name not in config.rerankers:
             return places, scores
         parts = (np.take_along_axis(each, places, axis=1) for each in (self.covered, agreement))
-        scores = np.where(np.isfinite(scores), order_of(ScoreScale.OVERLAP, *parts), -np.inf)
+        ordered_by = np.where(np.take_along_axis(self.equal, places, axis=1), 1.0, order_of(ScoreScale.OVERLAP, *parts))
+        scores = np.where(np.isfinite(scores), ordered_by, -np.inf)
         order = np.argsort(-scores, axis=1, kind="stable")
         return np.take_along_axis(places, order, axis=1), np.take_along_axis(scores, order, axis=1)
 
-    def _counted(self, config: RetrievalConfig) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
+    def _counted(self, config: RetrievalConfig) -> tuple[NDArray[np.int32], NDArray[np.int16], NDArray[np.bool_]]:
         """The judged units in the order of `ranked`, their grades, and which count: each where it stands first."""
         places, _scores = self.ranked(config)
-        units, gains = (
-            np.take_along_axis(each, places[..., np.newaxis], axis=1).reshape(len(each), -1)
-            for each in (self.units, self.gains)
-        )
+        shape, taken = (len(places), -1), places[..., np.newaxis]
+        units = np.take_along_axis(self.units, taken, axis=1).reshape(shape)
+        gains = np.take_along_axis(self.gains, taken, axis=1).reshape(shape)
         order = np.argsort(units, axis=1, kind="stable")
         ordered = np.take_along_axis(units, order, axis=1)
         is_first = np.ones(units.shape, dtype=np.bool_)
@@ -202,7 +210,8 @@ def distance(config: RetrievalConfig, present: RetrievalConfig, *, questions: bo
     """How far settings are from the present ones: 1 for all of the weight moved from one channel to the other."""
     (share, question), (share_now, question_now) = _shares(config), _shares(present)
     moved = abs(share - share_now) + (abs(question - question_now) if questions else 0.0)
-    others = (config.fusion != present.fusion) + ((LEXICAL in config.rerankers) != (LEXICAL in present.rerankers))
+    lexical = {OverlapReranker.name in each.rerankers for each in (config, present)}
+    others = (config.fusion != present.fusion) + (len(lexical) > 1)
     return moved + OTHER_METHOD * others
 
 

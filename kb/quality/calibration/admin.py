@@ -105,7 +105,7 @@ def _number(text: str) -> float:
 
 
 def _offered(caller: Principal) -> list[EvalRun]:
-    runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE).defer("report", "configuration")
+    runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE).without_documents()
     return list(runs.select_related("eval_set__knowledge_base", "profile")[:RUNS_OFFERED])
 
 

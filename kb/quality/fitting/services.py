@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from kb.access.models import Principal
-from kb.base.errors import Rejected
+from kb.base.errors import NotAllowed, Rejected
+from kb.base.messages import shown
 from kb.base.shapes import as_values
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import SettingDifference
@@ -28,24 +29,27 @@ from kb.quality.runs.services.runs import start_run
 from kb.search.services.search import UsedProfile
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
+from retrieval.errors import message_of
 from retrieval.eval.calibration import cut_that_keeps
-from retrieval.eval.fitting import LEXICAL, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
-from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
+from retrieval.eval.fitting import FITTED_TO, Found, Searches, choose, choose_out_of_fold, distance, folds_of, grid
+from retrieval.eval.metrics import SEED, SIGNIFICANCE_LEVEL, StageMetrics, mean_intervals, paired_p_values, per_query
 from retrieval.evidence import CHARACTERS
 from retrieval.fusion import channel_weights
+from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.selection import RELEVANCE, SETTING_OF_SCALE, ScoreScale
 
 FOLDS = 5
 MOST_FOLDS = 20
 # With fewer judged queries no gain that settings can have is told from chance.
 FEWEST_QUERIES = 20
-FITTED_TO = "ndcg@10"
+# Of either kind; what is found for each of them is held in memory, some 100 KB.
+MOST_QUERIES = 5_000
 METRICS = tuple(StageMetrics.__annotations__)
 # Each channel with the exact scores of what any of them found, and nothing that depends on the settings.
 COLLECTING = {
     **MEASURING,
     "use_rerank": True,
-    "rerankers": [LEXICAL],
+    "rerankers": [OverlapReranker.name],
     "rerank_candidates": 500,
     "fusion": "weighted",
     "external": False,
@@ -58,6 +62,7 @@ Floats = NDArray[np.float64]
 
 class Outcome(StrEnum):
     DRAFT = "draft"
+    NOT_SAVED = "not_saved"
     TOO_FEW = "too_few"
     NO_GAIN = "no_gain"
 
@@ -66,6 +71,11 @@ SENTENCES = {
     Outcome.DRAFT: gettext_noop(
         "Fitted to %(queries)d judged queries of “%(set)s”: NDCG@10 %(before).3f becomes %(after).3f on queries that the "
         "settings were not fitted to (95%% interval of the gain %(low)+.3f to %(high)+.3f)."
+    ),
+    Outcome.NOT_SAVED: gettext_noop(
+        "Fitted to %(queries)d judged queries of “%(set)s”: NDCG@10 %(before).3f becomes %(after).3f on queries that the "
+        "settings were not fitted to (95%% interval of the gain %(low)+.3f to %(high)+.3f). No draft was saved: %(reason)s "
+        "Save these settings by hand."
     ),
     Outcome.TOO_FEW: gettext_noop(
         "%(queries)d queries of “%(set)s” have a relevant passage, and fitting takes %(fewest)d: judge more results in "
@@ -126,6 +136,9 @@ class Fit:
     outcome: Annotated[Outcome, Doc("`draft`, or why there is none.")]
     text: Annotated[str, Doc("The outcome as a sentence.")] = ""
     queries: Annotated[int, Doc("With a relevant passage.")]
+    drawn_from: Annotated[
+        int | None, Doc(f"How many there are, of which {MOST_QUERIES} were drawn by chance; null: all are fitted to.")
+    ] = None
     folds: int
     stage: Annotated[str, Doc("By which settings are measured: `fused` where nothing reranks, or a model does.")]
     metrics: Annotated[Mapping[str, Gain], Doc("By metric; empty with too few queries.")] = field(default_factory=dict)
@@ -136,6 +149,9 @@ class Fit:
     settings: Annotated[tuple[SettingDifference, ...], Doc("What all queries together choose, where it differs.")] = ()
     cut: Annotated[FittedCut | None, Doc("null: no draft, too few queries, or scores without a cut.")] = None
     draft: Annotated[UsedProfile | None, Doc("A profile of the knowledge base’s own.")] = None
+    reason: Annotated[
+        str, Doc("Why no draft of the settings could be saved; blank: it was, or there is nothing to save.")
+    ] = ""
 
 
 def start_fit(principal: Principal, eval_set: EvalSet, *, folds: int = FOLDS) -> EvalRun:
@@ -172,8 +188,20 @@ def fit_of(run: EvalRun) -> Fit:
 def sentence(fit: Fit) -> str:
     gain = fit.metrics.get(FITTED_TO)
     figures = dataclasses.asdict(gain) if gain else {}
-    about = {"queries": fit.queries, "set": fit.eval_set, "fewest": FEWEST_QUERIES}
-    return _(SENTENCES[fit.outcome]) % {**about, **figures}
+    about = {
+        "queries": fit.queries,
+        "set": fit.eval_set,
+        "fewest": FEWEST_QUERIES,
+        "reason": shown(fit.reason),
+    }
+    text = _(SENTENCES[fit.outcome]) % {**about, **figures}
+    if fit.drawn_from is None:
+        return text
+    drawn = _("The %(queries)d queries were drawn by chance from %(all)d.") % {
+        "queries": fit.queries,
+        "all": fit.drawn_from,
+    }
+    return f"{text} {drawn}"
 
 
 def draft_of(run: EvalRun) -> RetrievalProfile | None:
@@ -197,14 +225,17 @@ class FittingMeasurement(Measurement):
         self.collecting = {self.has_questions: searched}
         if self.has_questions:
             self.collecting[False] = wiring_of(principal, run, **COLLECTING, question_weight=0)
-        self.found: dict[str, dict[bool, Found]] = {}  # by the query's id in the set, and likewise
+        self.drawn = _drawn([each.external_id for each in self.queries if each.answerable])
+        self.drawn |= _drawn([each.external_id for each in self.queries if not each.answerable])
+        # Likewise, by the query's id in the set; each is dropped once its rankings are reckoned with.
+        self.found: dict[bool, dict[str, Found]] = {asks: {} for asks in self.collecting}
 
     def measure(self, query: EvalQuery) -> Observed:
         observed = super().measure(query)
-        judged = self.judged.get(query.pk) or Judged()
-        self.found[query.external_id] = {
-            asks: collect(wiring, query.text, judged) for asks, wiring in self.collecting.items()
-        }
+        if query.external_id in self.drawn:
+            judged = self.judged.get(query.pk) or Judged()
+            for asks, wiring in self.collecting.items():
+                self.found[asks][query.external_id] = collect(wiring, query.text, judged)
         return observed
 
     def run(self, tick: Tick) -> None:
@@ -214,7 +245,10 @@ class FittingMeasurement(Measurement):
     def conclude(self) -> dict[str, Any]:
         fit = self.fit
         if fit.outcome is Outcome.DRAFT:
-            fit = dataclasses.replace(fit, draft=UsedProfile.of(self._draft()))
+            try:
+                fit = dataclasses.replace(fit, draft=UsedProfile.of(self._draft()))
+            except (NotAllowed, Rejected) as error:
+                fit = dataclasses.replace(fit, outcome=Outcome.NOT_SAVED, reason=message_of(error))
         return {"fit": as_values(fit)}
 
     def _draft(self) -> RetrievalProfile:
@@ -232,7 +266,8 @@ class FittingMeasurement(Measurement):
 
     # -- Fitting ---------------------------------------------------------------------------------------------------------
     def _fit(self, tick: Tick) -> Fit:
-        rows = [row for row in self.rows if row.figures]
+        judged = [row for row in self.rows if row.figures]
+        rows = [row for row in judged if row.external_id in self.drawn]
         is_reranked_by_model = self.config.use_rerank and not MODELS.isdisjoint(self.rerankers)
         stage = "fused" if is_reranked_by_model else final_stage(self)
         fit = Fit(
@@ -241,6 +276,7 @@ class FittingMeasurement(Measurement):
             profile=UsedProfile.of(self.wiring.profile),
             outcome=Outcome.TOO_FEW,
             queries=len(rows),
+            drawn_from=len(judged) if len(judged) > len(rows) else None,
             folds=self.eval_run.folds or FOLDS,
             stage=stage,
         )
@@ -262,7 +298,7 @@ class FittingMeasurement(Measurement):
         fit = dataclasses.replace(fit, **_compared(rows, before, after))
         gain = fit.metrics[FITTED_TO]
         is_gain = bool(best) and gain.low > 0 and gain.p_value < SIGNIFICANCE_LEVEL
-        is_cut = is_gain and LEXICAL in configs[best].rerankers
+        is_cut = is_gain and OverlapReranker.name in configs[best].rerankers
         cut = self._cut(rows, searches, configs[best], folds) if is_cut else None
         return dataclasses.replace(
             fit,
@@ -272,8 +308,8 @@ class FittingMeasurement(Measurement):
         )
 
     def _searches(self, rows: Sequence[EvalRunQuery]) -> dict[bool, Searches]:
-        """Of the queries of rows, by whether questions are searched."""
-        return {each: Searches([self.found[row.external_id][each] for row in rows]) for each in self.collecting}
+        """Of the queries of rows, by whether questions are searched; what was found for them is dropped."""
+        return {asks: Searches([found.pop(row.external_id) for row in rows]) for asks, found in self.found.items()}
 
     def _asks(self, config: RetrievalConfig) -> bool:
         return self.has_questions and config.question_weight > 0
@@ -281,8 +317,8 @@ class FittingMeasurement(Measurement):
     def _chains(self) -> list[tuple[str, ...]]:
         """The chain with `overlap`, and the one without, by which the fused order stays."""
         models = tuple(name for name in self.config.rerankers if name in MODELS)
-        cosine = tuple(name for name in self.config.rerankers if name not in (*models, LEXICAL))
-        chains = [(*models, LEXICAL, *cosine)] if self.wiring.pipeline.scopes[0].tokenizer else []
+        cosine = tuple(name for name in self.config.rerankers if name not in (*models, OverlapReranker.name))
+        chains = [(*models, OverlapReranker.name, *cosine)] if self.wiring.pipeline.scopes[0].tokenizer else []
         # A model that is there and has not answered leaves another order.
         return chains if any(link.name in MODELS for link in self.wiring.links) else [*chains, models]
 
@@ -302,11 +338,14 @@ class FittingMeasurement(Measurement):
     ) -> list[Mapping[str, float]]:
         """Each query's figures under what the other folds chose, None being the present settings."""
         found: dict[str, list[str]] = {}
+        grades = {}
         for fold, config in enumerate(chosen):
             if config is not None:
-                rankings = searches[self._asks(config)].rankings(config, DEPTH)
-                found |= {rows[row].external_id: rankings[row] for row in np.flatnonzero(folds == fold).tolist()}
-        grades = {external_id: self.found[external_id][False].grades for external_id in found}
+                of_queries = searches[self._asks(config)]
+                rankings = of_queries.rankings(config, DEPTH)
+                for row in np.flatnonzero(folds == fold).tolist():
+                    name = rows[row].external_id
+                    found[name], grades[name] = rankings[row], of_queries.grades[row]
         figures = cast("dict[str, dict[str, float]]", per_query(grades, found))
         return [figures.get(row.external_id, own) for row, own in zip(rows, before, strict=True)]
 
@@ -323,7 +362,7 @@ class FittingMeasurement(Measurement):
         cuts = [cut_that_keeps(SHARE, best[folds != fold]) for fold in range(int(folds.max()) + 1)]
         if cut is None or None in cuts:
             return None
-        unanswerable = [row for row in self.rows if not row.answerable]
+        unanswerable = [row for row in self.rows if not row.answerable and row.external_id in self.drawn]
         others = self._searches(unanswerable)[asks].best(config)
         at, elsewhere = np.array(cuts, dtype=np.float64), folds_of(len(unanswerable), int(folds.max()) + 1)
         cut_before = self.cut(scale)
@@ -351,6 +390,12 @@ class FittingMeasurement(Measurement):
                 yield SettingDifference(name, before, after)
 
 
+def _drawn(query_ids: Sequence[str]) -> set[str]:
+    """At most `MOST_QUERIES` of them, by chance, the same each time."""
+    places = np.random.default_rng(SEED).permutation(len(query_ids))[:MOST_QUERIES]
+    return {query_ids[place] for place in places.tolist()}
+
+
 def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
     """What the channels of one knowledge base find for a query."""
     result = wiring.pipeline.run(query, wiring.config, latency_budget=BUDGET_S)
@@ -361,10 +406,11 @@ def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
         answered.remove("bm25")  # which counts in these
     return Found(
         chunk_ids=np.array([each.chunk_id for each in candidates], dtype=np.int64),
-        ranks={name: np.array([each.ranks.get(name, 0) for each in candidates]) for name in answered},
+        ranks={name: np.array([each.ranks.get(name, 0) for each in candidates], dtype=np.int16) for name in answered},
         scores={name: np.array([each.scores.get(name, np.nan) for each in candidates]) for name in answered},
         # 0 where no tokenizer is available: `overlap` is not tried then.
         covered=np.array([each.scores.get(RELEVANCE, 0.0) for each in candidates]),
+        equal=np.array([bool(each.question) for each in candidates], dtype=np.bool_),
         units=[judged.units(each.chunk_id, each.passage.document_id if each.passage else 0) for each in candidates],
         grades=judged.grades,
     )

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, count, groupby
 from typing import Annotated, Any, Self
 
 from django.db.models import Count, QuerySet
@@ -202,8 +202,18 @@ def draft_place(principal: Principal, knowledge_base: KnowledgeBase, profile: Re
     copy = f"{profile.name[: half - 1]}-{knowledge_base.name[:half]}"
     copy = "".join("-" if each in NOT_IN_NAMES or not each.isprintable() else each for each in copy)
     may_change = RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists()
-    name = copy.strip() if is_copy else profile.name
+    name = _free_name(knowledge_base, copy.strip()) if is_copy else profile.name
     return DraftPlace(name, is_copy, may_change, tuple(used_by), used_elsewhere)
+
+
+def _free_name(knowledge_base: KnowledgeBase, name: str) -> str:
+    """The name of a profile of the knowledge base's own, with a number behind it where a shared one has that name."""
+    named = RetrievalProfile.objects.values_list("name", flat=True)
+    own = named.filter(knowledge_base=knowledge_base)
+    taken = set(named.filter(knowledge_base=None).exclude(name__in=own))
+    endings = chain([""], (f"-{number}" for number in count(2)))
+    names = (f"{name[: MAX_NAME_CHARACTERS - len(ending)]}{ending}" for ending in endings)
+    return next(each for each in names if each not in taken)
 
 
 def save_draft(

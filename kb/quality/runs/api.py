@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
-from django.db.models import F, QuerySet
+from django.db.models import F
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import serializers, status
@@ -21,7 +21,7 @@ from kb.index.services.reembedding import (
 )
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS, find_version
 from kb.providers.embedding_models import require_embedding_model
-from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
+from kb.quality.models import EvalRun, EvalRunQuery, EvalRunQuerySet, EvalSet
 from kb.quality.runs.services.report import report_as_json
 from kb.quality.runs.services.run import LOST_AT, STAGES
 from kb.quality.runs.services.runs import EmbeddingModel, cancel_run, embedding_model_of, evaluate_both, start_run
@@ -198,7 +198,7 @@ class EvalRunQueryFilters(ListFilters):
 )
 class EvalRunViewSet(ApiViewSet):
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
-        return self.page(self.runs().defer("report", "configuration"), EvalRunSerializer, EvalRunFilters)
+        return self.page(self.runs().without_documents(), EvalRunSerializer, EvalRunFilters)
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(EvalRunCreateSerializer)
@@ -226,9 +226,9 @@ class EvalRunViewSet(ApiViewSet):
             EvalRunQuery.objects.filter(run=one(self.runs(), pk)), EvalRunQuerySerializer, EvalRunQueryFilters
         )
 
-    def runs(self) -> QuerySet[EvalRun]:
+    def runs(self) -> EvalRunQuerySet:
         rows = EvalRun.objects.visible_to(self.principal).select_related("eval_set", "profile", "created_by")
-        return cast("QuerySet[EvalRun]", rows.annotate(stages=F("report__stages")))
+        return cast(EvalRunQuerySet, rows.annotate(stages=F("report__stages")))
 
     def described(self, pk: int) -> dict[str, object]:
         return EvalRunDetailSerializer(one(self.runs(), pk)).data

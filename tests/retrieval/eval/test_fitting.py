@@ -45,6 +45,7 @@ def simulated(seed, count, *, vectors, keywords, words=None, candidates=40):
                 ranks={"vector": ranks_of(vector), "bm25": ranks_of(bm25)},
                 scores={"vector": vector, "bm25": bm25},
                 covered=0.6 / (1 + np.exp(1 - held)),
+                equal=np.zeros(candidates, dtype=np.bool_),
                 units=[(str(place),) for place in range(candidates)],
                 grades={str(relevant): 1},
             )
@@ -109,13 +110,13 @@ settings = st.fixed_dictionaries(
 )
 
 
-@given(rankings(), settings)
-def test_candidates_are_fused_as_a_search_fuses_them(channels, given_settings):
+@given(rankings(), settings, st.sets(st.integers(0, 11), max_size=2))
+def test_candidates_are_fused_as_a_search_fuses_them(channels, given_settings, equal):
     config = CONFIG.override(given_settings)
     union = np.unique(np.concatenate([each.chunk_ids for each in channels]))
     passages = {chunk_id: Passage(chunk_id, 1, 1, "", "", None, "") for chunk_id in union.tolist()}
 
-    expected = fuse([SimpleNamespace(kb_id=1, config=config)], channels, passages, None)
+    expected = fuse([SimpleNamespace(kb_id=1, config=config)], channels, passages, None, dict.fromkeys(equal, "?"))
 
     exact = {each.channel: each.score(union) for each in channels if each.score}
     for each in channels:
@@ -125,7 +126,8 @@ def test_candidates_are_fused_as_a_search_fuses_them(channels, given_settings):
     ranks = {each.channel: np.zeros(union.size, dtype=np.int64) for each in channels}
     for each in channels:
         ranks[each.channel][np.searchsorted(union, each.chunk_ids)] = np.arange(1, each.chunk_ids.size + 1)
-    found = Found(union, ranks, exact, np.zeros(union.size), [(str(each),) for each in union.tolist()], {"0": 1})
+    asked = np.isin(union, list(equal))
+    found = Found(union, ranks, exact, np.zeros(union.size), asked, [(str(each),) for each in union.tolist()], {"0": 1})
     scores, agreement = Searches([found]).fused(config)
     assert dict(zip(union.tolist(), scores[0].tolist(), strict=True)) == pytest.approx(
         {each.chunk_id: each.scores["fused"] for each in expected}
@@ -133,7 +135,7 @@ def test_candidates_are_fused_as_a_search_fuses_them(channels, given_settings):
     assert dict(zip(union.tolist(), agreement[0].tolist(), strict=True)) == pytest.approx(
         {each.chunk_id: each.agreement for each in expected}
     )
-    # Ties go by chunk id
+    # Those with the question come first, and ties go by chunk id
     fused = config.override({"rerankers": WITHOUT})
     assert Searches([found]).rankings(fused, DEPTH) == [[str(each.chunk_id) for each in expected]]
 
@@ -164,6 +166,7 @@ def test_the_measure_is_that_of_the_rankings(queries):
             ranks={"bm25": np.arange(1, len(chunks) + 1)},
             scores={"bm25": -np.arange(len(chunks), dtype=np.float64)},
             covered=np.zeros(len(chunks)),
+            equal=np.zeros(len(chunks), dtype=np.bool_),
             units=chunks,
             grades=judged,
         )
@@ -182,7 +185,7 @@ def test_the_measure_is_that_of_the_rankings(queries):
 
 
 def test_the_best_score_of_a_query_that_finds_nothing_passes_no_gate():
-    nothing = Found(np.empty(0, dtype=np.int64), {}, {}, np.empty(0), [], {})
+    nothing = Found(np.empty(0, dtype=np.int64), {}, {}, np.empty(0), np.empty(0, dtype=np.bool_), [], {})
     (something,) = simulated(1, 1, vectors=2, keywords=2)
 
     best = Searches([nothing, something]).best(CONFIG)

@@ -278,7 +278,7 @@ def _offered(caller: Principal, chosen: Iterable[EvalRun]) -> list[tuple[EvalSet
     runs = EvalRun.objects.visible_to(caller).filter(status__in=OFFERED)
     if sets := {run.eval_set_id for run in chosen}:
         runs = runs.filter(eval_set__in=sets)
-    newest = runs.select_related("eval_set__knowledge_base", "profile").defer("report", "configuration")
+    newest = runs.select_related("eval_set__knowledge_base", "profile").without_documents()
     by_set: dict[int, tuple[EvalSet, list[EvalRun]]] = {}
     for run in newest.order_by("-created_at", "-pk")[:RUNS_OFFERED]:
         by_set.setdefault(run.eval_set_id, (run.eval_set, []))[1].append(run)

@@ -41,7 +41,7 @@ from kb.profiles.admin.choices import (
 )
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
-from kb.quality.models import EvalQuery, EvalRun, EvalSet
+from kb.quality.models import EvalQuery, EvalRun, EvalRunQuerySet, EvalSet
 from kb.quality.runs.admin.queries import misses_of, table_of, tally_of
 from kb.quality.runs.admin.report import (
     change_between,
@@ -70,10 +70,10 @@ HEADLINES = {
 LISTED = 8
 
 
-def with_headlines(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
+def with_headlines(runs: QuerySet[EvalRun]) -> EvalRunQuerySet:
     """Runs with their headline figures; reports are long, and lists of runs defer them."""
     figures = {name: Cast(KT("__".join(("report", *keys))), FloatField()) for name, keys in HEADLINES.items()}
-    return runs.annotate(**figures)
+    return cast(EvalRunQuerySet, runs.annotate(**figures))
 
 
 def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
@@ -82,7 +82,7 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
     One query. Where another run measured another number of queries, the means cannot be compared.
     """
     runs = EvalRun.objects.filter(eval_set=run.eval_set_id, status=EvalRun.Status.DONE).exclude(pk=run.pk)
-    latest = with_headlines(runs).select_related("profile").defer("report", "configuration")
+    latest = with_headlines(runs).select_related("profile").without_documents()
     rows = []
     for other in latest[:LISTED]:
         same_queries = other.done == run.done

@@ -35,7 +35,7 @@ from kb.profiles.admin.choices import profile_url
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from kb.providers.embedding_models import offered_embedding_models, require_embedding_model
-from kb.quality.models import EvalRun, EvalSet
+from kb.quality.models import EvalRun, EvalRunQuerySet, EvalSet
 from kb.quality.runs.admin.pages import (
     HEADLINES,
     UNFINISHED,
@@ -101,13 +101,13 @@ class EvalRunAdmin(ScopedModelAdmin):
     actions: ClassVar[Sequence[str]] = ("compare", "delete_selected")
     ordering = ("-created_at", "-pk")
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[EvalRun]:
+    def get_queryset(self, request: HttpRequest) -> EvalRunQuerySet:
         related = ("eval_set__knowledge_base__version_row", "profile", "created_by")
         return with_headlines(super().get_queryset(request).select_related(*related))
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:  # noqa: ARG002
         """Reads of the reports, which are long, only the figures that the list shows."""
-        return rows.defer("report", "configuration")
+        return rows.without_documents()
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
@@ -134,7 +134,7 @@ class EvalRunAdmin(ScopedModelAdmin):
     def progress_view(self, request: HttpRequest) -> HttpResponse:
         """The cells of runs that were unfinished, for a list that polls; it asks again while one still is."""
         asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
-        runs = list(self.get_queryset(request).defer("report", "configuration").filter(pk__in=asked))
+        runs = list(self.get_queryset(request).without_documents().filter(pk__in=asked))
         cells = [
             cell
             for run in runs

@@ -351,14 +351,16 @@ def _with_index(scope: Scope, rows: Sequence[Row], texts: Sequence[str], asked: 
     cutter: Any = scope.tokenizer
     questions = [(chunk.pk, [count_postings(cutter(each)).packed for each in chunk.questions]) for chunk in asked]
 
+    made: list[LoadedIndex] = []  # one index for all channels that search it
+
     def changed(channel: BM25Channel | QuestionKeywordChannel, deadline: float) -> LoadedIndex:
-        loaded = channel.wait_for_index(deadline)
-        return dataclasses.replace(
-            loaded,
-            index=loaded.index.with_rows(rows) if rows else loaded.index,
-            characters=loaded.characters.with_texts(texts) if texts and loaded.characters else loaded.characters,
-            questions=loaded.questions.with_rows(questions) if questions and loaded.questions else loaded.questions,
-        )
+        if not made:
+            loaded = channel.wait_for_index(deadline)
+            index = loaded.index.with_rows(rows) if rows else loaded.index
+            characters = loaded.characters.with_texts(texts) if texts and loaded.characters else loaded.characters
+            asked_for = loaded.questions.with_rows(questions) if questions and loaded.questions else loaded.questions
+            made.append(dataclasses.replace(loaded, index=index, characters=characters, questions=asked_for))
+        return made[0]
 
     channels = (
         dataclasses.replace(each, wait_for_index=partial(changed, each))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, ChunkEmbedding, EvalQuery, EvalSet, Judgment
 from kb.providers.embedding_models import embedder
 from tests.factories import make_document
@@ -42,7 +43,10 @@ CHINESE = [f"{first}{second}" for first in "山河湖海林泉" for second in "�
 
 
 def make_mixed_set(kb, *, questions):
-    """Documents of words that others have too, two chunks each, so that every channel has an order of its own."""
+    """Documents of words that others have too, two chunks each, so that every channel has an order of its own.
+
+    With questions a few queries equal that of a chunk which holds other words.
+    """
     rng = np.random.default_rng(7)
     vocabulary = np.array(CHINESE if kb.language == "zh" else ENGLISH)
     eval_set = EvalSet.objects.create(knowledge_base=kb, name="mixed")
@@ -58,4 +62,7 @@ def make_mixed_set(kb, *, questions):
             ChunkEmbedding.objects.create(
                 chunk=chunk, knowledge_base=kb, model="hashing", kind=ChunkEmbedding.Kind.QUESTION, vector=vector
             )
+        others = Chunk.objects.filter(knowledge_base=kb, position=1).order_by("pk")[5:11]
+        for chunk, query in zip(others, eval_set.queries.order_by("pk")[:6], strict=True):
+            chunk_update(chunk, text=chunk.text, enabled=True, questions=[query.text])
     return eval_set

@@ -121,6 +121,31 @@ def test_too_few_queries_are_not_fitted_to(kb, principal):
     assert not RetrievalProfile.objects.filter(knowledge_base=kb).exists()
 
 
+def test_of_many_queries_some_are_drawn_and_only_their_candidates_are_kept(kb, principal, monkeypatch):
+    monkeypatch.setattr(services, "MOST_QUERIES", 24)
+    eval_set = make_judged_set(kb, unanswerable=30)
+    mislead(kb)
+    use(kb, RetrievalProfile.objects.create(name="misled", settings=MISLED, published=True))
+    eval_set.refresh_from_db()
+    collected, fits = [], []
+
+    def collecting(wiring, query, judged, collect=services.collect):
+        collected.append(query)
+        return collect(wiring, query, judged)
+
+    def measuring(*given):
+        fits.append(measurement(*given))
+        return fits[0]
+
+    monkeypatch.setattr(services, "collect", collecting)
+    fit = fit_of(fitted(principal, eval_set, measure=measuring))
+
+    assert (fit.queries, fit.drawn_from, len(set(collected))) == (24, len(NAMES), 48)
+    assert fit.text.endswith("The 24 queries were drawn by chance from 30.")
+    assert fit.won_count + fit.lost_count <= 24
+    assert not set(fits[0].found[False]) & {row.external_id for row in fits[0].rows if row.figures}
+
+
 def test_the_cut_keeps_most_of_the_answerable_queries_of_other_folds(kb, principal, misled, monkeypatch):
     monkeypatch.setattr(services, "SHARE", 0.9)
     # A strict threshold, which would win over a cut of the scale.
@@ -180,10 +205,11 @@ def test_searches_rank_as_was_reckoned(language, questions):
     eval_set = make_mixed_set(kb, questions=questions)
     run = EvalRun(eval_set=eval_set, profile=kb.profile, overrides={}, folds=2, query_limit=None, embedding_model="")
     fitting = measurement(principal, run)
-    fitting.run(lambda _: None)
-    rows = fitting.rows
+    rows = fitting.queries
+    for row in rows:
+        fitting.measure(row)
     kinds = (False, True) if questions else (False,)
-    searches = {kind: Searches([fitting.found[row.external_id][kind] for row in rows]) for kind in kinds}
+    searches = {kind: Searches([fitting.found[kind][row.external_id] for row in rows]) for kind in kinds}
 
     chains = [["overlap"], []]
     weights = [0.0, 0.4] if questions else [0.4]
@@ -261,7 +287,7 @@ def test_one_whose_run_was_ended_meanwhile_leaves_no_draft(kb, principal, misled
     assert not RetrievalProfile.objects.filter(knowledge_base=kb).exists()
 
 
-def test_a_draft_that_cannot_be_made_fails_the_run(kb, principal, misled, monkeypatch):
+def test_a_draft_that_cannot_be_saved_leaves_the_fit_and_the_reason(kb, principal, misled, monkeypatch):
     def refuse(*_args, **_more):
         raise Rejected("profile_name_taken", "There is a profile of that name elsewhere.")
 
@@ -271,7 +297,20 @@ def test_a_draft_that_cannot_be_made_fails_the_run(kb, principal, misled, monkey
     execute_run(run.pk, measurement)
 
     run.refresh_from_db()
-    assert (run.status, run.error) == (EvalRun.Status.FAILED, "There is a profile of that name elsewhere.")
+    fit = fit_of(run)
+    assert (run.status, fit.outcome, fit.draft, draft_of(run)) == (EvalRun.Status.DONE, Outcome.NOT_SAVED, None, None)
+    assert fit.settings
+    assert "No draft was saved: There is a profile of that name elsewhere." in fit.text
+
+
+def test_one_whose_name_a_shared_profile_has_gets_a_number(kb, principal, misled):
+    taken = f"misled-{kb.name}"
+    RetrievalProfile.objects.create(name=taken, published=True)
+
+    drafts = [draft_of(fitted(principal, misled)) for _ in range(2)]
+
+    assert [(each.name, each.version) for each in drafts] == [(f"{taken}-2", 1), (f"{taken}-2", 2)]
+    assert {each.knowledge_base for each in drafts} == {kb}
 
 
 def test_a_draft_that_was_deleted_is_no_longer_shown(principal, misled):

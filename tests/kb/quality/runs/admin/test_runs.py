@@ -1,6 +1,8 @@
 """The list of evaluation runs, who may do what with them, and what all their pages cost."""
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from kb.models import EvalQuery, EvalRun, EvalRunQuery, Judgment, RetrievalProfile
@@ -259,3 +261,17 @@ def test_the_misses_of_a_large_run_are_paged(client, large):
 @pytest.mark.parametrize("stage", LOST_AT)
 def test_every_stage_that_loses_passages_has_a_label(stage):
     assert lost_label(stage) != stage
+
+
+@pytest.mark.parametrize("page", ["kb_evalrun_changelist", "kb_evalrun_progress", "compare_runs", "calibration"])
+def test_lists_of_runs_read_none_of_their_documents(client, eval_set, page):
+    run = done(eval_set, fit={"outcome": "no_gain"}, folds=2)
+
+    with CaptureQueriesContext(connection) as queries:
+        response = client.get(reverse(f"admin:{page}"), {"ids": run.pk} if page.endswith("progress") else {})
+
+    assert response.status_code == 200
+    read = [each["sql"] for each in queries if 'FROM "kb_evalrun"' in each["sql"]]
+    assert any('"kb_evalrun"."folds"' in each for each in read)
+    for column in ("fit", "report", "configuration"):
+        assert not any(f'"kb_evalrun"."{column}",' in each for each in read)

@@ -1,5 +1,7 @@
 """Each remedy is tried before it is offered: what it would change is said, and nothing is written."""
 
+from collections import Counter
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -20,6 +22,7 @@ from kb.models import (
 from kb.quality.why_not.services import trials
 from kb.quality.why_not.services.remedies import remedies
 from kb.quality.why_not.services.walk import why_not_found
+from retrieval.questions import QuestionIndex
 from tests.factories import make_document, make_kb, make_member, principal
 from tests.kb.quality.why_not.services.asking import ask, verdict
 
@@ -182,6 +185,25 @@ def test_what_there_was_no_time_for_is_offered_without_an_effect(chunk, monkeypa
 
     assert offered["draft:top_k"].becomes_result
     assert offered["add_question"] is None
+
+
+def test_a_trial_changes_the_keyword_index_once_for_all_channels_that_search_it(chunk, monkeypatch):
+    chunk_update(chunk, text=chunk.text, enabled=True, questions=["谁来安装"])
+    chunk.refresh_from_db()
+    for number in range(3):
+        other = make_document(chunk.knowledge_base, f"保修期 {number}").chunks.get()
+        chunk_update(other, text=other.text, enabled=True, questions=[f"质保多久啊 {number}"])
+    why = ask(chunk, "质保多久", overrides=NARROW)
+    counted = Counter()
+
+    def counting(name, function):
+        return lambda *given: counted.update([name]) or function(*given)
+
+    monkeypatch.setattr(trials, "_with_index", counting("trials", trials._with_index))
+    monkeypatch.setattr(QuestionIndex, "with_rows", counting("changed", QuestionIndex.with_rows))
+    assert effects(why)["add_question"] is not None
+
+    assert counted["changed"] == counted["trials"] > 0
 
 
 def test_a_viewer_is_told_of_effects_too(chunk):
