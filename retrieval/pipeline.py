@@ -11,6 +11,7 @@ import numpy as np
 from retrieval.analysis import Analyser, normalise_query
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import Degradation, DegradationCode, _
 from retrieval.evidence import character_rankings
 from retrieval.execution import Budget
@@ -146,7 +147,8 @@ class Pipeline:
         with trace.span("selection") as detail:
             candidates = select(candidates, config)
             if not cut.refuses:
-                candidates = with_near_misses(candidates, config, scored.stage)
+                by_meaning = {scope.kb_id for scope in self.scopes if scope.space != HASHING_MODEL_ID}
+                candidates = with_near_misses(candidates, config, scored.stage, by_meaning)
                 detail["near_misses"] = sum(candidate.is_near_miss for candidate in candidates)
             # Where a search is not explained nobody sees where candidates that are cut were found.
             found_at = unique.provenance_of([c.chunk_id for c in candidates if explain or c.is_given])
