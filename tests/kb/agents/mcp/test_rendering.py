@@ -142,3 +142,10 @@ def test_showing_what_a_tool_returned_loads_nothing():
         assert "evil.example" in text
         assert "](" not in text
         assert "<img" not in text
+
+
+def test_a_passage_says_which_question_the_query_equals():
+    text = found(passage("五天年假。", equal_question='年假"几天？'), passage("其他。")).as_text()
+
+    assert text.count("equal_question") == 1
+    assert """equal_question="年假'几天？" """ in text
