@@ -109,7 +109,7 @@ def test_several_chunks_with_it_are_first_in_the_fused_order():
 
 
 def test_at_most_two_of_a_knowledge_base_are_first_and_the_others_stay_where_they_are():
-    questions = {each: (ASKED,) for each in (20, 30, 40)}
+    questions = dict.fromkeys((20, 30, 40), (ASKED,))
     scores = {1: 0.99, 2: 0.98, 20: 0.3, 30: 0.1, 40: 0.1}
     pipe = asking(FakeChannel("bm25", 1, MANY), questions=questions, scores=scores)
     found = run(pipe, ASKED, top_k=10, rerank_candidates=40)
@@ -121,7 +121,7 @@ def test_at_most_two_of_a_knowledge_base_are_first_and_the_others_stay_where_the
 
 
 def test_an_equal_question_of_one_knowledge_base_leaves_room_for_another():
-    questions = {each: (ASKED,) for each in (10, 11, 12, 20)}
+    questions = dict.fromkeys((10, 11, 12, 20), (ASKED,))
     passages = FakePassages(questions=questions)
     first = scope(1, FakeChannel("bm25", 1, {number: 50.0 - number for number in (1, 10, 11, 12)}))
     second = scope(2, FakeChannel("bm25", 2, {2: 9.0, 20: 8.0}))
@@ -138,7 +138,7 @@ def test_a_result_says_which_question_it_was_found_for(scale):
 
 
 def test_without_a_reranker_at_most_two_are_first_and_all_have_a_cosine_of_1():
-    questions = {each: (ASKED,) for each in (2, 3, 4, 40)}
+    questions = dict.fromkeys((2, 3, 4, 40), (ASKED,))
     vectors = FakeChannel("vector", 1, {1: 0.9, 2: 0.8, 5: 0.7, 3: 0.6, 6: 0.5, 4: 0.4})
     asked = FakeChannel("question", 1, {40: 0.99})
     found = run(asking(vectors, asked, questions=questions), ASKED, use_rerank=False, score_threshold=None)

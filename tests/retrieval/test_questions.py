@@ -85,6 +85,6 @@ def test_counts_are_of_all_questions_of_some_chunks():
 
 def test_keys_of_long_texts_are_not_kept():
     before = _kept_key.cache_info().currsize
-    assert question_key("Ａ" * KEPT_CHARACTERS + "?") == "a" * KEPT_CHARACTERS
+    assert question_key("\uff21" * KEPT_CHARACTERS + "?") == "a" * KEPT_CHARACTERS
     assert _kept_key.cache_info().currsize == before
     assert _kept_key.cache_info().maxsize * KEPT_CHARACTERS < 1_000_000

@@ -76,7 +76,8 @@ class PassageOutput(BaseModel):
     score_scale: str = Field(description="Scores are compared on one scale only.")
     relevance: str | None = Field(description="high, medium or low, by the score; null: the scale has no meaning.")
     equal_question: str = Field(
-        default="", description="The question of the passage that the query equals, for which it was found; of a search."
+        default="",
+        description="The question of the passage that the query equals, for which it was found; of a search.",
     )
     metadata: dict[str, Any] = Field(default_factory=dict)
 

@@ -27,8 +27,8 @@ from kb.ingest.services.chunks import (
     chunks_merge,
     neighbours_of,
 )
-from kb.ingest.services.rechunk import MOST_ENTRIES
 from kb.ingest.services.duplicates import Found, duplicate_scan_request, duplicates_of, near_duplicates
+from kb.ingest.services.rechunk import MOST_ENTRIES
 from kb.web.api.fields import (
     MAX_ID,
     NOT_MODIFIED,
