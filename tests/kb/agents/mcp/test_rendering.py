@@ -131,7 +131,14 @@ def test_showing_what_a_tool_returned_loads_nothing():
     output.passages[0].title = output.passages[0].source = LOADING
     output.degraded = [DegradationOutput(stage="vector", code="hashing_embedder", detail=LOADING)]
     answer = AnswerOutput(
-        answer=LOADING, hit=True, confidence=1.0, sources=output.passages, degraded=[], model=None, trace_id="t"
+        answer=LOADING,
+        hit=True,
+        confidence=1.0,
+        sources=output.passages,
+        near_misses=[],
+        degraded=[],
+        model=None,
+        trace_id="t",
     )
 
     for text in (
