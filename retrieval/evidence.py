@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.cache import Recent
 from retrieval.character_counts import counts, query_codes
 from retrieval.protocols import Scope, Tokenizer
 from retrieval.tokenize import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
@@ -57,15 +58,17 @@ def _parts(term: str) -> Iterator[str]:
     return (term[start:end] for start in range(len(term)) for end in range(start + 1, len(term) + (start > 0)))
 
 
-_function_terms: dict[str, frozenset[str]] = {}
+MOST_TOKENIZERS = 64
+_function_terms: Recent[str, frozenset[str]] = Recent(MOST_TOKENIZERS)  # each counts 1
 
 
 def function_terms(tokenizer: Tokenizer) -> frozenset[str]:
-    """The terms that a tokenizer makes of function words; made once for each tokenizer."""
-    if tokenizer.id not in _function_terms:
+    """The terms that a tokenizer makes of function words; kept for those tokenizers that were used last."""
+    if (terms := _function_terms.get(tokenizer.id)) is None:
         words_of_both = CHINESE_STOP_WORDS | CHINESE_PARTICLES_ALONE | ENGLISH_FUNCTION_WORDS
-        _function_terms[tokenizer.id] = frozenset(term for word in words_of_both for term in tokenizer(word))
-    return _function_terms[tokenizer.id]
+        terms = frozenset(term for word in words_of_both for term in tokenizer(word))
+        _function_terms.put(tokenizer.id, terms, 1)
+    return terms
 
 
 def searched_texts(passages: Iterable[Passage | None], tokenizer: Tokenizer) -> list[str]:

@@ -1,6 +1,6 @@
 """From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import compress
 from math import isnan
 from types import MappingProxyType
@@ -83,6 +83,10 @@ LEXICAL_SHARE = 0.5
 QUESTION_CHANNELS = frozenset({"question", "question_bm25"})
 
 
+# So many of a knowledge base come first for a question that the query equals.
+MOST_PROMOTED = 2
+
+
 class _Fused(NamedTuple):
     """A knowledge base's chunk before its place among all is known; sorts as candidates do."""
 
@@ -105,7 +109,7 @@ def fuse(
 ) -> list[Candidate]:
     """The candidates of all knowledge bases: by fused score, then by the order of the bases, then by chunk id.
 
-    Before them come those that have a question which the query equals: `questions` holds it by chunk id.
+    Before them come those that are `promoted` for a question which the query equals: `questions` holds it by chunk id.
 
     Fused scores are compared as shares of the best possible one: those of another fusion, other weights or fewer channels
     are of another size, and the base with the smaller ones would have no candidate among the first.
@@ -120,7 +124,8 @@ def fuse(
             fused += _fuse_one(place, scope.config, own)
     fused.sort()
     if questions:
-        fused.sort(key=lambda each: each.chunk_id not in questions)
+        first = promoted(fused, questions)
+        fused.sort(key=lambda each: each.chunk_id not in first)
     candidates = []
     for rank, (_behind, below, _place, chunk_id, kb_id, agreement, ranks, scores) in enumerate(fused, start=1):
         ranks["fused"], scores["fused"] = rank, -below
@@ -130,6 +135,18 @@ def fuse(
             Candidate(chunk_id, kb_id, ranks, scores, agreement, passages[chunk_id], question=question, cut_by=cut_by)
         )
     return candidates
+
+
+def promoted(chunks: Iterable[_Fused | Candidate], equal: Container[int]) -> set[int]:
+    """Of the chunks with a question that the query equals, best first, the first of each knowledge base.
+
+    The same question at many chunks must not take the results over, nor those of one knowledge base another's.
+    """
+    found: dict[int, list[int]] = {}
+    for each in chunks:
+        if each.chunk_id in equal:
+            found.setdefault(each.kb_id, []).append(each.chunk_id)
+    return {chunk_id for chunk_ids in found.values() for chunk_id in chunk_ids[:MOST_PROMOTED]}
 
 
 def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:

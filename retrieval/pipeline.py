@@ -11,11 +11,12 @@ import numpy as np
 from retrieval.analysis import Analyser, normalise_query
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import deduplicate
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import Degradation, DegradationCode, _
 from retrieval.evidence import character_rankings
 from retrieval.execution import Budget
 from retrieval.external import SearchLexicon, with_external_scores
-from retrieval.fusion import QUESTION_CHANNELS, fuse, match_terms
+from retrieval.fusion import QUESTION_CHANNELS, fuse, match_terms, promoted
 from retrieval.protocols import FactStore, PassageStore, Scope
 from retrieval.questions import equal_questions
 from retrieval.recall import dropped_chunks, search_channels
@@ -146,7 +147,8 @@ class Pipeline:
         with trace.span("selection") as detail:
             candidates = select(candidates, config)
             if not cut.refuses:
-                candidates = with_near_misses(candidates, config, scored.stage)
+                by_meaning = {scope.kb_id for scope in self.scopes if scope.space != HASHING_MODEL_ID}
+                candidates = with_near_misses(candidates, config, scored.stage, by_meaning)
                 detail["near_misses"] = sum(candidate.is_near_miss for candidate in candidates)
             # Where a search is not explained nobody sees where candidates that are cut were found.
             found_at = unique.provenance_of([c.chunk_id for c in candidates if explain or c.is_given])
@@ -254,6 +256,7 @@ class Pipeline:
         """Orders the candidates that are still alive by the chain's scores; ties keep the fused order.
 
         No score is above 1, which is that of a chunk with a question that the query equals, whatever the reranker says.
+        Those that are `promoted` for it stand first, others where the reranker puts them.
         """
         alive = [c for c in candidates if c.cut_by is None]
         rest = [c for c in candidates if c.cut_by is not None]
@@ -267,8 +270,9 @@ class Pipeline:
             if not self.chain.links:  # none was wanted: the fused order stays
                 return _Scored(candidates, ScoreScale.RRF, "fused", ScoreScale.RRF)
             return self._without_reranker(alive, rest, outcome.intended)
-        is_equal = [bool(candidate.question) for candidate in alive]
-        scores, by = (np.where(is_equal, 1.0, each).tolist() for each in (outcome.scores, outcome.order))
+        first = promoted(alive, [each.chunk_id for each in alive if each.question])
+        scores = np.where([bool(each.question) for each in alive], 1.0, outcome.scores).tolist()
+        by = np.where([each.chunk_id in first for each in alive], 1.0, outcome.order).tolist()
         order = sorted(range(len(alive)), key=lambda place: (-by[place], place))
         reranked = [
             alive[place]._replace(
@@ -282,15 +286,16 @@ class Pipeline:
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left.
 
-        First comes what has a question that the query equals, whose cosine is 1.
+        First comes what is `promoted` for a question that the query equals; the cosine of all such is 1.
         """
+        first = promoted(alive, [each.chunk_id for each in alive if each.question])
         is_one_space = len({scope.space for scope in self.scopes}) == 1
         by_cosine = is_one_space and all("vector" in c.scores or c.question for c in alive)
         stage, scale = ("vector", ScoreScale.COSINE) if by_cosine else ("fused", ScoreScale.RRF)
+        order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
+        alive.sort(key=lambda c: (c.chunk_id not in first, -c.scores.get(stage, 0.0), order[c.kb_id], c.chunk_id))
         if by_cosine:
             alive = [c._replace(scores={**c.scores, "vector": 1.0}) if c.question else c for c in alive]
-        order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
-        alive.sort(key=lambda c: (not c.question, -c.scores[stage], order[c.kb_id], c.chunk_id))
         return _Scored(alive + rest, scale, stage, intended)
 
     def _gate(
@@ -378,6 +383,7 @@ def _hits(
             c.provenance,
             c.neighbours,
             relevance_label(scored.scale, c.scores[scored.stage], chunk_count),
+            c.question,
         )
         for c in candidates
         if c.passage is not None

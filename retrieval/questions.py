@@ -12,6 +12,8 @@ from retrieval.tokenize import normalize
 from retrieval.types import Passage
 
 END_PUNCTUATION = " .,:;?!~。、"
+# Keys of longer texts are not kept.
+KEPT_CHARACTERS = 200
 
 # A question is known by the id of its chunk and, in these lowest bits, its place among the chunk's questions.
 PLACE_BITS = 16
@@ -21,10 +23,16 @@ MOST_QUESTIONS = 1 << PLACE_BITS
 ChunkQuestions = tuple[int, Sequence[bytes]]
 
 
-@lru_cache(maxsize=65_536)
 def question_key(text: str) -> str:
     """What equal questions have in common: NFKC, case folded, white space collapsed, without punctuation at the end."""
+    return _kept_key(text) if len(text) < KEPT_CHARACTERS else _key(text)
+
+
+def _key(text: str) -> str:
     return " ".join(normalize(text).casefold().split()).rstrip(END_PUNCTUATION)
+
+
+_kept_key = lru_cache(maxsize=4_096)(_key)
 
 
 def equal_questions(texts: Iterable[str], passages: Iterable[Passage]) -> dict[int, str]:

@@ -6,7 +6,7 @@ cut that nobody chose for these very scores is not refused, but given apart: the
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -186,13 +186,22 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
     return marked
 
 
-def with_near_misses(candidates: Sequence[Candidate], config: RetrievalConfig, stage: str) -> list[Candidate]:
+def with_near_misses(
+    candidates: Sequence[Candidate], config: RetrievalConfig, stage: str, by_meaning: Container[int] = ()
+) -> list[Candidate]:
     """Marks the best candidates that the gate cut, in their order: those that would be results too had they passed.
 
-    `candidates` are those of `select`, `stage` is that of the score that was gated; one of 0 or less is no near miss.
+    `candidates` are those of `select`, `stage` is that of the score that was gated; one of 0 or less is no near miss, but
+    for one of 0 among the first of a vector channel: `by_meaning` are the knowledge bases whose vectors compare meaning,
+    which a paraphrase has without a word in common.
     """
+
+    def is_near(each: Candidate) -> bool:
+        is_first = each.kb_id in by_meaning and each.ranks.get("vector", math.inf) <= MOST_NEAR_MISSES
+        return each.scores[stage] > 0 or (is_first and each.scores[stage] == 0)
+
     results = [each for each in candidates if each.cut_by is None]
-    below = [each._replace(cut_by=None) for each in candidates if each.cut_by == CutBy.GATE and each.scores[stage] > 0]
+    below = [each._replace(cut_by=None) for each in candidates if each.cut_by == CutBy.GATE and is_near(each)]
     selected = select([*results, *below], config)[len(results) :]
     near = {each.chunk_id for each in [each for each in selected if each.cut_by is None][:MOST_NEAR_MISSES]}
     return [each._replace(is_near_miss=True) if each.chunk_id in near else each for each in candidates]

@@ -281,6 +281,7 @@ class Hit:
     provenance: tuple[Provenance, ...] = ()
     neighbours: tuple[Passage, ...] = ()
     relevance: Relevance | None = None  # None on a scale without meaning
+    equal_question: str = ""  # the one of the passage's questions that the query equals
 
 
 @dataclass(frozen=True, slots=True)

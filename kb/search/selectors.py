@@ -105,7 +105,7 @@ WHERE c.enabled AND c.id = ANY(%s::bigint[]) AND c.knowledge_base_id = ANY(ARRAY
 
 NEIGHBOURS = """
 SELECT passage.id, c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path,
-    d.metadata, d.source_type, d.tags, c.position, c.parent_id, c.questions
+    d.metadata, d.source_type, d.tags, c.position, c.parent_id
 FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS passage (id, document_id, position)
 JOIN kb_chunk c ON c.document_id = passage.document_id AND c.id <> passage.id
     AND c.position BETWEEN passage.position - %s AND passage.position + %s
@@ -169,7 +169,7 @@ class PassageReader:
 
 def _passage(row: Sequence[Any]) -> Passage:
     chunk_id, document_id, kb_id, title, source, page, text, heading_path, metadata, source_type, tags, *where = row
-    position, parent_id, questions = where
+    position, parent_id, *questions = where  # those of neighbours are not read
     return Passage(
         chunk_id,
         document_id,
@@ -183,5 +183,5 @@ def _passage(row: Sequence[Any]) -> Passage:
         source_type,
         position,
         parent_id,
-        questions=tuple(questions),
+        questions=tuple(*questions),
     )

@@ -26,6 +26,7 @@ from retrieval.errors import (
     message_of,
 )
 from retrieval.execution import ModelGuard
+from retrieval.fusion import QUESTION_CHANNELS
 from retrieval.postings import ngrams
 from retrieval.protocols import Reranker
 from retrieval.selection import ScoreScale
@@ -106,17 +107,24 @@ def relevance(scores: ArrayLike, count: int, *, model: str) -> NDArray[np.float6
     return checked
 
 
+# Of a passage's questions so many, and of each so much, are compared with the query: n-grams of much text take long.
+MOST_COMPARED = 20
+COMPARED_CHARACTERS = 200
+
+
 def text_of(candidate: Candidate, query: str) -> str:
     """The passage as it was indexed, after the one of its questions that holds most of the query's n-grams.
 
-    So a model sees the best wording without reading a second text. Empty for a candidate without passage.
+    So a model sees the best wording without reading a second text. Only of a candidate that was found by its questions,
+    and of the first of these, by their beginnings. Empty for a candidate without passage.
     """
     passage = candidate.passage
-    if passage is None or not passage.questions:
+    if passage is None or not passage.questions or QUESTION_CHANNELS.isdisjoint(candidate.ranks):
         return "" if passage is None else passage.searchable
-    wanted = set(ngrams(query))
-    shared = [len(wanted.intersection(ngrams(question))) for question in passage.questions]
-    closest = passage.questions[shared.index(max(shared))]
+    wanted = set(ngrams(query[:COMPARED_CHARACTERS]))
+    questions = passage.questions[:MOST_COMPARED]
+    shared = [len(wanted.intersection(ngrams(question[:COMPARED_CHARACTERS]))) for question in questions]
+    closest = questions[shared.index(max(shared))]
     return f"{closest}\n{passage.searchable}" if any(shared) else passage.searchable
 
 

@@ -22,7 +22,7 @@ SIGNATURES = {
 }
 FIELDS = {
     "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "relevance", "ranks",
-    "scores", "metadata", "neighbours", "profile", "matched_text",
+    "scores", "metadata", "neighbours", "profile", "matched_text", "equal_question",
 }  # fmt: skip
 
 

@@ -3,7 +3,14 @@ import pytest
 
 from retrieval.bm25 import OkapiIndex
 from retrieval.character_counts import CharacterCounter, query_codes
-from retrieval.evidence import MOST_CHARACTERS, MOST_TERMS, character_rankings, function_terms, wordings
+from retrieval.evidence import (
+    MOST_CHARACTERS,
+    MOST_TERMS,
+    MOST_TOKENIZERS,
+    character_rankings,
+    function_terms,
+    wordings,
+)
 from retrieval.fusion import fuse
 from retrieval.postings import count_postings, hash_terms
 from retrieval.rerankers.overlap import OverlapReranker
@@ -168,3 +175,24 @@ def test_title_and_headings_are_characters_of_the_passage_too():
     job = RerankJob(query, (candidate(2)._replace(passage=passage),), {}, {})
     assert searchable_text("保修期", ("说明",), TEXTS[2]) == passage.searchable
     assert OverlapReranker({1: CUT}).scores(job, soon())[0] > 0
+
+
+def test_the_function_words_of_so_many_tokenizers_are_kept_and_no_more():
+    """A trial of a word makes a tokenizer of its own, which nobody uses again."""
+    made = []
+
+    class Counting:
+        def __init__(self, number):
+            self.id = f"counting-{number}"
+
+        def __call__(self, text):
+            made.append(self.id)
+            return [text]
+
+    for number in range(MOST_TOKENIZERS + 1):
+        assert "the" in function_terms(Counting(number))
+        function_terms(Counting(0))
+
+    assert made.count("counting-0") == made.count("counting-1")  # made once: it is the one that was used last
+    function_terms(Counting(1))
+    assert made.count("counting-1") == 2 * made.count("counting-0")

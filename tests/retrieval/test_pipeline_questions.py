@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.selection import ScoreScale
 from retrieval.types import Rewritten, Turn
 from tests.fakes import BrokenChannel, FakeChannel, FakePassages, FixedReranker
@@ -105,3 +106,55 @@ def test_several_chunks_with_it_are_first_in_the_fused_order():
     questions = {30: (ASKED,), 40: (ASKED,)}
     result = run(asking(FakeChannel("bm25", 1, MANY), questions=questions), ASKED, rerank_candidates=2, top_k=3)
     assert chunk_ids(result)[:2] == [30, 40]
+
+
+def test_at_most_two_of_a_knowledge_base_are_first_and_the_others_stay_where_they_are():
+    questions = dict.fromkeys((20, 30, 40), (ASKED,))
+    scores = {1: 0.99, 2: 0.98, 20: 0.3, 30: 0.1, 40: 0.1}
+    pipe = asking(FakeChannel("bm25", 1, MANY), questions=questions, scores=scores)
+    found = run(pipe, ASKED, top_k=10, rerank_candidates=40)
+    assert chunk_ids(found)[:3] == [20, 30, 1]
+    assert chunk_ids(found).index(2) < 9
+    fourth = next(each for each in found.candidates if each.chunk_id == 40)
+    assert fourth.scores["rerank"] == 1.0
+    assert fourth.ranks["rerank"] > fourth.ranks["fused"] / 2 > 3
+
+
+def test_an_equal_question_of_one_knowledge_base_leaves_room_for_another():
+    questions = dict.fromkeys((10, 11, 12, 20), (ASKED,))
+    passages = FakePassages(questions=questions)
+    first = scope(1, FakeChannel("bm25", 1, {number: 50.0 - number for number in (1, 10, 11, 12)}))
+    second = scope(2, FakeChannel("bm25", 2, {2: 9.0, 20: 8.0}))
+    reranker = FixedReranker({1: 0.9, 2: 0.8, 10: 0.1, 11: 0.1, 12: 0.1, 20: 0.1}, ScoreScale.OVERLAP)
+    found = run(pipeline(first, second, passages=passages, rerankers=[reranker]), ASKED, top_k=10)
+    assert set(chunk_ids(found)[:3]) == {10, 11, 20}
+    assert chunk_ids(found)[3:] == [1, 2, 12]
+
+
+@pytest.mark.parametrize("scale", [None, ScoreScale.OVERLAP])
+def test_a_result_says_which_question_it_was_found_for(scale):
+    found = run(asking(FakeChannel("bm25", 1, MANY), scale=scale), ASKED)
+    assert [hit.equal_question for hit in found.hits][:2] == [ASKED, ""]
+
+
+def test_without_a_reranker_at_most_two_are_first_and_all_have_a_cosine_of_1():
+    questions = dict.fromkeys((2, 3, 4, 40), (ASKED,))
+    vectors = FakeChannel("vector", 1, {1: 0.9, 2: 0.8, 5: 0.7, 3: 0.6, 6: 0.5, 4: 0.4})
+    asked = FakeChannel("question", 1, {40: 0.99})
+    found = run(asking(vectors, asked, questions=questions), ASKED, use_rerank=False, score_threshold=None)
+    assert len({2, 3, 4, 40} & set(chunk_ids(found)[:2])) == 2
+    assert {hit.score for hit in found.hits if hit.equal_question} == {1.0}
+    assert [each for each in chunk_ids(found)[2:] if each in (1, 5, 6)] == [1, 5, 6]
+    assert chunk_ids(found)[2] == 1
+
+
+def test_a_paraphrase_that_vectors_find_first_is_a_near_miss_only_where_they_compare_meaning():
+    def near(space):
+        channels = FakeChannel("vector", 1, {7: 0.9, 8: 0.8}), FakeChannel("bm25", 1, {1: 5.0})
+        pipe = pipeline(
+            scope(1, *channels, space=space), passages=FakePassages(), rerankers=[FixedReranker({}, ScoreScale.OVERLAP)]
+        )
+        return {hit.passage.chunk_id for hit in run(pipe, score_threshold=None).near_misses}
+
+    assert near("a-model") >= {7, 8}
+    assert not near(HASHING_MODEL_ID)

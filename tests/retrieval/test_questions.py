@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from retrieval.bm25 import OkapiIndex
 from retrieval.postings import count_postings, hash_terms
-from retrieval.questions import QuestionIndex
+from retrieval.questions import KEPT_CHARACTERS, QuestionIndex, _kept_key, question_key
 
 words = st.lists(st.sampled_from("abcdefg"), max_size=6)
 corpora = st.dictionaries(st.integers(1, 2**40), st.lists(words, min_size=1, max_size=4), max_size=6)
@@ -108,3 +108,10 @@ def test_counts_are_of_all_questions_of_some_chunks():
     rows, places, frequencies, lengths = index.counts(hash_terms(["a", "b"]), np.array([9, 5, 7]))
     assert (rows.tolist(), places.tolist(), lengths.tolist()) == ([0, 2, 2], [0, 0, 1], [1, 3, 1])
     assert frequencies.tolist() == [[0, 1], [2, 1], [0, 0]]
+
+
+def test_keys_of_long_texts_are_not_kept():
+    before = _kept_key.cache_info().currsize
+    assert question_key("\uff21" * KEPT_CHARACTERS + "?") == "a" * KEPT_CHARACTERS
+    assert _kept_key.cache_info().currsize == before
+    assert _kept_key.cache_info().maxsize * KEPT_CHARACTERS < 1_000_000

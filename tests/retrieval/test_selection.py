@@ -172,3 +172,22 @@ def test_near_misses_take_what_the_results_leave(drawn, general, most):
     given_kinds = [each.passage.source_type for each in marked if each.is_given]
     assert len(given_kinds) <= result_count(config)
     assert general or all(given_kinds.count(kind) <= cap for kind, cap in source_caps(config).items())
+
+
+def first_of_vectors(chunk_id, rank, score=0.0, kb_id=1):
+    return below(chunk_id, score=score)._replace(ranks={"vector": rank}, kb_id=kb_id)
+
+
+def test_what_shares_no_word_is_a_near_miss_among_the_first_of_vectors_that_compare_meaning():
+    config = RetrievalConfig()
+    cut = [
+        first_of_vectors(1, 4),
+        first_of_vectors(2, 1),
+        first_of_vectors(3, 2, score=-0.1),
+        first_of_vectors(4, 1, kb_id=2),
+        below(5, score=0.0),
+        first_of_vectors(6, 3),
+    ]
+    marked = with_near_misses(select(cut, config), config, "rerank", {1})
+    assert [each.chunk_id for each in marked if each.is_near_miss] == [2, 6]
+    assert not any(each.is_near_miss for each in with_near_misses(select(cut, config), config, "rerank"))

@@ -75,6 +75,10 @@ class PassageOutput(BaseModel):
     score: float
     score_scale: str = Field(description="Scores are compared on one scale only.")
     relevance: str | None = Field(description="high, medium or low, by the score; null: the scale has no meaning.")
+    equal_question: str = Field(
+        default="",
+        description="The question of the passage that the query equals, for which it was found; of a search.",
+    )
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -173,7 +177,9 @@ _IN_ATTRIBUTE = str.maketrans({'"': "'", "<": _INSTEAD_OF_TAG, ">": "\u203a", "\
 
 
 def _passage_lines(passages: Sequence[PassageOutput], element: str = "passage") -> Iterable[str]:
-    shown = ("number", "title", "source", "page", "document_id", "chunk_id", "knowledge_base_id", "relevance")
+    shown = (
+        "number", "title", "source", "page", "document_id", "chunk_id", "knowledge_base_id", "relevance", "equal_question",
+    )  # fmt: skip
     for each in passages:
         attributes = {name: getattr(each, name) for name in shown}
         yield _element(element, {**attributes, "score": f"{each.score:.3f} ({each.score_scale})"}, each.text)

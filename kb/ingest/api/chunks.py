@@ -17,7 +17,6 @@ from kb.ingest.api.knowledge_bases import ChunkingSerializer
 from kb.ingest.services.chunk_preview import MOST_CHARACTERS, Preview, preview_document, preview_text
 from kb.ingest.services.chunks import (
     KEYWORD_CHARACTERS,
-    MOST_ENTRIES,
     MOST_MERGED,
     MOST_PARTS,
     QUESTION_CHARACTERS,
@@ -29,6 +28,7 @@ from kb.ingest.services.chunks import (
     neighbours_of,
 )
 from kb.ingest.services.duplicates import Found, duplicate_scan_request, duplicates_of, near_duplicates
+from kb.ingest.services.rechunk import MOST_ENTRIES
 from kb.web.api.fields import (
     MAX_ID,
     NOT_MODIFIED,

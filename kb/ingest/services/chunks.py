@@ -19,7 +19,7 @@ from kb.base.text import hash_content
 from kb.content.models import Chunk, Document, chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import joined, moved_place, place_of, squeezed
-from kb.ingest.services.rechunk import EDITED, own_to_chunk, share_questions
+from kb.ingest.services.rechunk import EDITED, MOST_ENTRIES, own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 
@@ -79,7 +79,6 @@ def _locked(chunk_ids: Collection[int]) -> QuerySet[Chunk]:
 TEXT_CHARACTERS = 100_000
 KEYWORD_CHARACTERS = 300
 QUESTION_CHARACTERS = 2_000
-MOST_ENTRIES = 100
 
 
 def entries(given: Iterable[str]) -> list[str]:

@@ -19,6 +19,8 @@ from kb.ingest.chunkers.matching import Pin, edited_part, held_parts, pairs, pin
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
 from kb.providers.embedding_models import embedder
 
+# Of questions, and of keywords, that a chunk has; what would be more is left out where chunks are cut otherwise.
+MOST_ENTRIES = 100
 DISABLED_SHARE = 0.8  # A new chunk that holds so much of chunks that were switched off is switched off too
 
 
@@ -62,10 +64,10 @@ def _merge_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
         if member.cut_text:
             whole.text = whole.text.replace(member.cut_text, member.text, 1)
         if member.own_questions:
-            whole.questions = list(dict.fromkeys([*whole.questions, *member.questions]))
+            whole.questions = list(dict.fromkeys([*whole.questions, *member.questions]))[:MOST_ENTRIES]
             whole.own_questions = True
         if member.own_keywords:
-            whole.keywords = list(dict.fromkeys([*whole.keywords, *member.keywords]))
+            whole.keywords = list(dict.fromkeys([*whole.keywords, *member.keywords]))[:MOST_ENTRIES]
             whole.own_keywords = True
     _note_edit(whole, text)
     off = sum(len(member.cut_text or member.text) for member in members if not member.enabled)
@@ -93,7 +95,7 @@ def share_questions(whole: Chunk, members: Sequence[Chunk]) -> None:
     """Gives each question of a chunk to that of its parts which has most in common with it."""
     for question in whole.questions:
         best = max(members, key=lambda member: len(_bigrams(question) & _bigrams(member.text)))
-        best.questions = list(dict.fromkeys([*best.questions, question]))
+        best.questions = list(dict.fromkeys([*best.questions, question]))[:MOST_ENTRIES]
         best.own_questions = whole.own_questions
 
 

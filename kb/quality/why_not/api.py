@@ -1,16 +1,18 @@
 from typing import Any
 
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.base.shapes import as_values
-from kb.quality.why_not.services.places import MOST_CHARACTERS, the_chunk
+from kb.quality.why_not.services.places import MOST_CHARACTERS, Stage, the_chunk
 from kb.quality.why_not.services.remedies import WhyNotAnswer, answer_of
+from kb.quality.why_not.services.trials import MOST_TRIALS
 from kb.quality.why_not.services.walk import why_not_found
 from kb.search.api import SearchRequestSerializer
+from kb.web.api.callers import spend_more
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, answers, shape
 from kb.web.api.views import ApiView, valid
 
@@ -40,7 +42,8 @@ class WhyNotRequestSerializer(SearchRequestSerializer):
         operation_id="why_not",
         summary="Say why a search does not find a chunk",
         description="Runs the search, without logging it, and names the first stage that lost the chunk, with exact ranks "
-        "however deep it stands, and what would help. A key with the scope read suffices.",
+        "however deep it stands, and what would help. A key with the scope read suffices. Against a rate limit a chunk that "
+        f"was lost counts as {MOST_TRIALS} requests more, for the searches that try what would help.",
         request=WhyNotRequestSerializer,
         responses=answers({200: shape(WhyNotAnswer, "WhyNot")}, 400, 404, 413, 415, 503),
         examples=[
@@ -64,4 +67,11 @@ class WhyNotView(ApiView):
         serializer = valid(WhyNotRequestSerializer, request.data)
         search, asked = serializer.to_request(), serializer.validated_data
         chunk_id = asked.get("chunk_id") or the_chunk(self.principal, search.knowledge_base_ids, asked["text"])
-        return Response(as_values(answer_of(why_not_found(self.principal, search, chunk_id))))
+        why = why_not_found(self.principal, search, chunk_id)
+        if why.verdict.stage is not Stage.FOUND:
+            refusal = gettext(
+                "What would help is tried in up to %(trials)d searches, which count as as many requests, more than are "
+                "left: wait as Retry-After says."
+            )
+            spend_more(request, MOST_TRIALS, refusal % {"trials": MOST_TRIALS})
+        return Response(as_values(answer_of(why)))

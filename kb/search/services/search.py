@@ -163,6 +163,10 @@ class SearchResult:
         Relevance | None,
         Doc("What the score says, by the borders of its scale; null on the scale `rrf`, which has none."),
     ]
+    equal_question: Annotated[
+        str,
+        Doc("The one of the chunk’s questions that the query equals, which makes its score 1; blank where none does."),
+    ]
     ranks: Annotated[Mapping[str, int], Doc("From 1, by the stages that saw the chunk, as in `scores`, but for order.")]
     scores: Annotated[
         Mapping[str, float],
@@ -428,6 +432,7 @@ def result_of(hit: Hit) -> SearchResult:
         score=hit.score,
         score_scale=ScoreScale(hit.score_scale),
         relevance=hit.relevance,
+        equal_question=hit.equal_question,
         ranks=hit.ranks,
         scores=hit.scores,
         metadata={**passage.metadata, "heading_path": passage.heading_path},

@@ -68,6 +68,7 @@ SEARCH_EXAMPLES = [
                     "score": 0.71,
                     "score_scale": "overlap",
                     "relevance": "high",
+                    "equal_question": "",
                     "ranks": {
                         "vector": 1,
                         "bm25": 2,

@@ -182,3 +182,10 @@ def test_chunks_without_a_longer_passage_cost_no_query(kb, reader_of, django_ass
     passages = list(reader.fetch(ids(make_document(kb, "甲"))).values())
     with django_assert_num_queries(0):
         assert reader.parents(passages) == {}
+
+
+def test_the_questions_of_a_passage_are_read_and_those_of_its_neighbours_are_not(row, kb, reader_of):
+    Chunk.objects.update(questions=["谁?"])
+    assert reader_of(kb.owner).fetch([row[2].chunk_id])[row[2].chunk_id].questions == ("谁?",)
+    near = reader_of(kb.owner).neighbours([row[2]], 1)[row[2].chunk_id]
+    assert [each.questions for each in near] == [(), ()]

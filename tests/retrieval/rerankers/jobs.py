@@ -5,11 +5,11 @@ import time
 from retrieval.types import Analysis, Candidate, Passage, RerankJob
 
 
-def candidate(chunk_id, kb_id=1, text=None, *, title="", headings=(), questions=(), agreement=0.0):
+def candidate(chunk_id, kb_id=1, text=None, *, title="", headings=(), questions=(), ranks=(), agreement=0.0):
     passage = None
     if text is not None:
         passage = Passage(chunk_id, 1, kb_id, title, "", None, text, headings, questions=tuple(questions))
-    return Candidate(chunk_id, kb_id, {}, {}, agreement, passage)
+    return Candidate(chunk_id, kb_id, dict(ranks), {}, agreement, passage)
 
 
 def job(query, candidates, **parts):

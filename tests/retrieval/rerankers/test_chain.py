@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from retrieval.errors import DegradationCode, RerankerNotApplicable, RerankerUnavailable
-from retrieval.rerankers.chain import RESERVED_S, CosineReranker, RerankChain
+from retrieval.rerankers import chain
+from retrieval.rerankers.chain import (
+    COMPARED_CHARACTERS,
+    MOST_COMPARED,
+    RESERVED_S,
+    CosineReranker,
+    RerankChain,
+    text_of,
+)
 from retrieval.rerankers.cross_encoder import HttpReranker
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.selection import ScoreScale
@@ -184,3 +192,20 @@ def test_overlap_scores_every_candidate_from_0_to_1(query, variants, texts):
     outcome = RerankChain([OverlapReranker(tokenizers)]).rerank(RerankJob(analysis, tuple(candidates)), soon())
     assert outcome.scores.shape == (len(texts),)
     assert ((outcome.scores >= 0) & (outcome.scores <= 1)).all()
+
+
+def test_the_closest_question_is_read_only_of_a_candidate_that_was_found_by_its_questions():
+    asked = candidate(1, text="abc", questions=("who pays?", "who pays the bill?"))
+    found = asked._replace(ranks={"question": 1})
+    assert text_of(asked, "who pays the bill") == "abc"
+    assert text_of(found, "who pays the bill") == "who pays the bill?\nabc"
+
+
+def test_of_many_and_long_questions_so_much_is_compared_and_no_more(monkeypatch):
+    compared = []
+    monkeypatch.setattr(chain, "ngrams", lambda text: compared.append(len(text)) or text.split())
+    question = "who pays " + "x" * 2_000
+    many = candidate(1, text="abc", questions=[question, *["no"] * 99], ranks={"question": 1})
+    assert text_of(many, "who pays" + " y" * 1_000) == f"{question}\nabc"
+    assert max(compared) <= COMPARED_CHARACTERS
+    assert len(compared) == MOST_COMPARED + 1

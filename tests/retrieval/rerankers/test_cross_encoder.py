@@ -131,8 +131,8 @@ def test_a_passage_is_read_in_its_context(tiny):
 
 
 def test_a_passage_is_read_after_the_question_that_is_closest_to_the_query(tiny):
-    asked = candidate(1, text="abc", questions=("who pays?", f"{QUERY} here"))
-    others = candidate(2, text="abc", questions=("0123", "4567"))
+    asked = candidate(1, text="abc", questions=("who pays?", f"{QUERY} here"), ranks={"question_bm25": 3})
+    others = candidate(2, text="abc", questions=("0123", "4567"), ranks={"question": 1})
 
     scores = CrossEncoderReranker(str(tiny), "cpu").scores(job(QUERY, [asked, others]), soon())
 

@@ -34,18 +34,22 @@ from retrieval.channels import (
     VectorChannel,
 )
 from retrieval.dictionary import DictionaryWord
-from retrieval.errors import RetrievalError
+from retrieval.errors import DegradationCode, RetrievalError
 from retrieval.postings import count_postings, ngrams
 from retrieval.protocols import Channel, PassageStore, Scope
 from retrieval.query_vectors import MOST_CHARACTERS
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.tokenize import JiebaTokenizer
-from retrieval.types import Analysis, Passage, Ranking
+from retrieval.types import Analysis, Passage, Ranking, Rewritten
 
 MOST_TRIALS = 6
-# No trial begins after so many seconds; a reranker on CPU needs one or two for each.
+# All trials together take no longer; a reranker on CPU needs one or two seconds for each.
 TRIAL_SECONDS = 6.0
+# A trial that had too little time for something says nothing about its remedy.
+TIMEOUTS = frozenset(
+    {DegradationCode.CHANNEL_TIMEOUT, DegradationCode.EMBEDDER_TIMEOUT, DegradationCode.RERANKER_TIMEOUT}
+)
 # A word that more chunks hold is not tried: all of them are tokenised for it.
 MOST_TOKENIZED = 500
 # An explicit `top_k` of a request sets all three.
@@ -71,6 +75,16 @@ def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
     asked: Any = remedy.request
     filters = None if asked["filters"] is None else Filters.parse(asked["filters"])
     return dataclasses.replace(why.request, knowledge_base_ids=asked["knowledge_base_ids"], filters=filters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewriter:
+    """Has rewritten the query before, and asks no language model again."""
+
+    known: Analysis
+
+    def rewrite(self, *_args: Any) -> Rewritten:
+        return Rewritten(self.known.text, tuple(each.text for each in self.known.sub_queries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +297,7 @@ class Trials:
         wiring = self._rewired(_with_index(dataclasses.replace(scope, tokenizer=cutter), rows, (), asked))
         tokenizers = {each.kb_id: each.tokenizer for each in wiring.pipeline.scopes if each.tokenizer}
         links = embedding_models.rerankers(wiring.config, OverlapReranker(tokenizers))
-        analyser = dataclasses.replace(wiring.pipeline.analyser, tokenizers=tokenizers, rewriter=None)
+        analyser = dataclasses.replace(wiring.pipeline.analyser, tokenizers=tokenizers)
         pipeline = dataclasses.replace(wiring.pipeline, analyser=analyser, chain=RerankChain(links))
         return self._searched(dataclasses.replace(wiring, pipeline=pipeline), bases=why.outcome.knowledge_bases)
 
@@ -296,20 +310,30 @@ class Trials:
         chunk: Chunk | None = None,
         bases: tuple[Any, ...] | None = None,
     ) -> WhyNot | None:
-        """Without knowledge bases it searches those of the search before, for the query as it was analysed there."""
-        if wiring.uses_external_sources:
+        """Without knowledge bases it searches those of the search before, for the query as it was analysed there.
+
+        For others the query is analysed again, as it was rewritten there. None where too little time was left.
+        """
+        left = self._end - time.monotonic()
+        if wiring.uses_external_sources or left <= 0:
             return None
         before, asked = self._why.outcome, request or self._why.outcome.request
-        pipeline = dataclasses.replace(wiring.pipeline, facts=None)
-        if bases is None:
-            pipeline = dataclasses.replace(pipeline, analyser=_Analysed({}, known=before.result.analysis))
+        known = before.result.analysis
+        rewriter: Any = _Rewriter(known)
+        analyser = dataclasses.replace(wiring.pipeline.analyser, rewriter=rewriter)
+        pipeline = dataclasses.replace(
+            wiring.pipeline, facts=None, analyser=analyser if bases else _Analysed({}, known=known)
+        )
         result = pipeline.run(
             asked.query,
             wiring.config,
             history=asked.history,
             explain=True,
-            latency_budget=(asked.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000,
+            latency_budget=min(left, (asked.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000),
         )
+        late, were_late = ({each.code for each in found.degraded} & TIMEOUTS for found in (result, before.result))
+        if late - were_late:
+            return None
         outcome = SearchOutcome(asked, result, wiring, bases or before.knowledge_bases, before.trace_id)
         return WhyNot(self._why.principal, asked, chunk or self._why.chunk, outcome, asks_channels=False)
 
@@ -332,8 +356,7 @@ class Trials:
     def _cosines(self, channel: VectorChannel, text: str) -> dict[str, float]:
         """Of a text that is no chunk, by text of a query; raises ChannelUnavailable."""
         queries = [each.text for each in self._why.outcome.result.analysis.queries]
-        end = time.monotonic() + TRIAL_SECONDS
-        return {query: float(channel.vectors.similarities(query, [text], end)[0]) for query in queries}
+        return {query: float(channel.vectors.similarities(query, [text], self._end)[0]) for query in queries}
 
     def _shares(self, text: str) -> dict[str, float]:
         """What `search_ngrams` would find of a text, by text of a query."""

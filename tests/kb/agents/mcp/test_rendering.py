@@ -131,7 +131,14 @@ def test_showing_what_a_tool_returned_loads_nothing():
     output.passages[0].title = output.passages[0].source = LOADING
     output.degraded = [DegradationOutput(stage="vector", code="hashing_embedder", detail=LOADING)]
     answer = AnswerOutput(
-        answer=LOADING, hit=True, confidence=1.0, sources=output.passages, degraded=[], model=None, trace_id="t"
+        answer=LOADING,
+        hit=True,
+        confidence=1.0,
+        sources=output.passages,
+        near_misses=[],
+        degraded=[],
+        model=None,
+        trace_id="t",
     )
 
     for text in (
@@ -142,3 +149,10 @@ def test_showing_what_a_tool_returned_loads_nothing():
         assert "evil.example" in text
         assert "](" not in text
         assert "<img" not in text
+
+
+def test_a_passage_says_which_question_the_query_equals():
+    text = found(passage("五天年假。", equal_question='年假"几天？'), passage("其他。")).as_text()
+
+    assert text.count("equal_question") == 1
+    assert """equal_question="年假'几天？" """ in text

@@ -17,7 +17,7 @@ from kb.ingest.services.documents import (
     documents_recut,
 )
 from kb.ingest.services.indexing import chunk_settings, index_document, outdated_documents
-from kb.ingest.services.rechunk import chunks_of, recut
+from kb.ingest.services.rechunk import MOST_ENTRIES, chunks_of, recut, share_questions
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.quality.eval_sets.services.sets import judge, judgments_in
 from kb.search.services.search import SearchRequest, search
@@ -398,3 +398,18 @@ def test_all_documents_with_files_are_queued(kb, document):
     status = dict(Document.objects.values_list("pk", "status"))
     assert status == {document.pk: "pending", failed.pk: "failed", waiting.pk: "pending", imported.pk: "ready"}
     assert Document.objects.get(pk=document.pk).keep_chunks is False
+
+
+def test_a_larger_chunk_has_no_more_questions_and_keywords_than_a_chunk_may_have(document):
+    many = [str(number) for number in range(MOST_ENTRIES)]
+    edit(document, 0, questions=many, keywords=many)
+    edit(document, 1, questions=["乙?"], keywords=["乙"])
+    first, *_ = again(document, chunk_size=TWO)
+    assert (first.questions, first.keywords) == (many, many)
+
+
+def test_a_smaller_chunk_has_no_more_questions_than_a_chunk_may_have():
+    whole = Chunk(questions=["甲?", "乙?"], own_questions=True)
+    part = Chunk(text="甲乙", questions=[str(number) for number in range(MOST_ENTRIES - 1)])
+    share_questions(whole, [part])
+    assert (len(part.questions), part.questions[-1]) == (MOST_ENTRIES, "甲?")

@@ -49,7 +49,7 @@ def test_it_is_the_first_result_with_the_highest_relevance(client, kb, leave, fu
     first = found(client, kb, fusion=fusion)["results"][0]
 
     assert (first["chunk_id"], first["score"], first["score_scale"]) == (leave.pk, 1.0, "overlap")
-    assert first["relevance"] == "high"
+    assert (first["relevance"], first["equal_question"]) == ("high", "请假要找谁批准")
     assert first["ranks"]["question_bm25"] == first["ranks"]["rerank"] == 1
 
 

@@ -1,6 +1,7 @@
 import pytest
 
 from kb.models import SearchLog
+from kb.quality.why_not.services.trials import MOST_TRIALS
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -104,3 +105,14 @@ def test_a_key_that_may_only_read_suffices(ask, client_with, owner, kb, chunk):
 
 def test_without_a_caller_there_is_no_answer(ask, anonymous, kb, chunk):
     assert ask(kb.pk, chunk_id=chunk.pk, using=anonymous).status_code == 401
+
+
+def test_the_searches_that_try_what_would_help_count_too(ask, kb, chunk, settings):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "general": f"{MOST_TRIALS + 4}/hour"}
+
+    found = ask(kb.pk, chunk_id=chunk.pk)
+    lost, refused = (ask(kb.pk, chunk_id=chunk.pk, score_threshold=1.0) for _ in range(2))
+
+    assert [each.status_code for each in (found, lost, refused)] == [200, 200, 429]
+    assert [each.headers["RateLimit-Remaining"] for each in (found, lost, refused)] == [str(MOST_TRIALS + 3), "2", "1"]
+    assert "searches" in refused.json()["detail"]

@@ -1,5 +1,6 @@
 """Each remedy is tried before it is offered: what it would change is said, and nothing is written."""
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -19,10 +20,14 @@ from kb.models import (
     RetrievalProfile,
     SearchLog,
 )
+from kb.providers import embedding_models as providers
 from kb.quality.why_not.services import trials
 from kb.quality.why_not.services.remedies import remedies
 from kb.quality.why_not.services.walk import why_not_found
+from retrieval.errors import Degradation, DegradationCode, GenerationFailed
+from retrieval.pipeline import Pipeline
 from retrieval.questions import QuestionIndex
+from retrieval.types import Rewritten
 from tests.factories import make_document, make_kb, make_member, principal
 from tests.kb.quality.why_not.services.asking import ask, verdict
 
@@ -220,3 +225,54 @@ def test_the_query_as_a_question_passes_a_cut_that_nothing_reaches(chunk):
     chunk_update(chunk, text=chunk.text, enabled=True, questions=["质保多久"])
 
     assert why_not_found(why.principal, why.request, chunk.pk).rank == 1
+
+
+def test_no_trial_may_take_longer_than_is_left_for_all(chunk, monkeypatch):
+    why = ask(chunk, overrides={**NARROW, "rerank_candidates": 1, "top_k": 1}, latency_budget_ms=60_000)
+    budgets, run = [], Pipeline.run
+    monkeypatch.setattr(
+        Pipeline,
+        "run",
+        lambda *args, latency_budget, **given: (
+            budgets.append(latency_budget) or run(*args, latency_budget=latency_budget, **given)
+        ),
+    )
+
+    remedies(why)
+
+    assert len(budgets) > 1
+    assert sorted(budgets, reverse=True) == budgets
+    assert budgets[0] <= trials.TRIAL_SECONDS
+
+
+def test_a_trial_that_had_too_little_time_says_nothing(chunk, monkeypatch):
+    why = ask(chunk, overrides={"top_k": 2})
+    late = Degradation("vector", DegradationCode.CHANNEL_TIMEOUT, "late")
+    run = Pipeline.run
+    monkeypatch.setattr(
+        Pipeline, "run", lambda *args, **given: dataclasses.replace(run(*args, **given), degraded=(late,), hits=())
+    )
+
+    assert effects(why)["draft:top_k"] is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_language_model_is_not_asked_again_for_other_knowledge_bases(chunk, monkeypatch, fails):
+    asked = []
+
+    class Rewriter:
+        def rewrite(self, text, *_args):
+            asked.append(text)
+            if fails:
+                raise GenerationFailed(DegradationCode.LLM_UNAVAILABLE, "away")
+            return Rewritten("保修期", ("电源",))
+
+    monkeypatch.setattr(providers, "rewriter", Rewriter)
+    other = make_kb(owner=chunk.knowledge_base.owner)
+    make_document(other, "保修期")
+    query = "保修期" if fails else "质保多久"
+
+    effect = effects(ask(chunk, query, ids=[other.pk], overrides={"rewrite": "always", "top_k": 10}))
+
+    assert effect["change_request:knowledge_base"].becomes_result
+    assert len(asked) == 1
