@@ -252,7 +252,7 @@ def opened(client, objects, log_in_for):
 
 
 def test_every_page_opens_in_english(opened):
-    shown = "简体中文 违约金 违约 违约金过高的 过高 过高的 可以 请求 减少 可以请求减少 诉讼时效期间为三年 违约金过高怎么办 诉讼时效多久"
+    shown = "简体中文 违约金 违约 约金 违约金过高的 过高 过高的 可以 请求 减少 可以请求减少 诉讼时效期间为三年 违约金过高怎么办 诉讼时效多久"
     found = {}
     for name in ALL_PAGES:
         page = opened(name, "en")
