@@ -67,11 +67,11 @@ def test_a_curator_uploads_two_files_and_sees_why_each_result_stands_where_it_do
 
     rows = search(curator, kb_id, "住宿费报销", top_k="2", threshold="0")
     first, weights = rows[0], read_weights(page)
-    assert weights == {"vector": 0.1, "bm25": 0.9, "lexical": 0.45}
+    assert weights == {"vector": 0.1, "bm25": 0, "characters": 0.9, "lexical": 0.45}
     assert "住宿费每晚不超过四百五十元" in first.text
     assert re.search(r"第\s*2\s*页", first.text)
     assert first.place == "1"
-    assert first.ranks == {"vector": 1, "bm25": 1, "lexical": 1, "fused": 1, "rerank": 1}
+    assert first.ranks == {"vector": 1, "bm25": 1, "characters": 1, "lexical": 1, "fused": 1, "rerank": 1}
     assert 0 < first.scores["vector"] <= 1
     assert first.scores["bm25"] > 0
     assert {"住宿费", "报销"} <= first.marked

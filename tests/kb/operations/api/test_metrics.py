@@ -67,7 +67,7 @@ def test_a_search_through_the_api_counts(client, anonymous, kb, document, query,
     request = {
         "query": query,
         "knowledge_base_ids": [kb.pk],
-        "score_threshold": 0.5,
+        "score_threshold": 0.2,
         "overrides": {"enable_fts": False, "lexical_fallback": False},  # they would answer where the others cannot
     }
     client.post("/api/v1/search/", request, format="json")
