@@ -127,7 +127,7 @@ def columns(outcome: SearchOutcome) -> list[dict[str, str]]:
     """The stages that rank candidates, with what their scores say: the channels asked, the fusion, and the reranker."""
     methods = {scope.config.fusion for scope in outcome.wiring.pipeline.scopes}
     by_method = {"rrf": _("rank, RRF"), "weighted": _("rank, sum")}
-    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine"), RELEVANCE: _("rank, relevance")}
+    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine"), ORDER: _("score")}
     if len(methods) == 1:
         notes["fused"] = by_method[methods.pop()]
     return [
