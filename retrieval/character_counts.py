@@ -55,31 +55,41 @@ def _character_of_unit() -> NDArray[np.uint32]:
 
 
 def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """The characters of all texts, 0 for what does not count and between two texts; and the number of each one's text."""
-    joined = (normal_form("NFKC", text) if any(mark in text for mark in VOICED_MARKS) else text for text in texts)
-    units = [f"{text}\n".encode("utf-16-le", "surrogatepass") for text in joined]
-    owners = np.repeat(np.arange(len(units)), [len(each) // 2 for each in units])
-    return _character_of_unit()[np.frombuffer(b"".join(units), "<u2")], owners
+    """The characters of all texts, 0 for what does not count and after each text; and where each text begins."""
+    joined = "\n".join([*texts, ""])
+    if any(mark in joined for mark in VOICED_MARKS):
+        texts = [normal_form("NFKC", text) for text in texts]
+        joined = "\n".join([*texts, ""])
+    encoded = joined.encode("utf-16-le", "surrogatepass")
+    if len(encoded) == 2 * len(joined):
+        lengths = [len(text) + 1 for text in texts]
+    else:
+        lengths = [len(text.encode("utf-16-le", "surrogatepass")) // 2 + 1 for text in texts]
+    starts = np.cumsum([0, *lengths], dtype=np.intp)[:-1]
+    return _character_of_unit().take(np.frombuffer(encoded, "<u2"), mode="clip"), starts
 
 
-def _codes(characters: NDArray[np.uint32], owners: NDArray[np.intp]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """The code of every character that is not 0, then of every pair of two such neighbours, and the number of its text.
+def _lengths(characters: NDArray[np.uint32], starts: NDArray[np.intp]) -> NDArray[np.intp]:
+    """How many characters of each text count."""
+    return np.add.reduceat(characters > 0, starts, dtype=np.intp) if starts.size else np.zeros(0, dtype=np.intp)
+
+
+def _codes(characters: NDArray[np.uint32], singles: NDArray[np.intp]) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
+    """The code of the character at each of some places, ascending, then of every pair of two such neighbours; and its place.
 
     A character's code is its number; a pair's has that of the first one in its high bits.
     """
-    singles = np.flatnonzero(characters)
     pairs = singles[:-1][np.diff(singles) == 1] if singles.size else singles
     codes = np.concatenate([characters[singles], characters[pairs] << PAIR_BITS | characters[pairs + 1]])
-    return codes, np.concatenate([owners[singles], owners[pairs]])
+    return codes, np.concatenate([singles, pairs])
 
 
 @lru_cache(maxsize=1_024)
 def query_codes(text: str, words: tuple[str, ...]) -> NDArray[np.uint32]:
     """The distinct pairs of a query, and those of its characters that stand in any of some words, as codes, ascending."""
-    characters, owners = _characters([text, "\n".join(words)])
-    codes, owners_of_codes = _codes(characters, owners)
-    in_words = set(characters[owners == 1].tolist())
-    own = codes[owners_of_codes == 0].tolist()
+    characters, (_start, end) = _characters([text, "\n".join(words)])
+    in_words = set(characters[end:].tolist())
+    own = _codes(characters, np.flatnonzero(characters[:end]))[0].tolist()
     found = np.array(sorted({each for each in own if each >= UNITS or each in in_words}), dtype=np.uint32)
     found.flags.writeable = False
     return found
@@ -99,16 +109,17 @@ class _Counts:
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Self:
-        characters, owners = _characters(texts)
-        codes, owners_of_codes = _codes(characters, owners)
-        keys = owners_of_codes.astype(np.uint64) << np.uint64(32)
+        characters, starts = _characters(texts)
+        lengths = _lengths(characters, starts)
+        codes, places = _codes(characters, np.flatnonzero(characters))
+        keys = np.repeat(np.arange(len(texts), dtype=np.uint64), np.diff(starts, append=characters.size))[places]
+        keys <<= np.uint64(32)
         keys |= codes
         keys.sort()
         # Each code once a chunk.
         once = np.sort(keys[np.append(True, keys[1:] != keys[:-1])[: keys.size]].astype(np.uint32))
         first = np.flatnonzero(np.append(True, once[1:] != once[:-1])[: once.size])
         distinct, counts = once[first], np.diff(first, append=once.size)
-        lengths = np.bincount(owners[characters > 0])
         return cls(distinct, counts.astype(np.uint32), int(np.count_nonzero(lengths)), int(lengths.sum()))
 
     @classmethod
@@ -168,16 +179,17 @@ class CharacterCounts:
 
     def saturation(self, codes: NDArray[np.uint32], texts: Sequence[str]) -> NDArray[np.float64]:
         """As `Lexicon.saturation`, of texts and of codes, ascending: shape (n_texts, n_codes)."""
-        characters, owners = _characters(texts)
-        lengths = np.bincount(owners[characters > 0], minlength=len(texts))
+        characters, starts = _characters(texts)
         is_wanted = np.zeros(UNITS, dtype=np.bool_)
         is_wanted[codes >> PAIR_BITS] = is_wanted[codes & (UNITS - 1)] = True
-        characters *= is_wanted[characters]
-        found, owners = _codes(characters, owners)
-        places, known = positions(codes, found)
-        cells = owners[known] * codes.size + places[known]
+        is_wanted[0] = False
+        found, places = _codes(characters, np.flatnonzero(is_wanted.take(characters, mode="clip")))
+        columns, known = positions(codes, found)
+        rows = np.searchsorted(starts, places[known], "right") - 1
+        cells = rows * codes.size + columns[known]
         frequencies = np.bincount(cells, minlength=len(texts) * codes.size).reshape(len(texts), codes.size)
-        return saturated(frequencies, lengths[:, np.newaxis].astype(np.float64), self._average_length)
+        lengths = _lengths(characters, starts)[:, np.newaxis].astype(np.float64)
+        return saturated(frequencies, lengths, self._average_length)
 
     def state(self) -> dict[str, Any]:
         """The base in builtin types, arrays as (dtype, shape, bytes)."""
