@@ -58,7 +58,8 @@ def _characters(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.in
     """The characters of all texts, 0 for what does not count and after each text; and where each text begins."""
     joined = "\n".join([*texts, ""])
     if any(mark in joined for mark in VOICED_MARKS):
-        texts = [normal_form("NFKC", text) for text in texts]
+        # Only those with a mark: what others hold must not change what a text counts as.
+        texts = [normal_form("NFKC", text) if any(mark in text for mark in VOICED_MARKS) else text for text in texts]
         joined = "\n".join([*texts, ""])
     encoded = joined.encode("utf-16-le", "surrogatepass")
     if len(encoded) == 2 * len(joined):

@@ -7,7 +7,8 @@ from hypothesis import given, strategies as st
 
 from retrieval.character_counts import PAIR_BITS, CharacterCounter, CharacterCounts, query_codes
 
-CHINESE = st.text(alphabet="保修期三年内免费 a1ーカ\n。", max_size=30)
+OTHERS = " a1\n。𠮷\ud800"
+CHINESE = st.text(alphabet="保修期三年内免费ーカ" + OTHERS, max_size=30)
 
 
 def counts_of(texts):
@@ -23,7 +24,7 @@ def code(text):
 
 def counted(text):
     """Each character that counts and each pair of two that touch, with how often it stands in a text."""
-    kept = ["" if each in " a1\n。" else each for each in text]
+    kept = ["" if each in OTHERS else each for each in text]
     return Counter(filter(None, kept)) + Counter(a + b for a, b in pairwise(kept) if a and b)
 
 
@@ -55,6 +56,12 @@ def test_added_chunks_count_as_if_they_had_been_there(texts, added, query):
     assert joined.rarity(codes).tolist() == whole.rarity(codes).tolist()
     assert joined.saturation(codes, ["保修三年"]).tolist() == whole.saturation(codes, ["保修三年"]).tolist()
     assert joined.with_added([]).chunk_count == counts_of(texts).chunk_count  # not added to what was added
+
+
+def test_a_text_counts_the_same_beside_one_that_has_to_be_composed():
+    codes = query_codes("平成", ("平成",))
+    assert not counts_of(["山"]).saturation(codes, ["㍻", "ｶﾞ"]).any()
+    assert counts_of(["㍻", "ｶﾞ"]).rarity(codes).tolist() == counts_of(["ガ"]).rarity(codes).tolist()
 
 
 def test_many_chunks_are_counted_in_parts_as_all_at_once():
