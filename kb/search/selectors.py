@@ -92,9 +92,10 @@ def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa
 
 NO_METADATA = "{}"
 
+# Most lists are empty, and reading one takes a passage as long as all the rest of it: NULL is read at once.
 PASSAGES = """
-SELECT c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path, d.metadata,
-    d.source_type, d.tags, c.position, c.parent_id, c.questions
+SELECT c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, NULLIF(c.heading_path, '{{}}'),
+    d.metadata, d.source_type, NULLIF(d.tags, '{{}}'), c.position, c.parent_id, NULLIF(c.questions, '{{}}')
 FROM kb_chunk c
 CROSS JOIN LATERAL (
     -- The limit makes it a look-up for each chunk: for some hundreds the planner would read all documents once.
@@ -178,10 +179,10 @@ def _passage(row: Sequence[Any]) -> Passage:
         source,
         page,
         text,
-        tuple(heading_path),
-        ({} if metadata == NO_METADATA else json.loads(metadata)) | {"source_type": source_type, "tags": tags},
+        tuple(heading_path or ()),
+        ({} if metadata == NO_METADATA else json.loads(metadata)) | {"source_type": source_type, "tags": tags or []},
         source_type,
         position,
         parent_id,
-        questions=tuple(*questions),
+        questions=tuple(*filter(None, questions)),
     )
