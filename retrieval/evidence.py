@@ -1,13 +1,14 @@
 """What of a query counts as evidence: its telling words, and the characters and pairs of scripts without spaces."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.cache import Recent
-from retrieval.character_counts import counts, query_codes
+from retrieval.character_counts import CharacterCounts, counts, query_codes
 from retrieval.protocols import Scope, Tokenizer
 from retrieval.tokenize import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.types import Analysis, Passage, Ranking, Trace
@@ -76,32 +77,61 @@ def searched_texts(passages: Iterable[Passage | None], tokenizer: Tokenizer) -> 
     return ["" if each is None else tokenizer.simplify(each.searchable) for each in passages]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class CharacterEvidence:
+    """How much of a query's characters and pairs the candidates of a knowledge base hold, from one look at their texts."""
+
+    counts: CharacterCounts
+    ways: Sequence[Wording]
+    codes: NDArray[np.uint32]  # of all wordings, ascending
+    chunk_ids: NDArray[np.int64]  # ascending
+    held: NDArray[np.float64]  # the saturation of each of these chunks with each code
+
+    @classmethod
+    def of(
+        cls, counts: CharacterCounts, ways: Sequence[Wording], chunk_ids: NDArray[np.int64], texts: Sequence[str]
+    ) -> Self:
+        """Chunk ids ascending, and the text of each as it was indexed."""
+        codes = np.unique(np.concatenate([way.codes for way in ways]))
+        return cls(counts, ways, codes, chunk_ids, counts.saturation(codes, texts))
+
+    def saturation(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Shape (n_chunks, n_codes), of chunks that are among these."""
+        return self.held[np.searchsorted(self.chunk_ids, chunk_ids)]
+
+    def adds(self, chunk_ids: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+        """What each code of each wording adds to the scores of chunks that are among these, (n_chunks, n_codes) each."""
+        adds = self.saturation(chunk_ids) * self.counts.most(self.codes)
+        return [adds[:, np.searchsorted(self.codes, way.codes)] for way in self.ways]
+
+
 def character_rankings(
     scopes: Sequence[Scope],
     rankings: Sequence[Ranking],
     passages: Mapping[int, Passage],
     analysis: Analysis,
     trace: Trace,
-) -> list[Ranking]:
+) -> tuple[list[Ranking], dict[int, CharacterEvidence]]:
     """All candidates of a knowledge base by BM25 over words, pairs and characters together; see `character_counts`.
 
     None, and no span, for a query without such characters, and for a knowledge base whose keyword index has not answered.
+    Beside them what the candidates hold of the characters, by knowledge base.
     """
     tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes}
-    found = []
+    found, evidence = [], {}
     for keywords in rankings:
         tokenizer = tokenizers[keywords.kb_id]
         counts, of_words = keywords.characters, keywords.score
         if counts is None or of_words is None or tokenizer is None:
             continue
-        codes = [wording.codes for wording in wordings(analysis, keywords.kb_id, tokenizer) if wording.codes.size]
-        if not codes:
+        ways = wordings(analysis, keywords.kb_id, tokenizer)
+        if not any(way.codes.size for way in ways):
             continue
         with trace.span(CHARACTERS, kb_id=keywords.kb_id) as detail:
             own = np.unique(np.concatenate([each.chunk_ids for each in rankings if each.kb_id == keywords.kb_id]))
-            texts = searched_texts([passages[chunk_id] for chunk_id in own.tolist()], tokenizer)
-            sums = [counts.saturation(each, texts) @ counts.most(each) for each in codes]
-            scores = np.nan_to_num(of_words(own)) + np.max(sums, axis=0)
+            texts = searched_texts(map(passages.__getitem__, own.tolist()), tokenizer)
+            held = evidence[keywords.kb_id] = CharacterEvidence.of(counts, ways, own, texts)
+            scores = np.nan_to_num(of_words(own)) + np.max([each.sum(axis=1) for each in held.adds(own)], axis=0)
             order = np.lexsort((own, -scores))
             order = order[scores[order] > 0]
             detail["found"] = order.size
@@ -114,4 +144,4 @@ def character_rankings(
                 score=lambda wanted, own=own, scores=scores: scores[np.searchsorted(own, wanted)],  # type: ignore[misc]
             )
         )
-    return found
+    return found, evidence

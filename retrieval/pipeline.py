@@ -108,7 +108,8 @@ class Pipeline:
         questions = {unique.dropped.get(chunk_id, chunk_id): question for chunk_id, question in equal.items()}
         fused = _fused_channels(unique.rankings, config, questions)
         fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
-        fused += character_rankings(self.scopes, fused, passages, analysis, trace)
+        by_characters, characters = character_rankings(self.scopes, fused, passages, analysis, trace)
+        fused += by_characters
         with trace.span("fusion") as detail:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
@@ -131,7 +132,7 @@ class Pipeline:
             analysis=analysis,
             candidates=(),
             lexicons=lexicons,
-            characters={each.kb_id: each.characters for each in fused if each.characters is not None},
+            characters=characters,
             questions={each.kb_id: each.questions for each in fused if each.questions is not None},
             spaces={scope.kb_id: scope.space for scope in self.scopes},
             similarity={
@@ -174,7 +175,7 @@ class Pipeline:
             timings_ms=trace.timings_ms(),
             dropped=tuple(trace.dropped),
             lexicons=lexicons if explain else {},
-            characters=job.characters if explain else {},
+            characters=characters if explain else {},
         )
 
     def _analyse(

@@ -16,6 +16,7 @@ from retrieval.errors import Degradation
 
 if TYPE_CHECKING:
     from retrieval.character_counts import CharacterCounts
+    from retrieval.evidence import CharacterEvidence
     from retrieval.questions import QuestionIndex
 
 
@@ -262,7 +263,7 @@ class RerankJob:
     analysis: Analysis
     candidates: tuple[Candidate, ...]  # best first by fused score, each with its passage
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
-    characters: Mapping[int, "CharacterCounts"] = field(default_factory=dict)
+    characters: Mapping[int, "CharacterEvidence"] = field(default_factory=dict)
     questions: Mapping[int, "QuestionIndex"] = field(default_factory=dict)
     spaces: Mapping[int, str] = field(default_factory=dict)  # id of the embedding model by knowledge base
     similarity: Mapping[int, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = field(default_factory=dict)
@@ -343,7 +344,7 @@ class Result:
     dropped: tuple[Dropped, ...] = ()  # chunks that were found and are no candidates
     # Of knowledge bases whose keyword index has answered.
     lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
-    characters: Mapping[int, "CharacterCounts"] = field(default_factory=dict)
+    characters: Mapping[int, "CharacterEvidence"] = field(default_factory=dict)
 
 
 class Lexicon(Protocol):

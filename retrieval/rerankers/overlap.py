@@ -47,8 +47,8 @@ class OverlapReranker:
         for kb_id in kb_ids & self.tokenizers.keys():
             rows = [row for row, candidate in enumerate(job.candidates) if candidate.kb_id == kb_id]
             own = [job.candidates[row] for row in rows]
-            ways = wordings(job.analysis, kb_id, self.tokenizers[kb_id])
-            if ways:
+            held = job.characters.get(kb_id)
+            if ways := held.ways if held else wordings(job.analysis, kb_id, self.tokenizers[kb_id]):
                 scores[rows] = self._best(kb_id, ways, own, job)
         return scores
 
@@ -57,26 +57,28 @@ class OverlapReranker:
     ) -> NDArray[np.float64]:
         """The best score over the wordings of query and chunk, from one look at the statistics, shape (n_candidates,)."""
         terms = list(dict.fromkeys(term for way in ways for term in way.terms))
-        codes = np.unique(np.concatenate([way.codes for way in ways]))
-        texts = searched_texts((candidate.passage for candidate in candidates), self.tokenizers[kb_id])
-        saturation, rarity, rows, questions = self._of_terms(kb_id, terms, candidates, texts, job)
-        if (characters := job.characters.get(kb_id)) is None:
-            ways = [way._replace(codes=codes[:0]) for way in ways]
-        else:
-            saturation = np.hstack([saturation, characters.saturation(codes, texts + questions)])
-            rarity = np.append(rarity, characters.rarity(codes))
+        chunk_ids = np.array([candidate.chunk_id for candidate in candidates], dtype=np.int64)
+        saturation, rarity, rows, questions = self._of_terms(kb_id, terms, candidates, chunk_ids, job)
         column = {term: place for place, term in enumerate(terms)}
-        picks = [
-            [*map(column.__getitem__, way.terms), *(len(terms) + np.searchsorted(codes, way.codes)).tolist()]
-            for way in ways
-        ]
+        picks = [list(map(column.__getitem__, way.terms)) for way in ways]
+        if held := job.characters.get(kb_id):
+            of_questions = held.counts.saturation(held.codes, questions)
+            saturation = np.hstack([saturation, np.vstack([held.saturation(chunk_ids), of_questions])])
+            rarity = np.append(rarity, held.counts.rarity(held.codes))
+            for pick, way in zip(picks, ways, strict=True):
+                pick.extend((len(terms) + np.searchsorted(held.codes, way.codes)).tolist())
         scores = np.max([overlap(saturation[:, pick], rarity[pick]) for pick in picks], axis=0)
-        best: NDArray[np.float64] = scores[: len(texts)]
-        np.maximum.at(best, rows, scores[len(texts) :])
+        best: NDArray[np.float64] = scores[: len(candidates)]
+        np.maximum.at(best, rows, scores[len(candidates) :])
         return best
 
     def _of_terms(
-        self, kb_id: int, terms: Sequence[str], candidates: Sequence[Candidate], texts: Sequence[str], job: RerankJob
+        self,
+        kb_id: int,
+        terms: Sequence[str],
+        candidates: Sequence[Candidate],
+        chunk_ids: NDArray[np.int64],
+        job: RerankJob,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], list[str]]:
         """Saturation of each text with each term, of the candidates' and then of their questions, and the terms' rarity.
 
@@ -87,12 +89,12 @@ class OverlapReranker:
         of = [() if candidate.passage is None else candidate.passage.questions for candidate in candidates]
         if lexicon is None:
             # How often a text holds a term would need the lengths of all chunks: holding it counts in full.
+            texts = searched_texts((candidate.passage for candidate in candidates), tokenizer)
             questions = [tokenizer.simplify(question) for each in of for question in each]
             held = [set(tokenizer(text)) for text in (*texts, *questions)]
             saturation = np.array([[term in each for term in terms] for each in held], dtype=np.float64)
             return saturation, np.ones(len(terms)), np.repeat(np.arange(len(of)), list(map(len, of))), questions
         hashes = hash_terms(terms)
-        chunk_ids = np.array([candidate.chunk_id for candidate in candidates], dtype=np.int64)
         saturation, rarity = lexicon.saturation(hashes, chunk_ids), lexicon.rarity(hashes)
         if asked is None:
             return saturation, rarity, np.empty(0, dtype=np.int64), []

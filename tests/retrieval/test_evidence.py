@@ -7,6 +7,7 @@ from retrieval.evidence import (
     MOST_CHARACTERS,
     MOST_TERMS,
     MOST_TOKENIZERS,
+    CharacterEvidence,
     character_rankings,
     function_terms,
     wordings,
@@ -59,7 +60,7 @@ SCOPES = (scope(1, tokenizer=CUT),)
 
 def test_every_candidate_of_any_channel_is_scored_by_words_pairs_and_characters():
     query = analysed("保修几年")
-    (ranking,) = character_rankings(SCOPES, [keywords(query, 1), vectors(2, 3, 4)], PASSAGES, query, Trace())
+    (ranking,), evidence = character_rankings(SCOPES, [keywords(query, 1), vectors(2, 3, 4)], PASSAGES, query, Trace())
 
     ids = np.array([1, 2, 3, 4])
     codes = query_codes("保修几年", tuple(CUT("保修几年")))
@@ -71,17 +72,19 @@ def test_every_candidate_of_any_channel_is_scored_by_words_pairs_and_characters(
     assert ranking.scores.tolist() == sorted(ranking.scores, reverse=True)
     assert 4 not in found
     assert ranking.score(ids).tolist() == pytest.approx(expected.tolist())
+    some = np.array([4, 1])  # as a reranker's candidates, in their own order
+    assert evidence[1].saturation(some).tolist() == COUNTS.saturation(codes, [TEXTS[4], TEXTS[1]]).tolist()
 
 
 @pytest.mark.parametrize("text", ["warranty X7", "404", "보증 기간"])
 def test_queries_in_other_scripts_are_scored_by_words_only(text):
     query = analysed(text)
-    assert character_rankings(SCOPES, [keywords(query, 3, 4), vectors(1)], PASSAGES, query, Trace()) == []
+    assert character_rankings(SCOPES, [keywords(query, 3, 4), vectors(1)], PASSAGES, query, Trace()) == ([], {})
 
 
 def test_the_latin_words_of_a_mixed_query_count_once():
     mixed, words = analysed("X7 保修"), analysed("X7")
-    (ranking,) = character_rankings(SCOPES, [keywords(mixed, 3, 4)], PASSAGES, mixed, Trace())
+    (ranking,), _evidence = character_rankings(SCOPES, [keywords(mixed, 3, 4)], PASSAGES, mixed, Trace())
     of_latin = INDEX.score(hash_terms(words.search_tokens(1)), np.array([4]))
     assert ranking.score(np.array([4])).tolist() == pytest.approx(of_latin.tolist())
 
@@ -89,14 +92,17 @@ def test_the_latin_words_of_a_mixed_query_count_once():
 def test_without_an_index_that_has_counted_characters_words_stand_alone():
     query = analysed("保修几年")
     own = keywords(query, 1, 3)
-    assert character_rankings(SCOPES, [Ranking("bm25", 1, own.chunk_ids, own.scores)], PASSAGES, query, Trace()) == []
+    assert character_rankings(SCOPES, [Ranking("bm25", 1, own.chunk_ids, own.scores)], PASSAGES, query, Trace()) == (
+        [],
+        {},
+    )
 
 
 @pytest.mark.parametrize("fusion", ["rrf", "weighted"])
 def test_they_have_the_weight_of_keywords_in_the_fusion_and_words_none(fusion):
     query = analysed("保修几年")
     rankings = [keywords(query, 3, 1), vectors(2)]
-    characters = character_rankings(SCOPES, rankings, PASSAGES, query, Trace())
+    characters, _evidence = character_rankings(SCOPES, rankings, PASSAGES, query, Trace())
     own = scope(1, tokenizer=CUT, fusion=fusion)
     with_both = fuse([own], [*rankings, *characters], PASSAGES, None)
     as_keywords = [Ranking("bm25", 1, each.chunk_ids, each.scores, score=each.score) for each in characters]
@@ -138,18 +144,23 @@ def test_sub_queries_and_other_names_are_wordings_of_their_own():
     assert [each.terms for each in wordings(query, 1, CUT)] == [("保修",), ("质保",), ("发票",)]
 
 
+def evidence_of(query, counts, texts):
+    chunk_ids = np.array(sorted(texts), dtype=np.int64)
+    return CharacterEvidence.of(counts, wordings(query, 1, CUT), chunk_ids, [texts[key] for key in chunk_ids.tolist()])
+
+
 def relevance(query, texts, chunk_id=1):
     index, counts = indexed(texts)
     passage = Passage(chunk_id, 1, 1, "", "", None, texts[chunk_id])
-    job = RerankJob(query, (candidate(chunk_id)._replace(passage=passage),), {1: index}, {1: counts})
+    held = evidence_of(query, counts, {chunk_id: texts[chunk_id]})
+    job = RerankJob(query, (candidate(chunk_id)._replace(passage=passage),), {1: index}, {1: held})
     return OverlapReranker({1: CUT}).scores(job, soon())[0]
 
 
 def test_relevance_does_not_depend_on_the_other_candidates():
     query = analysed("保修期几年")
-    job = RerankJob(
-        query, tuple(candidate(key)._replace(passage=PASSAGES[key]) for key in TEXTS), {1: INDEX}, {1: COUNTS}
-    )
+    candidates = tuple(candidate(key)._replace(passage=PASSAGES[key]) for key in TEXTS)
+    job = RerankJob(query, candidates, {1: INDEX}, {1: evidence_of(query, COUNTS, TEXTS)})
     together = OverlapReranker({1: CUT}).scores(job, soon()).tolist()
     assert together == pytest.approx([relevance(query, TEXTS, key) for key in TEXTS])
     assert together[0] == max(together)

@@ -6,6 +6,7 @@ import pytest
 from retrieval.bm25 import OkapiIndex
 from retrieval.character_counts import CharacterCounter
 from retrieval.errors import RerankerNotApplicable
+from retrieval.evidence import CharacterEvidence, wordings
 from retrieval.postings import count_postings, hash_terms
 from retrieval.questions import QuestionIndex
 from retrieval.rerankers.overlap import OverlapReranker, overlap
@@ -157,9 +158,13 @@ class TestQuestions:
             rows.append((chunk_id, postings.terms_bytes, postings.frequencies_bytes, postings.length))
         index = QuestionIndex.build((key, [counted(each).packed for each in of]) for key, of in asked.items())
         statistics = {"lexicons": {1: OkapiIndex.build(rows)}, "questions": {1: index}}
-        statistics["characters"] = {1: counter.counts()}
+        analysed = Analysis(query, {1: tuple(cutter(query))})
+        held = CharacterEvidence.of(
+            counter.counts(), wordings(analysed, 1, cutter), np.array(list(texts)), list(texts.values())
+        )
+        statistics["characters"] = {1: held}
         candidates = tuple(candidate(key, text=text, questions=asked.get(key, ())) for key, text in texts.items())
-        return RerankJob(Analysis(query, {1: tuple(cutter(query))}), candidates, **{**statistics, **parts})
+        return RerankJob(analysed, candidates, **{**statistics, **parts})
 
     def words_job(self, query, **parts):
         asked = {1: ("b c", "p b"), 2: ("c c",)}

@@ -162,7 +162,7 @@ class Rows:
         }
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
         self._keyword_scores = keyword_scores(self._result)
-        self._character_scores = character_scores(self._result, self._cutters)
+        self._character_scores = character_scores(self._result)
         given = (*self._result.hits, *self._result.near_misses)
         self._relevance = {hit.passage.chunk_id: hit.relevance for hit in given}
         self._outcome = outcome

@@ -1,16 +1,15 @@
 """How the keyword scores of the candidates of an explained search add up, term by term."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from kb.search.admin.labels import listed, with_figure
-from retrieval.character_counts import UNITS, CharacterCounts, written
-from retrieval.evidence import CHARACTERS, Wording, searched_texts, wordings
+from retrieval.character_counts import UNITS, written
+from retrieval.evidence import CHARACTERS, CharacterEvidence
 from retrieval.postings import hash_terms
-from retrieval.protocols import Tokenizer
 from retrieval.types import Analysis, Candidate, Lexicon, Result
 
 USUAL_DECIMALS = 4
@@ -77,27 +76,24 @@ def _of_one_base(
         )
 
 
-def character_scores(result: Result, tokenizers: Mapping[int, Tokenizer]) -> dict[int, dict[str, Any]]:
+def character_scores(result: Result) -> dict[int, dict[str, Any]]:
     """What words, pairs of characters and single ones add to the scores "characters", by chunk id."""
-    found: dict[int, dict[str, Any]] = {}
-    for kb_id, counts in result.characters.items():
-        scored = [each for each in result.candidates if each.kb_id == kb_id and CHARACTERS in each.scores]
-        if scored:
-            ways = [way for way in wordings(result.analysis, kb_id, tokenizers[kb_id]) if way.codes.size]
-            found |= _of_characters(counts, ways, scored, tokenizers[kb_id])
-    return found
+    return {
+        chunk_id: score
+        for kb_id, held in result.characters.items()
+        for chunk_id, score in _of_characters(
+            held, [each for each in result.candidates if each.kb_id == kb_id and CHARACTERS in each.scores]
+        )
+    }
 
 
-def _of_characters(
-    counts: CharacterCounts, ways: Sequence[Wording], candidates: Sequence[Candidate], tokenizer: Tokenizer
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _of_characters(held: CharacterEvidence, candidates: Sequence[Candidate]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Of the wording that gives a chunk the most, as its score is; what adds most comes first, and what is missing last."""
-    texts = searched_texts([each.passage for each in candidates], tokenizer)
-    adds = [counts.saturation(way.codes, texts) * counts.most(way.codes) for way in ways]  # (n_texts, n_codes) each
+    adds = held.adds(np.array([each.chunk_id for each in candidates], dtype=np.int64))
     best = np.argmax([each.sum(axis=1) for each in adds], axis=0)
     for row, (candidate, way) in enumerate(zip(candidates, best.tolist(), strict=True)):
-        added, codes = adds[way][row], ways[way].codes.tolist()
-        held = [
+        added, codes = adds[way][row], held.ways[way].codes.tolist()
+        parts = [
             (codes[place] < UNITS, {"text": written(codes[place]), "adds": f"{added[place]:.{USUAL_DECIMALS}f}"})
             for place in np.argsort(-added, kind="stable").tolist()
             if added[place]
@@ -108,8 +104,8 @@ def _of_characters(
             {
                 "total": f"{total:.{USUAL_DECIMALS}f}",
                 "words": f"{max(total - added.sum(), 0.0):.{USUAL_DECIMALS}f}",
-                "pairs": [each for is_single, each in held if not is_single],
-                "singles": [each for is_single, each in held if is_single],
+                "pairs": [each for is_single, each in parts if not is_single],
+                "singles": [each for is_single, each in parts if is_single],
                 "missing": [written(code) for code, adds_to_it in zip(codes, added, strict=True) if not adds_to_it],
             },
         )
