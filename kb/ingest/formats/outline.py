@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
+from typing import NamedTuple
 
 from kb.ingest.parser.parsed import Section
 
@@ -14,6 +15,7 @@ _CJK_END = re.compile(f"[{CJK}“‘…—]")
 _CJK_START = re.compile(f"[{CJK}”’…—]")
 _CJK_LINE_BREAK = re.compile(f"(?<=[{CJK}])[^\\S\\n]*\\n\\s*(?=[{CJK}])")
 _HYPHENATED = re.compile(r"[^\W\d_]-")
+BAR = "\\|"  # a bar within a cell
 _SENTENCE_END = re.compile(r"[。！？；：.!?:;…][”’」』）》\"')\]]*$")
 LIST_MARK = re.compile(
     r"^(?:[•●○■□◆▪–·*]\s*|-\s+|\(?\d{1,3}[.)、\uff0e]\s?(?!\d)|[（(][一二三四五六七八九十\d]{1,3}[)）]|[一二三四五六七八九十]{1,3}、"
@@ -30,20 +32,40 @@ _NEIGHBOURS = 4
 _ROW_STEP = 3.5
 
 
+class Cell(NamedTuple):
+    """Words of a line that stand apart from its others, in points."""
+
+    text: str
+    left: float
+    right: float
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a page, in points; baseline counts upwards. A tabular line is a row of cells, with wide gaps between."""
+    """A line of a page, in points; baseline counts upwards.
+
+    A line of two cells or more, with wide gaps between, is a row of a table. `size` is that of its letters, 0 where that
+    is not known; `height` is that of the line.
+    """
 
     text: str
     left: float
     right: float
     baseline: float
     height: float
-    tabular: bool = False
+    size: float = 0.0
+    is_bold: bool = False
+    cells: tuple[Cell, ...] = ()
 
     @property
     def width(self) -> float:
         return self.right - self.left
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown; its first row is the header, and a line end within a cell becomes a space."""
+    written = [f"| {' | '.join(' '.join(cell.replace('|', BAR).split()) for cell in row)} |" for row in rows]
+    return "\n".join([written[0], f"|{' --- |' * len(rows[0])}", *written[1:]])
 
 
 def join_lines(lines: Iterable[str]) -> str:
@@ -82,8 +104,44 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
 
 
 def _joined(lines: Sequence[Line]) -> str:
-    texts = [line.text for line in lines]
-    return "\n".join(texts) if lines[0].tabular else join_lines(texts)
+    if not lines[0].cells:
+        return join_lines(line.text for line in lines)
+    return _table(lines)
+
+
+def _table(lines: Sequence[Line]) -> str:
+    """Rows of cells by columns, which are what the cells of all rows leave free between them.
+
+    A line of fewer cells that begins with none of the first column goes on with the row above.
+    """
+    spans: list[list[float]] = []
+    for left, right in sorted((cell.left, cell.right) for line in lines for cell in _cells(line)):
+        if spans and left <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], right)
+        else:
+            spans.append([left, right])
+    rows: list[list[str]] = []
+    for line in lines:
+        placed = [""] * len(spans)
+        for cell in _cells(line):
+            column = max(number for number, (left, _) in enumerate(spans) if left <= cell.left)
+            placed[column] = join_lines([placed[column], cell.text]) if placed[column] else cell.text
+        if rows and not placed[0]:
+            rows[-1] = [join_lines(filter(None, pair)) for pair in zip(rows[-1], placed, strict=True)]
+        else:
+            rows.append(placed)
+    return "\n".join(line.text for line in lines) if len(rows) < 2 else markdown_table(rows)
+
+
+def _cells(line: Line) -> tuple[Cell, ...]:
+    return line.cells or (Cell(line.text, line.left, line.right),)
+
+
+def _goes_on(above: Line, line: Line) -> bool:
+    """Whether a line of one cell is the second line of a cell in the row above, or a row with one cell filled."""
+    if line.cells or not above.cells:
+        return False
+    return any(abs(line.left - cell.left) < line.height for cell in above.cells[1:])
 
 
 def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: float) -> bool:
@@ -91,9 +149,9 @@ def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: floa
     if _HYPHENATED.fullmatch(above.text[-2:]):
         return False
     height = max(above.height, line.height)
-    if above.tabular and line.tabular:
+    if above.cells and (line.cells or _goes_on(above, line)):
         return not 0 < above.baseline - line.baseline <= _ROW_STEP * height
-    if above.tabular or line.tabular or LIST_MARK.match(line.text):
+    if above.cells or line.cells or LIST_MARK.match(line.text):
         return True
     if abs(above.height - line.height) > _SIZE_CHANGE * height:
         return True
@@ -122,6 +180,7 @@ class Outline:
 
     def __init__(self) -> None:
         self.first_heading = ""
+        self._page: int | None = None
         self._sections: list[Section] = []
         self._path: list[tuple[int, str]] = []
         self._parts: list[str] = []
@@ -139,6 +198,12 @@ class Outline:
         self._parts.append(title)
         self.first_heading = self.first_heading or title
 
+    def turn(self, page: int) -> None:
+        """Begins a page; what has text so far is a section of the page before."""
+        if self._has_body:
+            self._close()
+        self._page = page
+
     def block(self, text: str, *, joined: bool = False) -> None:
         """Adds a paragraph; joined puts it on the next line, as a list item, not after a blank one."""
         if not text.strip():
@@ -155,6 +220,8 @@ class Outline:
 
     def _close(self) -> None:
         if self._parts:
-            self._sections.append(Section("\n\n".join(self._parts), None, tuple(title for _, title in self._path)))
+            self._sections.append(
+                Section("\n\n".join(self._parts), self._page, tuple(title for _, title in self._path))
+            )
         self._parts = []
         self._has_body = False

@@ -33,7 +33,7 @@ _OFFICE = "application/vnd.openxmlformats-officedocument"
 # By the kind of a file, its media type and its reader in kb.ingest.formats, which is named, not imported, so that a
 # child loads only the parser it needs.
 READERS: Final = {
-    "pdf": ("application/pdf", "pdf:read"),
+    "pdf": ("application/pdf", "pdf.reader:read"),
     "docx": (f"{_OFFICE}.wordprocessingml.document", "docx:read"),
     "pptx": (f"{_OFFICE}.presentationml.presentation", "pptx:read"),
     "xlsx": (f"{_OFFICE}.spreadsheetml.sheet", "xlsx:read"),

@@ -1,7 +1,7 @@
 import pytest
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats.pdf import ranges
+from kb.ingest.formats.pdf.reader import ranges
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ParseError, Section
 from tests.kb.ingest.parser.documents import make_pdf, make_scan, make_table_pdf

@@ -1,0 +1,201 @@
+"""Paragraphs, lists, tables and notes of a made-up maker of thermostats, of which the documents of the test bed are put together."""
+
+ZH = {
+    "titles": ("TH 系列温控器安装与维护手册", "2026 年度售后服务报告", "经销商合作管理办法", "地暖系统设计说明"),
+    "chapters": ("产品概述", "安装要求", "运行与设置", "故障排查", "保养与质保", "附加服务"),
+    "sections": ("适用范围", "工作条件", "接线步骤", "参数说明", "注意事项", "验收标准", "常见误区", "更换周期"),
+    "paragraphs": (
+        "本系列温控器用于住宅和小型商业建筑的水地暖与电地暖系统，可以独立控制每一个房间的温度，并把运行数据上传到家庭网关，供住户在手机上查看和调整。",
+        "安装前应当切断电源，并用验电笔确认线路不带电。接线端子按照颜色区分，火线、零线和负载线不得接错，否则可能损坏控制器，由此产生的损失不在质保范围之内。",
+        "温控器应安装在内墙上，离地面一米四左右，避开阳光直射、穿堂风和其他热源。传感器的位置决定了测得的温度是否准确，因此不要把它装在门后或家具后面。",
+        "首次通电后，屏幕会显示版本号和自检结果。自检通过以后，按住设置键三秒进入参数菜单，依次设定日期、时间和采暖方式，最后保存退出。",
+        "节能模式下，系统会根据过去两周的使用习惯自动提前或推迟启动时间。测试表明，在保持同样舒适度的条件下，一套三居室每个采暖季可以节省百分之十二左右的能耗。",
+        "如果屏幕出现错误代码，请先记录代码，再按照下表处理。多数问题可以通过重新配对传感器或者更新固件解决；仍然不能恢复时，请联系当地的服务网点。",
+        "质保期自购买之日起计算，以发票日期为准。人为损坏、进水、雷击以及未经授权的拆修不属于质保范围，维修时只收取材料费和必要的人工费。",
+        "服务网点在接到报修后四小时内与用户联系，市区范围内二十四小时上门，郊区和县城四十八小时上门。遇到连续低温天气，响应时间以当地公告为准。",
+        "经销商应当使用统一的报价单，不得擅自改变产品的型号和标识。跨区域销售须事先书面申请，经批准后方可进行，否则取消当年的返点资格。",
+        "每个采暖季开始之前，应当检查分水器的阀门是否灵活，过滤网是否堵塞，并把系统压力保持在一点五到两巴之间。压力过低时应补水，过高时应排气。",
+        "数据每十分钟记录一次，在本地保存三十天。断网期间的数据会在恢复连接后补传，因此月度报表不会出现空缺，但实时曲线可能延迟几分钟。",
+        "本文件的解释权归产品部所有。文件修订后，旧版本自动失效，各部门应当在收到通知后五个工作日内更换现场使用的纸质副本，并做好登记。",
+    ),
+    "lists": (
+        ("十字螺丝刀和剥线钳各一把", "符合国家标准的验电笔", "八十六型底盒以及两颗固定螺丝", "随机附带的温度传感器"),
+        (
+            "关闭总电源并挂上警示牌",
+            "拆下旧面板，记录原有接线",
+            "按照接线图连接火线、零线和负载",
+            "装回面板，通电后检查屏幕显示",
+        ),
+        ("屏幕不亮：检查电源与保险丝", "温度偏高：移动传感器的位置", "无法联网：重启网关后再次配对"),
+    ),
+    "notes": (
+        "本标准引用的文件以最新版本为准。",
+        "试验在环境温度二十摄氏度、湿度百分之五十的条件下进行。",
+        "返点按季度结算，不计利息。",
+    ),
+    "asides": (
+        ("小贴士", "夜间把温度调低两度，几乎感觉不到差别，却能明显降低能耗。"),
+        ("安全提示", "儿童锁打开以后，长按解锁键五秒才能改变设置。"),
+    ),
+    "captions": ("图 1 温控器接线示意图", "图 2 分水器的结构", "图 3 采暖季能耗曲线"),
+    "tables": (
+        (
+            "表 1 产品型号与价格",
+            (
+                ("型号", "名称", "单价（元）", "质保（月）"),
+                ("TH-01", "智能温控器", "399", "24"),
+                ("TH-02", "温控器专业版", "599", "36"),
+                ("TH-05", "地暖集控面板", "1299", "36"),
+                ("SN-10", "室温传感器", "89", "12"),
+                ("GW-03", "家庭网关", "259", "24"),
+            ),
+        ),
+        (
+            "表 2 错误代码与处理办法",
+            (
+                ("代码", "含义", "处理办法"),
+                ("E01", "传感器断路", "检查插头，必要时更换传感器"),
+                ("E02", "温度过高", "关闭阀门，等待温度回落后重启"),
+                ("E05", "通信超时", "靠近网关重新配对，确认固件版本"),
+                ("E09", "电压不足", "测量供电线路，更换老化的导线"),
+            ),
+        ),
+        (
+            "表 3 各地服务网点",
+            (
+                ("城市", "网点数", "工程师", "平均上门时间"),
+                ("北京", "12", "48", "6 小时"),
+                ("上海", "10", "41", "5 小时"),
+                ("成都", "7", "23", "9 小时"),
+                ("沈阳", "9", "30", "7 小时"),
+                ("西安", "6", "19", "10 小时"),
+            ),
+        ),
+    ),
+    "header": "青禾智能家居有限公司 内部资料",
+    "footer": "第 {page} 页 未经许可不得复制",
+    "form": (
+        ("姓名", "李晓雯"),
+        ("联系电话", "13800000000"),
+        ("安装地址", "南京市玄武区青石街 18 号"),
+        ("购买日期", "2026 年 3 月 12 日"),
+        ("产品型号", "TH-02"),
+    ),
+}
+
+EN = {
+    "titles": (
+        "Installation and care of the TH series",
+        "Service report for the year 2026",
+        "Terms for resellers",
+        "Design notes for floor heating",
+    ),
+    "chapters": (
+        "Product overview",
+        "Requirements for installation",
+        "Operation and settings",
+        "Finding faults",
+        "Care and warranty",
+        "Further services",
+    ),
+    "sections": (
+        "Scope",
+        "Working conditions",
+        "Wiring step by step",
+        "Parameters",
+        "What to look out for",
+        "Acceptance",
+        "Common mistakes",
+        "When to replace",
+    ),
+    "paragraphs": (
+        "The thermostats of this series control water and electric floor heating in homes and small offices. Each room has its own temperature, and readings go to a gateway in the home, so that residents can follow and change them on their phones.",
+        "Switch off the power before you begin, and confirm with a tester that the wires are dead. Terminals are marked by colour; live, neutral and load must not be exchanged, since a wrong connection can destroy the controller and is not covered by the warranty.",
+        "Mount the thermostat on an inner wall about one metre and forty centimetres above the floor, away from direct sunlight, draughts and other sources of heat. Where the sensor sits decides how well it measures, so never put it behind a door or a wardrobe.",
+        "When it is powered for the first time, the display shows the version and the result of a self-test. Hold the settings key for three seconds to reach the menu, enter date, time and kind of heating in turn, and save before you leave it.",
+        "In economy mode the system learns from the last two weeks when to start earlier or later. Measurements show that a flat with three bedrooms saves around twelve per cent of its energy in one heating season, at the same level of comfort.",
+        "If an error code appears, write it down first and then follow the table below. Most problems are solved by pairing the sensor again or by updating the firmware; where neither helps, call the nearest service point.",
+        "The warranty begins on the day of purchase, for which the invoice is proof. Damage by force, water or lightning and repairs by unauthorised persons are excluded; in such cases only parts and the necessary labour are charged.",
+        "A service point calls back within four hours and sends an engineer within one day in town and within two days in the country. During long periods of frost the times that are announced locally apply instead.",
+        "Resellers use the common price list and change neither names nor labels of products. Sales outside of one's own region need an application in writing and an approval; without it the discount of the year is lost.",
+        "Before each season check that the valves of the manifold move freely and that the strainer is clean, and keep the pressure between one and a half and two bar. Add water where it is lower, and let out air where it is higher.",
+        "Readings are taken every ten minutes and kept for thirty days in the device. What was recorded without a connection is sent later, so monthly reports have no gaps, while live curves may lag behind by a few minutes.",
+        "The product department decides how this document is to be understood. After a revision earlier versions are void, and every department replaces its printed copies within five working days and keeps a record of it.",
+    ),
+    "lists": (
+        (
+            "One cross-head screwdriver and wire strippers",
+            "A voltage tester that meets the standard",
+            "A flush-mounted box with two screws",
+            "The temperature sensor from the box",
+        ),
+        (
+            "Switch off the mains and put up a sign",
+            "Remove the old panel and note its wiring",
+            "Connect live, neutral and load as drawn",
+            "Fit the panel, power it and check the display",
+        ),
+        (
+            "Dark display: check power and fuse",
+            "Readings too high: move the sensor",
+            "No connection: restart the gateway and pair again",
+        ),
+    ),
+    "notes": (
+        "Where standards are named, their latest edition applies.",
+        "Measured at twenty degrees and fifty per cent humidity.",
+        "Discounts are settled each quarter and bear no interest.",
+    ),
+    "asides": (
+        ("Good to know", "Two degrees less at night are hardly felt, and save a good deal of energy."),
+        ("Safety", "With the child lock on, hold the unlock key for five seconds to change anything."),
+    ),
+    "captions": (
+        "Figure 1: Wiring of the thermostat",
+        "Figure 2: Parts of the manifold",
+        "Figure 3: Energy over one season",
+    ),
+    "tables": (
+        (
+            "Table 1: Models and prices",
+            (
+                ("Model", "Name", "Price (EUR)", "Warranty (months)"),
+                ("TH-01", "Smart thermostat", "59", "24"),
+                ("TH-02", "Thermostat Pro", "89", "36"),
+                ("TH-05", "Floor heating panel", "189", "36"),
+                ("SN-10", "Room sensor", "15", "12"),
+                ("GW-03", "Home gateway", "39", "24"),
+            ),
+        ),
+        (
+            "Table 2: Error codes",
+            (
+                ("Code", "Meaning", "What to do"),
+                ("E01", "Sensor open", "Check the plug, replace the sensor if need be"),
+                ("E02", "Too hot", "Close the valve, restart once it has cooled"),
+                ("E05", "Timeout", "Pair again near the gateway, check the firmware"),
+                ("E09", "Low voltage", "Measure the supply and replace worn wires"),
+            ),
+        ),
+        (
+            "Table 3: Service points",
+            (
+                ("City", "Points", "Engineers", "Hours to arrival"),
+                ("Berlin", "12", "48", "6"),
+                ("Madrid", "10", "41", "5"),
+                ("Lyon", "7", "23", "9"),
+                ("Turin", "9", "30", "7"),
+                ("Porto", "6", "19", "10"),
+            ),
+        ),
+    ),
+    "header": "Qinghe Smart Home Ltd. - internal",
+    "footer": "Page {page} - not to be copied",
+    "form": (
+        ("Name", "Lena Hart"),
+        ("Telephone", "+49 30 555 0110"),
+        ("Address", "14 Harbour Lane, Kiel"),
+        ("Bought on", "12 March 2026"),
+        ("Model", "TH-02"),
+    ),
+}
