@@ -3,7 +3,7 @@
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, groupby
@@ -171,6 +171,13 @@ def located(text: str, pieces: list[str]) -> Iterator[tuple[int, str]]:
         yield start, piece
 
 
+def located_parts(text: str, settings: ChunkSettings) -> Iterator[tuple[int, str, str]]:
+    """The pieces of `cut_text`, each with the place where it begins and the header that it repeats."""
+    cut = list(cut_text(text, settings))
+    places = located(text, [piece for piece, _ in cut])
+    yield from ((place, piece, header) for (place, piece), (_, header) in zip(places, cut, strict=True))
+
+
 # From the strongest boundary to none. Each swallows the white space after it, so that no piece is blank; groups are
 # non-capturing, because the splitter adds one of its own; the lookbehind keeps a long row of dots linear.
 _SEPARATORS: Final = (
@@ -193,8 +200,71 @@ def split_pages(
             yield text, group[0].page, group[0].heading_path, None, ()
 
 
+# A table in Markdown: its header with the rule below it, and its rows.
+_TABLE: Final = re.compile(r"^(\|.*\|\n\|(?:[ ]?:?-{3,}:?[ ]?\|)+\n)((?:\|.*\|(?:\n|\Z))+)", re.MULTILINE)
+
+
 def split_text(text: str, settings: ChunkSettings) -> Iterator[str]:
-    """Pieces of a text, none of them blank or longer than settings.size."""
+    """Pieces of a text, none of them blank or longer than settings.size; each part of a table has the table's header."""
+    return (header + piece for piece, header in cut_text(text, settings))
+
+
+def cut_text(text: str, settings: ChunkSettings) -> Iterator[tuple[str, str]]:
+    """Pieces as they stand in the text, none of them blank, and the header that one repeats of the table that it goes on with.
+
+    None is longer than settings.size with its header. Rows of a table are cut only where one is longer than that.
+    """
+    tables = list(_TABLE.finditer(text)) if settings.length(text) > settings.size else []
+    if not tables:
+        yield from ((piece, "") for piece in _by_separators(text, settings))
+        return
+    pieces: list[tuple[str, str]] = []
+    begin = 0
+    for table in tables:
+        pieces += ((piece, "") for piece in _by_separators(text[begin : table.start()], settings))
+        pieces += _by_rows(table[1], table[2], settings)
+        begin = table.end()
+    pieces += ((piece, "") for piece in _by_separators(text[begin:], settings))
+    yield from _shared(pieces, text, settings)
+
+
+def _shared(pieces: Iterable[tuple[str, str]], text: str, settings: ChunkSettings) -> Iterator[tuple[str, str]]:
+    """What fits into one piece with what stands before it shares one."""
+    waiting, header = "", ""
+    for piece, repeated in pieces:
+        joined = f"{waiting}{SEPARATOR}{piece}"
+        if waiting and not repeated and joined in text and settings.length(header + joined) <= settings.size:
+            waiting = joined
+            continue
+        if waiting:
+            yield waiting, header
+        waiting, header = piece, repeated
+    if waiting:
+        yield waiting, header
+
+
+def _by_rows(header: str, rows: str, settings: ChunkSettings) -> Iterator[tuple[str, str]]:
+    """As many whole rows a piece as fit below the header; one that takes half of a piece or more is not repeated."""
+    left = settings.size - settings.length(header)
+    if left < max(MIN_SIZE, settings.size // 2):
+        yield from ((piece, "") for piece in _by_separators(header + rows, settings))
+        return
+    piece, above = header, ""
+    for row in rows.splitlines(keepends=True):
+        if settings.length(above + piece + row.rstrip()) <= settings.size:
+            piece += row
+            continue
+        if piece:
+            yield piece.strip(), above
+        piece, above = row, header
+        if settings.length(above + row.rstrip()) > settings.size:
+            yield from ((part, above) for part in _by_separators(row, replace(settings, size=left, overlap=0)))
+            piece = ""
+    if piece:
+        yield piece.strip(), above
+
+
+def _by_separators(text: str, settings: ChunkSettings) -> Iterator[str]:
     from langchain_text_splitters import RecursiveCharacterTextSplitter  # noqa: PLC0415 - LangChain is slow to import
 
     splitter = RecursiveCharacterTextSplitter(
@@ -225,8 +295,8 @@ def _fitted(text: str, settings: ChunkSettings) -> Iterator[str]:
 def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """What is too long for one chunk is cut by paragraphs and sentences; a chunk's page is the one it begins on."""
     for passage in by_heading(document):
-        for start, text in located(passage.text, list(split_text(passage.text, settings))):
-            yield text, passage.page_at(start), passage.heading_path, None, ()
+        for start, text, header in located_parts(passage.text, settings):
+            yield header + text, passage.page_at(start), passage.heading_path, None, ()
 
 
 def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
@@ -234,14 +304,16 @@ def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Ite
     large = replace(settings, strategy="recursive", size=settings.parent_size, overlap=0)
     parents = 0
     for passage in by_heading(document):
-        for begin, text in located(passage.text, list(split_text(passage.text, large))):
-            children = list(located(text, list(split_text(text, settings))))
+        for begin, text, header in located_parts(passage.text, large):
+            whole = header + text
+            children = list(located_parts(whole, settings))
             parent = None
             if len(children) > 1:
-                parent = ParentDraft(text, parents, passage.page_at(begin), passage.heading_path)
+                parent = ParentDraft(whole, parents, passage.page_at(begin), passage.heading_path)
                 parents += 1
-            for start, child in children:
-                yield child, passage.page_at(begin + start), passage.heading_path, parent, ()
+            for start, child, repeated in children:
+                page = passage.page_at(begin + max(0, start - len(header)))
+                yield repeated + child, page, passage.heading_path, parent, ()
 
 
 # A tokenizer keeps much more of a text than the text itself, so a long one is read in pieces.

@@ -115,6 +115,11 @@ def _article(w: _Writer, numbering: str = "") -> list[Block]:
     return blocks
 
 
+def _slides(w: _Writer) -> list[Block]:
+    """An article whose headings are titles of slides, all of one level."""
+    return [Heading(1, block.text) if isinstance(block, Heading) else block for block in _article(w)]
+
+
 def _with_tables(w: _Writer, **options: Any) -> list[Block]:
     return [
         *(w.title(), w.paragraph(), w.heading(2), w.paragraph(), w.table(**options), w.paragraph()),
@@ -201,7 +206,7 @@ def cases() -> list[Case]:
         for program in ("docx", "odt"):
             add(f"{program} article", language, _article, program=program, has_edges=True)
             add(f"{program} tables", language, _with_tables, program=program)
-        add("pptx", language, _article, program="pptx")
+        add("pptx", language, _slides, program="pptx")
         add("xlsx", language, lambda w: [w.table(), w.table()], program="xlsx")
         add("scan", language, _article, scan="clean")
         add("noisy scan", language, _article, scan="noisy")

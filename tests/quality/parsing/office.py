@@ -10,18 +10,7 @@ from docx.document import Document as Docx
 from openpyxl.styles import Border, Side
 from pptx.util import Cm, Pt
 
-from tests.quality.parsing.documents import (
-    Aside,
-    Block,
-    Document,
-    Form,
-    Heading,
-    Items,
-    Note,
-    Paragraph,
-    Picture,
-    Table,
-)
+from tests.quality.parsing.documents import Block, Document, Form, Heading, Items, Table, lines_of
 
 SECONDS = 120
 
@@ -62,28 +51,29 @@ def _into_docx(made: Docx, block: Block) -> None:
     match block:
         case Heading(level, text):
             made.add_heading(text, level)
-        case Paragraph(text) | Note(_, text) | Picture(text):
-            made.add_paragraph(text)
         case Items(texts, is_numbered):
             for text in texts:
                 made.add_paragraph(text, style="List Number" if is_numbered else "List Bullet")
-        case Aside(texts):
-            for text in texts:
-                made.add_paragraph(text)
+        case Table():
+            _add_table(made, block)
         case Form(fields):
             for name, value in fields:
                 made.add_paragraph(f"{name}\t{value}")
-        case Table(rows, _, is_ruled, caption, merged):
-            if caption:
-                made.add_paragraph(caption)
-            table = made.add_table(len(rows), len(rows[0]), style="Table Grid" if is_ruled else None)
-            for number, row in enumerate(rows):
-                for column, text in enumerate(row):
-                    table.cell(number, column).text = text
-            for (row, column), (height, width) in merged.items():
-                text = rows[row][column]
-                cell = table.cell(row, column).merge(table.cell(row + height - 1, column + width - 1))
-                cell.text = text
+        case _:
+            for line in lines_of(block):
+                made.add_paragraph(line)
+
+
+def _add_table(made: Docx, block: Table) -> None:
+    if block.caption:
+        made.add_paragraph(block.caption)
+    table = made.add_table(len(block.rows), len(block.rows[0]), style="Table Grid" if block.is_ruled else None)
+    for number, row in enumerate(block.rows):
+        for column, text in enumerate(row):
+            table.cell(number, column).text = text
+    for (row, column), (height, width) in block.merged.items():
+        cell = table.cell(row, column).merge(table.cell(row + height - 1, column + width - 1))
+        cell.text = block.rows[row][column]
 
 
 def _with_page_number(paragraph, text: str) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 # Points: rules that are this near are one, and meet.
-_NEAR = 2.0
+NEAR = 2.0
 _MOST_RULES = 2_000
 _MOST_CELLS = 10_000
 
@@ -69,11 +69,11 @@ def _joined(rules: Sequence[Rule]) -> list[Rule]:
     joined: list[Rule] = []
     level: list[Rule] = []
     for rule in [*sorted(rules), Rule(float("inf"), 0, 0)]:
-        if level and rule.at - level[0].at > _NEAR:
+        if level and rule.at - level[0].at > NEAR:
             level.sort(key=lambda each: each.start)
             start, stop = level[0].start, level[0].stop
             for each in level[1:]:
-                if each.start > stop + _NEAR:
+                if each.start > stop + NEAR:
                     joined.append(Rule(level[0].at, start, stop))
                     start = each.start
                     stop = each.stop
@@ -96,8 +96,8 @@ def _meeting(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[lis
     for row, flat in enumerate(across):
         for column, upright in enumerate(down, start=len(across)):
             if (
-                flat.start - _NEAR <= upright.at <= flat.stop + _NEAR
-                and upright.start - _NEAR <= flat.at <= upright.stop + _NEAR
+                flat.start - NEAR <= upright.at <= flat.stop + NEAR
+                and upright.start - NEAR <= flat.at <= upright.stop + NEAR
             ):
                 group[first(column)] = first(row)
     members: dict[int, tuple[list[Rule], list[Rule]]] = defaultdict(lambda: ([], []))
@@ -113,7 +113,7 @@ def _meeting(across: Sequence[Rule], down: Sequence[Rule]) -> Iterator[tuple[lis
 def _edges(places: Iterator[float] | Sequence[float]) -> list[float]:
     edges: list[float] = []
     for place in sorted(places):
-        if not edges or place - edges[-1] > _NEAR:
+        if not edges or place - edges[-1] > NEAR:
             edges.append(place)
     return edges
 
@@ -122,8 +122,8 @@ def _owners(
     lefts: Sequence[float], tops: Sequence[float], rows: Sequence[Rule], columns: Sequence[Rule]
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """Cells without a rule between them are one."""
-    beside = [[rule for rule in columns if abs(rule.at - left) <= _NEAR] for left in lefts]
-    above = [[rule for rule in rows if abs(rule.at - top) <= _NEAR] for top in tops]
+    beside = [[rule for rule in columns if abs(rule.at - left) <= NEAR] for left in lefts]
+    above = [[rule for rule in rows if abs(rule.at - top) <= NEAR] for top in tops]
 
     def is_drawn(rules: Sequence[Rule], middle: float) -> bool:
         return any(rule.start <= middle <= rule.stop for rule in rules)

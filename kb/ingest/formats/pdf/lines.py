@@ -12,7 +12,7 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kb.ingest.formats.outline import LIST_MARK, Cell, Line, join_lines, markdown_table
-from kb.ingest.formats.pdf.grids import Grid, Rule, grids
+from kb.ingest.formats.pdf.grids import NEAR, Grid, Rule, grids
 
 # PDFium's pages have no types that mypy reads.
 Page = Any
@@ -21,6 +21,8 @@ Page = Any
 _HYPHENS = str.maketrans("\x02\ufffe", "--")
 _LINE = re.compile("[^\n\x02\ufffe]*[\n\x02\ufffe]?")
 _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd-\uffff]")
+# Letters of symbol fonts, which office programs write as marks of lists.
+_SYMBOLS = re.compile("[\uf020-\uf0ff]")
 # A gap this wide, in line heights, separates table cells, unless it follows a list mark.
 _CELL_GAP = 1.8
 _BOLD_WEIGHT = 600
@@ -36,16 +38,49 @@ _LEAST_FILLED = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """A table that is drawn; the first row is its header."""
+    """A table that is drawn; the first row is its header. Of one row it may go on with the table of the page before.
+
+    `lefts` are the edges of its columns, `top` is its upper one, in points; `lines` is what it would be if it were none.
+    """
 
     rows: tuple[tuple[str, ...], ...]
+    lefts: tuple[float, ...]
+    top: float
+    lines: tuple[Line, ...]
 
     @property
     def text(self) -> str:
         return markdown_table(self.rows)
 
+    def goes_on_with(self, other: "Ruled") -> bool:
+        """Whether it has the columns of the other one, and not its header."""
+        return (
+            len(self.lefts) == len(other.lefts)
+            and self.rows[0] != other.rows[0]
+            and all(abs(mine - its) <= NEAR for mine, its in zip(self.lefts, other.lefts, strict=True))
+        )
+
 
 Item = Line | Ruled
+
+
+def without_gaps(pages: Sequence[Sequence[Item]]) -> list[list[Item]]:
+    """The pages with the header of each table before what goes on with it on the next page."""
+    joined: list[list[Item]] = []
+    for page in pages:
+        items: list[Item] = []
+        for number, item in enumerate(page):
+            above = joined[-1][-1] if joined and joined[-1] and not number else None
+            if isinstance(item, Ruled):
+                if isinstance(above, Ruled) and item.goes_on_with(above):
+                    items.append(replace(item, rows=(above.rows[0], *item.rows)))
+                    continue
+                if len(item.rows) < 2:
+                    items += item.lines
+                    continue
+            items.append(item)
+        joined.append(items)
+    return joined
 
 
 def cleaned(text: str) -> str:
@@ -67,13 +102,27 @@ def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item],
         places.append(visible)
     others = _of_other_fonts(textpage, places)
     items: list[Item] = []
-    for (made, table), is_other in zip(found, others, strict=True):
-        line = replace(made, is_bold=True) if is_other else made
+    lines = [
+        replace(line, is_bold=True) if is_other else line for (line, _), is_other in zip(found, others, strict=True)
+    ]
+    for line, (_, table) in zip(lines, found, strict=True):
         if table is None or not table.is_table:
             items.append(line)
         elif not table.is_given:
-            items.append(table.given())
-    return items, text
+            items.append(table.given([each for each, (_, its) in zip(lines, found, strict=True) if its is table]))
+    return _in_order(items), text
+
+
+def _in_order(items: Sequence[Item]) -> list[Item]:
+    """The items with what stands above a table before it: programs write it afterwards, at times."""
+    ordered: list[Item] = []
+    for item in items:
+        place = len(ordered)
+        if isinstance(item, Line):
+            while place and isinstance(above := ordered[place - 1], Ruled) and item.baseline > above.top:
+                place -= 1
+        ordered.insert(place, item)
+    return ordered
 
 
 class _Drawn:
@@ -110,20 +159,20 @@ class _Drawn:
     def is_table(self) -> bool:
         rows = self._rows()
         cells = [cell for row in rows for cell in row]
-        return len(rows) > 1 and len(rows[0]) > 1 and sum(map(bool, cells)) >= _LEAST_FILLED * len(cells)
+        return bool(rows) and len(rows[0]) > 1 and sum(map(bool, cells)) >= _LEAST_FILLED * len(cells)
 
     def _rows(self) -> list[list[str]]:
         return self._grid.rows({place: join_lines(texts) for place, texts in self._texts.items()})
 
-    def given(self) -> Ruled:
+    def given(self, lines: Sequence[Line]) -> Ruled:
         self.is_given = True
-        return Ruled(tuple(map(tuple, self._rows())))
+        return Ruled(tuple(map(tuple, self._rows())), self._grid.lefts, self._grid.tops[0], tuple(lines))
 
 
 def _characters(textpage: pypdfium2.PdfTextPage) -> str:
     """Exactly one character for each index, so that positions in a line lead back to the page."""
     codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
-    return "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes)
+    return _SYMBOLS.sub("•", "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes))
 
 
 def _line(textpage: pypdfium2.PdfTextPage, text: str, start: int, stop: int, visible: Sequence[int]) -> Line:

@@ -13,7 +13,7 @@ from kb.ingest.formats.outline import Line, Outline, join_lines, paragraphs
 from kb.ingest.formats.pdf.bookmarks import Bookmarks
 from kb.ingest.formats.pdf.edges import without_edges
 from kb.ingest.formats.pdf.headings import headings
-from kb.ingest.formats.pdf.lines import Item, Ruled, cleaned, read_items
+from kb.ingest.formats.pdf.lines import Item, Ruled, cleaned, read_items, without_gaps
 from kb.ingest.formats.pdf.ocr import recognise
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
@@ -52,7 +52,7 @@ def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
         pages.append(items)
         if code is not None:
             noted[code].append(number)
-    pages = without_edges(pages, heights)
+    pages = without_gaps(without_edges(pages, heights))
     bookmarks = Bookmarks(document)
     sections = _by_bookmarks(pages, bookmarks) if bookmarks else _by_looks(pages)
     if not sections:
@@ -126,7 +126,9 @@ def _read_page(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item],
     if sum(len(item.text) for item in items) >= _STAMP_LENGTH or not (is_garbled or _is_scan(page)):
         return items, None
     recognised = recognise(page)
-    return recognised or items, RemarkCode.PAGES_RECOGNISED if recognised else RemarkCode.PAGES_WITHOUT_TEXT
+    if recognised:
+        return [*recognised], RemarkCode.PAGES_RECOGNISED
+    return items, RemarkCode.PAGES_WITHOUT_TEXT
 
 
 def _is_scan(page: Page) -> bool:

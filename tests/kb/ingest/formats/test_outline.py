@@ -1,6 +1,6 @@
 from hypothesis import given, strategies as st
 
-from kb.ingest.formats.outline import Line, Outline, flow, join_lines, paragraphs
+from kb.ingest.formats.outline import Cell, Line, Outline, flow, join_lines, markdown_table, paragraphs
 from kb.ingest.parser.parsed import Section
 
 FULL = 400
@@ -92,9 +92,38 @@ def test_list_marks_begin_a_paragraph():
     assert paragraphs(made) == ["包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定3.5 percent"]
 
 
-def test_rows_of_a_table_stay_on_lines_of_their_own():
-    tabular = {"tabular": True}
-    assert paragraphs(lines(("甲 10", tabular), ("乙 20", tabular), "正文")) == ["甲 10\n乙 20", "正文"]
+def row(*cells):
+    """A line of cells, each a text and where it begins; a letter is ten points wide."""
+    made = tuple(Cell(text, left, left + 10 * len(text)) for text, left in cells)
+    return " | ".join(text for text, _ in cells), {"left": made[0].left, "right": made[-1].right, "cells": made}
+
+
+def test_rows_of_cells_are_a_table_by_their_columns():
+    made = lines(row(("名", 72), ("价", 200)), row(("甲", 72), ("10", 205)), row(("乙", 72), ("20", 195)), "正文")
+    assert paragraphs(made) == ["| 名 | 价 |\n| --- | --- |\n| 甲 | 10 |\n| 乙 | 20 |", "正文"]
+
+
+def test_a_cell_that_is_missing_leaves_its_column_empty():
+    made = lines(row(("名", 72), ("价", 200), ("注", 300)), row(("甲", 72), ("见下", 300)))
+    assert paragraphs(made) == ["| 名 | 价 | 注 |\n| --- | --- | --- |\n| 甲 |  | 见下 |"]
+
+
+def test_a_line_below_a_cell_goes_on_with_it():
+    made = lines(
+        row(("名", 72), ("说明", 200)),
+        row(("甲", 72), ("第一行没", 200)),
+        ("有完", {"left": 200, "right": 220}),
+        "正文",
+    )
+    assert paragraphs(made) == ["| 名 | 说明 |\n| --- | --- |\n| 甲 | 第一行没有完 |", "正文"]
+
+
+def test_one_row_is_no_table():
+    assert paragraphs(lines(row(("姓名", 72), ("李雯", 300)), "正文")) == ["姓名 | 李雯", "正文"]
+
+
+def test_a_bar_within_a_cell_is_no_border():
+    assert markdown_table([["a|b", "c\nd"]]) == "| a\\|b | c d |\n| --- | --- |"
 
 
 def test_a_sentence_goes_on_in_the_next_column():
@@ -125,7 +154,6 @@ def test_joining_keeps_every_visible_character_but_hyphens(texts):
             right=st.floats(300, 600),
             baseline=st.floats(0, 800),
             height=st.floats(1, 30),
-            tabular=st.booleans(),
         ),
         max_size=12,
     )

@@ -46,7 +46,7 @@ def test_a_gap_between_lines_separates_paragraphs():
 def test_lines_with_wide_gaps_are_rows_of_a_table():
     page = ["商品名称", "", LINE, LINE]
     document = make_pdf([*page, "手机名称" + " " * 20 + "七天", "电脑名称" + " " * 20 + "九天"])
-    assert texts(document)[0].split("\n\n")[-1] == "手机名称 | 七天\n电脑名称 | 九天"
+    assert texts(document)[0].split("\n\n")[-1] == "| 手机名称 | 七天 |\n| --- | --- |\n| 电脑名称 | 九天 |"
 
 
 def test_a_page_without_text_is_left_out_and_the_others_keep_their_numbers():
@@ -106,10 +106,10 @@ def test_a_page_that_cannot_be_loaded_is_damage_and_not_a_missing_page():
     assert failure(data.replace(b"/Type /Page\n", b"/Type /Pogo\n", 1)).code == "damaged_file"
 
 
-def test_rows_of_a_ruled_table_are_cells_on_lines():
+def test_a_ruled_table_is_one_in_markdown():
     rows = [["商品", "期限", "价格"], ["手机", "七天", "3000"], ["电脑", "九天", "5000"]]
     [section] = parse(make_table_pdf(rows), "a.pdf").sections
-    assert section.text == "商品 | 期限 | 价格\n手机 | 七天 | 3000\n电脑 | 九天 | 5000"
+    assert section.text == "| 商品 | 期限 | 价格 |\n| --- | --- | --- |\n| 手机 | 七天 | 3000 |\n| 电脑 | 九天 | 5000 |"
 
 
 def test_bookmarks_are_the_headings_of_what_follows_them():
