@@ -1,12 +1,11 @@
 """Which lines of a PDF are headings, by size, weight and numbering, where it has no bookmarks that say so."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kb.ingest.formats.outline import Line, join_lines
-from kb.ingest.formats.pdf.lines import Item
+from kb.ingest.formats.pdf.lines import Item, usual_size
 
 # A heading is larger than text by this much, and not longer than this.
 _LARGER = 1.08
@@ -36,19 +35,16 @@ class _Look:
 def headings(pages: Sequence[Sequence[Item]]) -> Mapping[int, tuple[int, Sequence[Line]]]:
     """Levels, 1 the highest, and the lines of each heading, by the id of its first line."""
     lines = [item for page in pages for item in page if isinstance(item, Line) and item.size]
-    lengths: Counter[float] = Counter()
-    for line in lines:
-        lengths[line.size] += len(line.text)
-    if not lengths:
+    if not lines:
         return {}
-    usual = lengths.most_common(1)[0][0]
+    usual, length = usual_size(pages), sum(len(line.text) for line in lines)
     bold = sum(len(line.text) for line in lines if line.is_bold)
     full = sorted(line.width for line in lines)[9 * len(lines) // 10]
     groups = [group for page in pages for group in _groups(page, full)]
     found = [
         (look, group)
         for place, group in enumerate(groups)
-        if (look := _look(group, usual, tells_weight=bold < lengths.total() / 3)) is not None
+        if (look := _look(group, usual, tells_weight=bold < length / 3)) is not None
         and (look.size > usual or look.is_bold or _stands_alone(groups, place))
     ]
     if found and all(look.size == usual and not look.is_bold for look, _ in found):

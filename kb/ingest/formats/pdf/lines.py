@@ -64,6 +64,16 @@ class Ruled:
 Item = Line | Ruled
 
 
+def usual_size(pages: Sequence[Sequence[Item]]) -> float:
+    """The size of most letters, in points; 0 where none is known."""
+    lengths: Counter[float] = Counter()
+    for page in pages:
+        for item in page:
+            if isinstance(item, Line) and item.size:
+                lengths[item.size] += len(item.text)
+    return lengths.most_common(1)[0][0] if lengths else 0.0
+
+
 def without_gaps(pages: Sequence[Sequence[Item]]) -> list[list[Item]]:
     """The pages with the header of each table before what goes on with it on the next page."""
     joined: list[list[Item]] = []
