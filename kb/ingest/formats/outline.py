@@ -30,6 +30,7 @@ _SHORT_LINE = 0.6
 _NEARLY_FULL_LINE = 0.95
 _NEIGHBOURS = 4
 _ROW_STEP = 3.5
+_COLUMN = 4.0
 
 
 class Cell(NamedTuple):
@@ -94,13 +95,30 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
         return []
     down = [step for above, below in pairwise(lines) if (step := above.baseline - below.baseline) > 0]
     step = median_low(down) if len(down) > 1 else 0.0
-    full = sorted(line.width for line in lines)[3 * len(lines) // 4]
+    full = _full_widths(lines)
     groups = [[lines[0]]]
     for index in range(1, len(lines)):
-        if _starts_paragraph(lines, index, step, full):
+        if _starts_paragraph(lines, index, step, full[index - 1]):
             groups.append([])
         groups[-1].append(lines[index])
     return [text for group in groups if (text := _joined(group))]
+
+
+def _full_widths(lines: Sequence[Line]) -> list[float]:
+    """How wide a full line is where each stands: lines that begin far from each other are of different columns or boxes."""
+    columns: list[list[int]] = []
+    last = 0.0
+    for number, line in sorted(enumerate(lines), key=lambda numbered: numbered[1].left):
+        if not columns or line.left - last > _COLUMN * line.height:
+            columns.append([])
+        columns[-1].append(number)
+        last = line.left
+    full = [0.0] * len(lines)
+    for column in columns:
+        width = sorted(lines[number].width for number in column)[3 * len(column) // 4]
+        for number in column:
+            full[number] = width
+    return full
 
 
 def _joined(lines: Sequence[Line]) -> str:
@@ -165,7 +183,8 @@ def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: floa
 def _ends_early(lines: Sequence[Line], index: int, full: float) -> bool:
     """A last line is shorter than its neighbours; measured by width, so that columns do not matter."""
     line = lines[index]
-    usual = max(full, *(near.width for near in lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]))
+    near = lines[max(0, index - _NEIGHBOURS) : index + _NEIGHBOURS + 1]
+    usual = max(full, *(each.width for each in near if abs(each.left - line.left) <= _COLUMN * line.height))
     if line.width < _SHORT_LINE * usual:
         return True
     return bool(_SENTENCE_END.search(line.text)) and line.width < _NEARLY_FULL_LINE * usual

@@ -32,6 +32,11 @@ _BOLD_NAME = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 # Points: what is drawn thinner is a rule.
 _THIN = 3.0
 _MOST_POINTS = 20_000
+# Lines of a box beside the text.
+_MOST_BESIDE = 30
+# From one line of a paragraph to the next, and of a box, in sizes of letters, at most.
+_PARAGRAPH_STEP = 1.75
+_BOX_STEP = 4.0
 # A table with fewer words in its cells is a frame around something else.
 _LEAST_FILLED = 0.4
 
@@ -124,15 +129,62 @@ def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item],
 
 
 def _in_order(items: Sequence[Item]) -> list[Item]:
-    """The items with what stands above a table before it: programs write it afterwards, at times."""
+    """The items as they are read: programs write what stands beside or above others at another time, at times."""
     ordered: list[Item] = []
-    for item in items:
+    waiting: list[list[Line]] = []
+    for run in _runs(items):
+        if isinstance(run, Ruled):
+            ordered.append(run)
+            continue
+        boxes = [box for box in waiting if _stands_beside(box, run)][::-1]
+        waiting = [box for box in waiting if box not in boxes] + ([run] if len(run) <= _MOST_BESIDE else [])
+        for box in boxes:
+            for line in box:
+                ordered.remove(line)
         place = len(ordered)
-        if isinstance(item, Line):
-            while place and isinstance(above := ordered[place - 1], Ruled) and item.baseline > above.top:
-                place -= 1
-        ordered.insert(place, item)
+        while place and isinstance(above := ordered[place - 1], Ruled) and run[0].baseline > above.top:
+            place -= 1
+        ordered[place:place] = _with_boxes(run, boxes)
     return ordered
+
+
+def _runs(items: Sequence[Item]) -> Iterator[list[Line] | Ruled]:
+    """Lines that go down the page one after the other, and tables."""
+    run: list[Line] = []
+    for item in items:
+        if run and not (
+            isinstance(item, Line)
+            and -NEAR <= run[-1].baseline - item.baseline <= _BOX_STEP * max(item.size, run[-1].size)
+            and item.left < max(line.right for line in run[-3:])
+            and item.right > min(line.left for line in run[-3:])
+        ):
+            yield run
+            run = []
+        if isinstance(item, Line):
+            run.append(item)
+        else:
+            yield item
+    if run:
+        yield run
+
+
+def _stands_beside(box: Sequence[Line], run: Sequence[Line]) -> bool:
+    """Whether a box that was written before some text stands within its height, at its right: at its left is a column."""
+    if not run[-1].baseline < box[0].baseline < run[0].baseline - NEAR:
+        return False
+    left = min(line.left for line in box)
+    return all(line.right <= left for line in run if box[-1].baseline - NEAR <= line.baseline <= box[0].baseline + NEAR)
+
+
+def _with_boxes(run: Sequence[Line], boxes: Sequence[Sequence[Line]]) -> list[Line]:
+    """Each box before the paragraph that it begins beside."""
+    lines = list(run)
+    for box in boxes:
+        place = next(number for number, line in enumerate(lines) if line.baseline <= box[0].baseline + NEAR)
+        while place and lines[place - 1].baseline - lines[place].baseline <= _PARAGRAPH_STEP * lines[place].size:
+            place -= 1
+        lines[place:place] = box
+    return lines
 
 
 class _Drawn:
