@@ -98,7 +98,12 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
     full = _full_widths(lines)
     groups = [[lines[0]]]
     for index in range(1, len(lines)):
-        if _starts_paragraph(lines, index, step, full[index - 1]):
+        last = groups[-1]
+        if (
+            not _goes_on(last, lines[index])
+            if last[0].cells
+            else _starts_paragraph(lines, index, step, full[index - 1])
+        ):
             groups.append([])
         groups[-1].append(lines[index])
     return [text for group in groups if (text := _joined(group))]
@@ -155,11 +160,13 @@ def _cells(line: Line) -> tuple[Cell, ...]:
     return line.cells or (Cell(line.text, line.left, line.right),)
 
 
-def _goes_on(above: Line, line: Line) -> bool:
-    """Whether a line of one cell is the second line of a cell in the row above, or a row with one cell filled."""
-    if line.cells or not above.cells:
+def _goes_on(table: Sequence[Line], line: Line) -> bool:
+    """Whether a line is the next row of a table, or goes on below a cell of its last rows that is not the first."""
+    above = table[-1]
+    if not 0 < above.baseline - line.baseline <= _ROW_STEP * max(above.height, line.height):
         return False
-    return any(abs(line.left - cell.left) < line.height for cell in above.cells[1:])
+    cells = [cell for row in table[-_NEIGHBOURS:] for cell in row.cells[1:]]
+    return bool(line.cells) or any(abs(line.left - cell.left) < line.height for cell in cells)
 
 
 def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: float) -> bool:
@@ -167,9 +174,7 @@ def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: floa
     if _HYPHENATED.fullmatch(above.text[-2:]):
         return False
     height = max(above.height, line.height)
-    if above.cells and (line.cells or _goes_on(above, line)):
-        return not 0 < above.baseline - line.baseline <= _ROW_STEP * height
-    if above.cells or line.cells or LIST_MARK.match(line.text):
+    if line.cells or LIST_MARK.match(line.text):
         return True
     if abs(above.height - line.height) > _SIZE_CHANGE * height:
         return True
