@@ -10,7 +10,7 @@ from docx.opc.exceptions import PackageNotFoundError
 from docx.oxml.ns import qn
 from lxml import etree
 
-from kb.ingest.formats.outline import Outline
+from kb.ingest.formats.outline import Outline, markdown_table
 from kb.ingest.formats.package import Element, checked_package, parse_xml
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
@@ -69,6 +69,7 @@ def margin_sections(document: Any) -> tuple[Section, ...]:
 _HEADING_STYLE = re.compile(r"^(?:heading|标题)\s*([1-9])$", re.IGNORECASE)
 _TITLE_STYLE = re.compile(r"^(?:title|标题)$", re.IGNORECASE)
 _MAX_STYLE_CHAIN = 20
+_MAX_COLUMNS = 100
 _W_P, _W_TBL, _W_TR, _W_TC, _W_SECTPR = (qn(f"w:{name}") for name in ("p", "tbl", "tr", "tc", "sectPr"))
 
 
@@ -84,14 +85,7 @@ def _read(document: Any) -> ParsedDocument:
     title = ""
     for block in _blocks(document.element.body):
         if block.tag == _W_TBL:
-            joined = False
-            for row in block.iter(_W_TR):
-                if next(row.iterancestors(_W_TBL)) is not block:
-                    continue  # a row of a nested table, whose text is in its cell
-                cells = [text_of(cell) for cell in row.iter(_W_TC) if next(cell.iterancestors(_W_TR)) is row]
-                if any(cells):
-                    outline.block(" | ".join(cells), joined=joined)
-                    joined = True
+            outline.block(markdown_table(_rows(block)))
         elif level := styles.heading_level(block):
             outline.heading(level, text_of(block))
         else:
@@ -102,6 +96,26 @@ def _read(document: Any) -> ParsedDocument:
             outline.block(note, joined=True)
     title = title or document.core_properties.title or outline.first_heading
     return ParsedDocument(title, (*margin_sections(document), *outline.sections()))
+
+
+def _rows(table: Element) -> list[list[str]]:
+    """The texts of the cells, that of a merged one in each place that it covers; a nested table is text of its cell."""
+    rows: list[list[str]] = []
+    for row in table.iter(_W_TR):
+        if next(row.iterancestors(_W_TBL)) is not table:
+            continue
+        cells: list[str] = []
+        for cell in row.iter(_W_TC):
+            if next(cell.iterancestors(_W_TR)) is not row:
+                continue
+            span, merge = (cell.find(f"{qn('w:tcPr')}/{qn(name)}") for name in ("w:gridSpan", "w:vMerge"))
+            text = text_of(cell)
+            if merge is not None and _value(merge) != "restart" and rows and len(cells) < len(rows[-1]):
+                text = rows[-1][len(cells)]
+            width = int(_value(span)) if span is not None and _value(span).isdigit() else 1
+            cells += [text] * min(max(width, 1), _MAX_COLUMNS)
+        rows.append(cells)
+    return rows
 
 
 def _blocks(body: Element) -> Iterator[Element]:

@@ -7,7 +7,7 @@ from typing import Any
 import trafilatura
 from lxml import etree, html
 
-from kb.ingest.formats.outline import Outline, flow
+from kb.ingest.formats.outline import Outline, flow, markdown_table
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
@@ -33,8 +33,9 @@ _CELLS = frozenset(["td", "th", "cell"])
 _LIST_ITEMS = frozenset(["li", "item", "dd", "dt"])
 _LINE_BREAKS = frozenset(["br", "lb"])
 _UNKNOWN_HEADING_LEVEL = 2
-# A code point that is no character, until the row is complete.
-_CELL_BREAK = "\ufdd0"
+# A table with longer cells lays out a page.
+_MAX_CELL = 500
+_MAX_SPAN = 100
 
 
 def read(data: bytes) -> ParsedDocument:
@@ -130,6 +131,7 @@ def outline(tree: Element, *, hides: bool = True) -> Outline:
             writer.start(element)
             writer.text(element.text)
     writer.flush()
+    writer.end_table()
     return writer.outline
 
 
@@ -138,13 +140,18 @@ class _Writer:
     outline: Outline = field(default_factory=Outline)
     _buffer: list[str] = field(default_factory=list)
     _rows: int = 0
+    _cells: list[tuple[str, int, int]] = field(
+        default_factory=list
+    )  # of the row: text, columns and rows that it covers
+    _table: list[list[str]] = field(default_factory=list)
+    _from_above: dict[int, tuple[str, int]] = field(default_factory=dict)  # by column: text, and for how many rows more
     _preformatted: int = 0
     _joined: bool = False
 
     def text(self, text: str | None) -> None:
         if text and not self._preformatted:
             text = flow(text)
-            if not self._buffer or self._buffer[-1].endswith((" ", "\n", _CELL_BREAK)):
+            if not self._buffer or self._buffer[-1].endswith((" ", "\n")):
                 text = text.lstrip()
         if text:
             self._buffer.append(text)
@@ -154,24 +161,27 @@ class _Writer:
             self._buffer.append("\n")
         elif _is_block(element):
             self._break()
-        self._joined = self._joined or element.tag in _LIST_ITEMS or element.tag in _ROWS
+        self._joined = self._joined or element.tag in _LIST_ITEMS
         self._rows += element.tag in _ROWS
         self._preformatted += _is_preformatted(element)
 
     def end(self, element: Element) -> None:
         self._preformatted -= _is_preformatted(element)
-        self._rows -= element.tag in _ROWS
         if level := _heading_level(element):
-            self.outline.heading(level, self._take())
-        elif element.tag in _CELLS:
-            while self._buffer and not self._buffer[-1].strip():
-                self._buffer.pop()
-            self._buffer.append(_CELL_BREAK)
+            text = self._take()
+            self.end_table()
+            self.outline.heading(level, text)
+        elif element.tag in _CELLS and self._rows == 1:
+            self._cells.append((self._take(), _span(element, "colspan"), _span(element, "rowspan")))
+        elif element.tag in _ROWS and self._rows == 1:
+            self._end_row()
         elif _is_block(element):
             self._break()
+        self._rows -= element.tag in _ROWS
 
     def flush(self) -> None:
         if text := self._take():
+            self.end_table()
             self.outline.block(text, joined=self._joined)
             self._joined = False
 
@@ -179,15 +189,52 @@ class _Writer:
         """A block ends; inside a table row it becomes a line of the cell."""
         if not self._rows:
             self.flush()
-        elif self._buffer and not self._buffer[-1].endswith(("\n", _CELL_BREAK)):
+        elif self._buffer and not self._buffer[-1].endswith("\n"):
             self._buffer.append("\n")
 
+    def _end_row(self) -> None:
+        if text := self._take():
+            self._cells.append((text, 1, 1))
+        row: list[str] = []
+
+        def fill() -> None:
+            while len(row) in self._from_above:
+                text, left = self._from_above.pop(len(row))
+                if left > 1:
+                    self._from_above[len(row)] = text, left - 1
+                row.append(text)
+
+        for text, columns, rows in self._cells:
+            fill()
+            for _ in range(columns):
+                if rows > 1:
+                    self._from_above[len(row)] = text, rows - 1
+                row.append(text)
+        fill()
+        self._table.append(row)
+        self._cells = []
+
+    def end_table(self) -> None:
+        """A table of data in Markdown; one that lays out a page is its cells, one below the other."""
+        rows, self._table, self._from_above = self._table, [], {}
+        if any(len(cell) > _MAX_CELL for row in rows for cell in row):
+            for row in rows:
+                for cell in dict.fromkeys(row):
+                    self.outline.block(cell)
+        elif rows:
+            self.outline.block(markdown_table(rows))
+
     def _take(self) -> str:
-        text = "".join(self._buffer).rstrip(f" \n{_CELL_BREAK}").replace(_CELL_BREAK, " | ")
+        text = "".join(self._buffer).rstrip(" \n")
         self._buffer = []
         # Flowing text begins with one space at most; more is the indent of preformatted text
         lines = (line.rstrip() if line[1:] and line[:2].isspace() else line.strip() for line in text.split("\n"))
         return "\n".join(lines).strip("\n")
+
+
+def _span(element: Element, name: str) -> int:
+    value = element.get(name, "")
+    return min(int(value), _MAX_SPAN) or 1 if value.isdecimal() else 1
 
 
 def _is_preformatted(element: Element) -> bool:

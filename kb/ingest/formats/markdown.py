@@ -7,7 +7,7 @@ from itertools import takewhile
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kb.ingest.formats.outline import Outline, flow
+from kb.ingest.formats.outline import Outline, flow, markdown_table
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument
 
@@ -49,17 +49,20 @@ def _fill(outline: Outline, tokens: list[Token]) -> None:
             joined = joined and list_depth > 0
         elif token.type == "list_item_open":
             mark = f"{token.info}{token.markup} " if token.info else "- "
-        elif token.type == "table_close":
-            joined = False
-        elif text := _row(stream) if token.type == "tr_open" else _block_text(token):
+        elif text := markdown_table(_rows(stream)) if token.type == "table_open" else _block_text(token):
             outline.block(mark + text, joined=joined)
             mark = ""
-            joined = list_depth > 0 or token.type == "tr_open"
+            joined = list_depth > 0
 
 
-def _row(stream: Iterator[Token]) -> str:
-    cells = takewhile(lambda token: token.type != "tr_close", stream)
-    return " | ".join(_inline_text(token) for token in cells if token.type == "inline")
+def _rows(stream: Iterator[Token]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for token in takewhile(lambda token: token.type != "table_close", stream):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline":
+            rows[-1].append(_inline_text(token))
+    return rows
 
 
 def _block_text(token: Token) -> str:

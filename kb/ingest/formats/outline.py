@@ -64,7 +64,14 @@ class Line:
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A table as Markdown; its first row is the header, and a line end within a cell becomes a space."""
+    """A table as Markdown; its first row is the header, and a line end within a cell becomes a space.
+
+    Rows without text are left out, and short ones are filled up. What has one row or column only stays lines of text.
+    """
+    width = max(map(len, rows), default=0)
+    rows = [[*row, *[""] * (width - len(row))] for row in rows if any(map(str.strip, row))]
+    if len(rows) < 2 or width < 2:
+        return "\n".join(" | ".join(filter(str.strip, row)) for row in rows)
     written = [f"| {' | '.join(' '.join(cell.replace('|', BAR).split()) for cell in row)} |" for row in rows]
     return "\n".join([written[0], f"|{' --- |' * len(rows[0])}", *written[1:]])
 
@@ -153,7 +160,7 @@ def _table(lines: Sequence[Line]) -> str:
             rows[-1] = [join_lines(filter(None, pair)) for pair in zip(rows[-1], placed, strict=True)]
         else:
             rows.append(placed)
-    return "\n".join(line.text for line in lines) if len(rows) < 2 else markdown_table(rows)
+    return markdown_table(rows) if len(rows) > 1 else "\n".join(line.text for line in lines)
 
 
 def _cells(line: Line) -> tuple[Cell, ...]:

@@ -9,6 +9,7 @@ from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
 from kb.base.findings import Remark, RemarkCode
+from kb.ingest.formats.outline import markdown_table
 from kb.ingest.formats.package import checked_package
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
@@ -56,7 +57,7 @@ def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Ite
             yield _lines(shape.text_frame.text)
         elif getattr(shape, "has_table", False):
             rows = ([" ".join(cell.text_frame.text.split()) for cell in row.cells] for row in shape.table.rows)
-            yield "\n".join(" | ".join(row) for row in rows if any(row))
+            yield markdown_table(list(rows))
 
 
 def _lines(text: str) -> str:

@@ -40,7 +40,7 @@ def test_headings_paragraphs_and_tables_come_in_document_order():
     document.add_paragraph("说明。")
     assert read(document).sections == (
         Section("手册\n\n前言。", None, ("手册",)),
-        Section("退款\n\n商品 | 期限\n手机 | 7天\n\n说明。", None, ("手册", "退款")),
+        Section("退款\n\n| 商品 | 期限 |\n| --- | --- |\n| 手机 | 7天 |\n\n说明。", None, ("手册", "退款")),
     )
 
 

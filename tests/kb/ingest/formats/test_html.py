@@ -43,7 +43,12 @@ def test_tables_lists_breaks_and_code_keep_their_shape(long):
         "<pre><code>def f():\n    return 1</code></pre>"
     )
     text = all_text(article(f"<p>{PARAGRAPH}</p>" * 6 + body) if long else body)
-    for expected in ("商品 | 期限\n手机 | 7天", "第一项说明\n第二项说明", "上行\n下行", "def f():\n    return 1"):
+    for expected in (
+        "| 商品 | 期限 |\n| --- | --- |\n| 手机 | 7天 |",
+        "第一项说明\n第二项说明",
+        "上行\n下行",
+        "def f():\n    return 1",
+    ):
         assert expected in text
 
 
@@ -60,6 +65,32 @@ def test_hidden_text_is_not_visible_text():
         '<div style="display: none">藏二<p>藏三</p></div>尾<!-- 藏四 --></body>'
     )
     assert all_text(page) == "看得见\n\n尾"
+
+
+def test_a_merged_cell_stands_in_each_place_that_it_covers():
+    table = (
+        "<table><tr><th rowspan=2>型号</th><th colspan=2>价格</th></tr><tr><td>元</td><td>美元</td></tr>"
+        "<tr><td>甲</td><td>1</td><td>2</td></tr></table><p>下文</p>"
+    )
+    assert (
+        all_text(table) == "| 型号 | 价格 | 价格 |\n| --- | --- | --- |\n| 型号 | 元 | 美元 |\n| 甲 | 1 | 2 |\n\n下文"
+    )
+
+
+def test_a_table_that_lays_out_a_page_is_text():
+    long = "很长的一段正文。" * 80
+    assert (
+        all_text(f"<table><tr><td>导航</td><td><p>{long}</p><p>第二段</p></td></tr></table>")
+        == f"导航\n\n{long}\n第二段"
+    )
+
+
+@pytest.mark.parametrize("span", ["0", "-1", "x", "999999999", ""])
+def test_a_span_that_cannot_be_costs_nothing(span):
+    row = f'<tr><td colspan="{span}" rowspan="{span}">甲</td><td>乙</td></tr><tr><td>丙</td><td>丁</td></tr>'
+    found = all_text(f"<table>{row}</table>")
+    assert all(each in found for each in "甲乙丙丁")
+    assert len(found) < 5_000
 
 
 def test_text_around_nested_rows_stays():

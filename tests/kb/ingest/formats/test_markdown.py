@@ -44,7 +44,10 @@ def test_a_hash_in_code_is_no_heading():
 
 
 def test_table_rows_keep_their_cells():
-    assert only_text("| 商品 | 期限 |\n|--|--|\n| 手机 | `7` 天 |\n\n下文") == "商品 | 期限\n手机 | 7 天\n\n下文"
+    assert (
+        only_text("| 商品 | 期限 |\n|--|--|\n| 手机 | `7` 天 |\n\n下文")
+        == "| 商品 | 期限 |\n| --- | --- |\n| 手机 | 7 天 |\n\n下文"
+    )
 
 
 def test_lists_keep_their_marks():

@@ -123,7 +123,7 @@ def test_one_row_is_no_table():
 
 
 def test_a_bar_within_a_cell_is_no_border():
-    assert markdown_table([["a|b", "c\nd"]]) == "| a\\|b | c d |\n| --- | --- |"
+    assert markdown_table([["a|b", "c\nd"], ["", " "], ["e"]]) == "| a\\|b | c d |\n| --- | --- |\n| e |  |"
 
 
 def test_a_sentence_goes_on_in_the_next_column():

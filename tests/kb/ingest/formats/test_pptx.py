@@ -46,7 +46,7 @@ def test_tables_and_groups_are_text():
         table.cell(index // 2, index % 2).text = text
     group = slide.shapes.add_group_shape().shapes.add_group_shape()
     group.shapes.add_textbox(*BOX).text_frame.text = "组内"
-    assert read(presentation).sections == (Section("商品 | 期限\n手机 | 7天\n\n组内", 1, ()),)
+    assert read(presentation).sections == (Section("| 商品 | 期限 |\n| --- | --- |\n| 手机 | 7天 |\n\n组内", 1, ()),)
 
 
 def test_a_hidden_slide_is_left_out_and_told_and_the_others_keep_their_numbers():
