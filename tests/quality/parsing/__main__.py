@@ -29,13 +29,14 @@ def main() -> int:
     given = arguments.parse_args()
     wanted = [case for case in cases() if not given.only or any(word in case.name for word in given.only)]
     measured: dict[tuple[str, str], list[Measured]] = defaultdict(list)
-    seconds: dict[str, float] = defaultdict(float)
-    count = 0
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
     try:
         for case, file in make(wanted, given.files):
             with pypdfium2.PdfDocument(file) as document:
                 pages = len(document)
-            count += pages
+            kind = "scanned" if case.scan in ("clean", "noisy") else "digital"
+            counts[kind] += pages
             for name in given.reader:
                 started = time.perf_counter()
                 try:
@@ -43,19 +44,21 @@ def main() -> int:
                 except Exception as error:  # noqa: BLE001 - that a reader cannot read a file is a result
                     print(f"{name} cannot read {file.name}: {error}", file=sys.stderr)
                     continue
-                seconds[name] += time.perf_counter() - started
+                seconds[name, kind] += time.perf_counter() - started
                 one = measure(case.document, reading, pages)
-                measured[name, "scanned" if case.scan in ("clean", "noisy") else "digital"].append(one)
+                measured[name, kind].append(one)
                 if given.each:
                     print(f"{case.name:32} {name:12}", *(_shown(getattr(one, each)) for each in MEASURES))
     except ProgramMissing as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"\n{len(wanted)} documents, {count} pages\n\n| reader | files | {' | '.join(MEASURES)} | pages a second |")
+    print(
+        f"\n{len(wanted)} documents, {sum(counts.values())} pages\n\n| reader | files | {' | '.join(MEASURES)} | pages a second |"
+    )
     print("|---|---|" + "---|" * (len(MEASURES) + 1))
     for (name, kind), all_of in measured.items():
         means = (_mean([getattr(one, each) for one in all_of]) for each in MEASURES)
-        print(f"| {name} | {len(all_of)} {kind} | {' | '.join(means)} | {count / seconds[name]:.1f} |")
+        print(f"| {name} | {len(all_of)} {kind} | {' | '.join(means)} | {counts[kind] / seconds[name, kind]:.1f} |")
     return 0
 
 
