@@ -11,6 +11,7 @@ from typing import NamedTuple
 NEAR = 2.0
 _MOST_RULES = 2_000
 _MOST_CELLS = 10_000
+_MOST_GRIDS = 50
 
 
 class Rule(NamedTuple):
@@ -61,7 +62,7 @@ def grids(horizontal: Sequence[Rule], vertical: Sequence[Rule]) -> list[Grid]:
         count = (len(lefts) - 1) * (len(tops) - 1)
         if 1 < count <= _MOST_CELLS:
             found.append(Grid(tuple(lefts), tuple(tops), _owners(lefts, tops, rows, columns)))
-    return found
+    return sorted(found, key=lambda grid: -len(grid.lefts) * len(grid.tops))[:_MOST_GRIDS]
 
 
 def _joined(rules: Sequence[Rule]) -> list[Rule]:

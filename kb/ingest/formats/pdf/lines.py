@@ -32,8 +32,9 @@ _BOLD_NAME = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 # Points: what is drawn thinner is a rule.
 _THIN = 3.0
 _MOST_POINTS = 20_000
-# Lines of a box beside the text.
+# Lines of a box beside the text, and boxes that were written before it.
 _MOST_BESIDE = 30
+_MOST_BOXES = 20
 # From one line of a paragraph to the next, and of a box, in sizes of letters, at most.
 _PARAGRAPH_STEP = 1.75
 _BOX_STEP = 4.0
@@ -121,10 +122,15 @@ def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item],
         replace(line, is_bold=True) if is_other else line for (line, _), is_other in zip(found, others, strict=True)
     ]
     for line, (_, table) in zip(lines, found, strict=True):
-        if table is None or not table.is_table:
+        if table is not None:
+            table.lines.append(line)
+    made = {id(table): table.made() for table in drawn}
+    for line, (_, table) in zip(lines, found, strict=True):
+        ruled = made[id(table)] if table else None
+        if ruled is None:
             items.append(line)
-        elif not table.is_given:
-            items.append(table.given([each for each, (_, its) in zip(lines, found, strict=True) if its is table]))
+        elif table and table.lines[0] is line:
+            items.append(ruled)
     return _in_order(items), text
 
 
@@ -137,10 +143,11 @@ def _in_order(items: Sequence[Item]) -> list[Item]:
             ordered.append(run)
             continue
         boxes = [box for box in waiting if _stands_beside(box, run)][::-1]
-        waiting = [box for box in waiting if box not in boxes] + ([run] if len(run) <= _MOST_BESIDE else [])
-        for box in boxes:
-            for line in box:
-                ordered.remove(line)
+        moved = {id(line) for box in boxes for line in box}
+        if moved:
+            ordered = [item for item in ordered if id(item) not in moved]
+        waiting = [box for box in waiting if id(box[0]) not in moved] + ([run] if len(run) <= _MOST_BESIDE else [])
+        waiting = waiting[-_MOST_BOXES:]
         place = len(ordered)
         while place and isinstance(above := ordered[place - 1], Ruled) and run[0].baseline > above.top:
             place -= 1
@@ -193,7 +200,7 @@ class _Drawn:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._texts: dict[tuple[int, int], list[str]] = {}
-        self.is_given = False
+        self.lines: list[Line] = []  # that begin in it
 
     def takes(self, textpage: pypdfium2.PdfTextPage, text: str, visible: Sequence[int]) -> bool:
         """Whether a line begins in the grid; its characters go to the cells that they stand in."""
@@ -217,18 +224,13 @@ class _Drawn:
         if place is not None and (words := cleaned(text)):
             self._texts.setdefault(place, []).append(words)
 
-    @property
-    def is_table(self) -> bool:
-        rows = self._rows()
+    def made(self) -> Ruled | None:
+        """The table; None where the grid is a frame around something else."""
+        rows = self._grid.rows({place: join_lines(texts) for place, texts in self._texts.items()})
         cells = [cell for row in rows for cell in row]
-        return bool(rows) and len(rows[0]) > 1 and sum(map(bool, cells)) >= _LEAST_FILLED * len(cells)
-
-    def _rows(self) -> list[list[str]]:
-        return self._grid.rows({place: join_lines(texts) for place, texts in self._texts.items()})
-
-    def given(self, lines: Sequence[Line]) -> Ruled:
-        self.is_given = True
-        return Ruled(tuple(map(tuple, self._rows())), self._grid.lefts, self._grid.tops[0], tuple(lines))
+        if not rows or len(rows[0]) < 2 or sum(map(bool, cells)) < _LEAST_FILLED * len(cells):
+            return None
+        return Ruled(tuple(map(tuple, rows)), self._grid.lefts, self._grid.tops[0], tuple(self.lines))
 
 
 def _characters(textpage: pypdfium2.PdfTextPage) -> str:
