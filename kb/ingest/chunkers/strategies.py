@@ -3,7 +3,7 @@
 import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, groupby
@@ -171,13 +171,6 @@ def located(text: str, pieces: list[str]) -> Iterator[tuple[int, str]]:
         yield start, piece
 
 
-def located_parts(text: str, settings: ChunkSettings) -> Iterator[tuple[int, str, str]]:
-    """The pieces of `cut_text`, each with the place where it begins and the header that it repeats."""
-    cut = list(cut_text(text, settings))
-    places = located(text, [piece for piece, _ in cut])
-    yield from ((place, piece, header) for (place, piece), (_, header) in zip(places, cut, strict=True))
-
-
 # From the strongest boundary to none. Each swallows the white space after it, so that no piece is blank; groups are
 # non-capturing, because the splitter adds one of its own; the lookbehind keeps a long row of dots linear.
 _SEPARATORS: Final = (
@@ -206,65 +199,76 @@ _TABLE: Final = re.compile(r"^(\|.*\|\n\|(?:[ ]?:?-{3,}:?[ ]?\|)+\n)((?:\|.*\|(?
 
 def split_text(text: str, settings: ChunkSettings) -> Iterator[str]:
     """Pieces of a text, none of them blank or longer than settings.size; each part of a table has the table's header."""
-    return (header + piece for piece, header in cut_text(text, settings))
+    return (header + piece for _, piece, header in cut_text(text, settings))
 
 
-def cut_text(text: str, settings: ChunkSettings) -> Iterator[tuple[str, str]]:
-    """Pieces as they stand in the text, none of them blank, and the header that one repeats of the table that it goes on with.
+# Where a piece begins in a text, the piece, and the header that it repeats of the table that it goes on with.
+Cut = tuple[int, str, str]
 
-    None is longer than settings.size with its header. Rows of a table are cut only where one is longer than that.
+
+def cut_text(text: str, settings: ChunkSettings) -> Iterator[Cut]:
+    """Pieces as they stand in the text, none of them blank, nor longer than settings.size with the header of its table.
+
+    Rows of a table are cut only where one is longer than that.
     """
     tables = list(_TABLE.finditer(text)) if settings.length(text) > settings.size else []
     if not tables:
-        yield from ((piece, "") for piece in _by_separators(text, settings))
+        yield from _by_separators(text, 0, settings)
         return
-    pieces: list[tuple[str, str]] = []
+    pieces: list[Cut] = []
     begin = 0
     for table in tables:
-        pieces += ((piece, "") for piece in _by_separators(text[begin : table.start()], settings))
-        pieces += _by_rows(table[1], table[2], settings)
+        pieces += _by_separators(text[begin : table.start()], begin, settings)
+        pieces += _by_rows(table, settings)
         begin = table.end()
-    pieces += ((piece, "") for piece in _by_separators(text[begin:], settings))
+    pieces += _by_separators(text[begin:], begin, settings)
     yield from _shared(pieces, text, settings)
 
 
-def _shared(pieces: Iterable[tuple[str, str]], text: str, settings: ChunkSettings) -> Iterator[tuple[str, str]]:
+def _shared(pieces: Sequence[Cut], text: str, settings: ChunkSettings) -> Iterator[Cut]:
     """What fits into one piece with what stands before it shares one."""
-    waiting, header = "", ""
-    for piece, repeated in pieces:
-        joined = f"{waiting}{SEPARATOR}{piece}"
-        if waiting and not repeated and joined in text and settings.length(header + joined) <= settings.size:
-            waiting = joined
+    begin, end, header = 0, 0, ""
+    for place, piece, repeated in pieces:
+        is_next = end > begin and not repeated and text[end:place] == SEPARATOR
+        if is_next and settings.length(header + text[begin : place + len(piece)]) <= settings.size:
+            end = place + len(piece)
             continue
-        if waiting:
-            yield waiting, header
-        waiting, header = piece, repeated
-    if waiting:
-        yield waiting, header
+        if end > begin:
+            yield begin, text[begin:end], header
+        begin, end, header = place, place + len(piece), repeated
+    if end > begin:
+        yield begin, text[begin:end], header
 
 
-def _by_rows(header: str, rows: str, settings: ChunkSettings) -> Iterator[tuple[str, str]]:
+def _by_rows(table: re.Match[str], settings: ChunkSettings) -> Iterator[Cut]:
     """As many whole rows a piece as fit below the header; one that takes half of a piece or more is not repeated."""
+    header, rows = table.groups()
     left = settings.size - settings.length(header)
     if left < max(MIN_SIZE, settings.size // 2):
-        yield from ((piece, "") for piece in _by_separators(header + rows, settings))
+        yield from _by_separators(table[0], table.start(), settings)
         return
-    piece, above = header, ""
-    for row in rows.splitlines(keepends=True):
-        if settings.length(above + piece + row.rstrip()) <= settings.size:
-            piece += row
+    begin, piece, above = table.start(), header, ""
+    for line in rows.rstrip("\n").split("\n"):
+        if settings.length(above + piece + line) <= settings.size:
+            piece += f"{line}\n"
             continue
-        if piece:
-            yield piece.strip(), above
-        piece, above = row, header
-        if settings.length(above + row.rstrip()) > settings.size:
-            yield from ((part, above) for part in _by_separators(row, replace(settings, size=left, overlap=0)))
-            piece = ""
+        if piece != header:
+            yield begin, piece.strip(), above
+        begin, piece, above = begin + len(piece), f"{line}\n", header
+        if settings.length(above + line) > settings.size:
+            cut = _by_separators(piece, begin, replace(settings, size=left, overlap=0))
+            yield from ((place, part, above) for place, part, _ in cut)
+            begin, piece = begin + len(piece), ""
     if piece:
-        yield piece.strip(), above
+        yield begin, piece.strip(), above
 
 
-def _by_separators(text: str, settings: ChunkSettings) -> Iterator[str]:
+def _by_separators(text: str, begin: int, settings: ChunkSettings) -> Iterator[Cut]:
+    """The pieces of a part that begins at a place of the whole text, cut at the strongest boundaries."""
+    return ((begin + place, piece, "") for place, piece in located(text, list(_recursively(text, settings))))
+
+
+def _recursively(text: str, settings: ChunkSettings) -> Iterator[str]:
     from langchain_text_splitters import RecursiveCharacterTextSplitter  # noqa: PLC0415 - LangChain is slow to import
 
     splitter = RecursiveCharacterTextSplitter(
@@ -295,7 +299,7 @@ def _fitted(text: str, settings: ChunkSettings) -> Iterator[str]:
 def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """What is too long for one chunk is cut by paragraphs and sentences; a chunk's page is the one it begins on."""
     for passage in by_heading(document):
-        for start, text, header in located_parts(passage.text, settings):
+        for start, text, header in cut_text(passage.text, settings):
             yield header + text, passage.page_at(start), passage.heading_path, None, ()
 
 
@@ -304,9 +308,9 @@ def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Ite
     large = replace(settings, strategy="recursive", size=settings.parent_size, overlap=0)
     parents = 0
     for passage in by_heading(document):
-        for begin, text, header in located_parts(passage.text, large):
+        for begin, text, header in cut_text(passage.text, large):
             whole = header + text
-            children = list(located_parts(whole, settings))
+            children = list(cut_text(whole, settings))
             parent = None
             if len(children) > 1:
                 parent = ParentDraft(whole, parents, passage.page_at(begin), passage.heading_path)

@@ -104,7 +104,8 @@ def _rows(table: Element) -> list[list[str]]:
     for row in table.iter(_W_TR):
         if next(row.iterancestors(_W_TBL)) is not table:
             continue
-        cells: list[str] = []
+        before = row.find(f"{qn('w:trPr')}/{qn('w:gridBefore')}")
+        cells = [""] * _count(before, 0)
         for cell in row.iter(_W_TC):
             if next(cell.iterancestors(_W_TR)) is not row:
                 continue
@@ -112,10 +113,14 @@ def _rows(table: Element) -> list[list[str]]:
             text = text_of(cell)
             if merge is not None and _value(merge) != "restart" and rows and len(cells) < len(rows[-1]):
                 text = rows[-1][len(cells)]
-            width = int(_value(span)) if span is not None and _value(span).isdigit() else 1
-            cells += [text] * min(max(width, 1), _MAX_COLUMNS)
+            cells += [text] * _count(span, 1)
         rows.append(cells)
     return rows
+
+
+def _count(element: Element | None, otherwise: int) -> int:
+    value = "" if element is None else _value(element)[:4]
+    return min(int(value), _MAX_COLUMNS) if value.isdecimal() and int(value) else otherwise
 
 
 def _blocks(body: Element) -> Iterator[Element]:

@@ -33,9 +33,9 @@ _CELLS = frozenset(["td", "th", "cell"])
 _LIST_ITEMS = frozenset(["li", "item", "dd", "dt"])
 _LINE_BREAKS = frozenset(["br", "lb"])
 _UNKNOWN_HEADING_LEVEL = 2
-# A table with longer cells lays out a page.
-_MAX_CELL = 500
-_MAX_SPAN = 100
+# Longer texts are not repeated in each place that a merged cell covers.
+_MAX_REPEATED = 100
+_MAX_SPAN = 50
 
 
 def read(data: bytes) -> ParsedDocument:
@@ -167,7 +167,7 @@ class _Writer:
 
     def end(self, element: Element) -> None:
         self._preformatted -= _is_preformatted(element)
-        if level := _heading_level(element):
+        if (level := _heading_level(element)) and not self._rows:
             text = self._take()
             self.end_table()
             self.outline.heading(level, text)
@@ -175,6 +175,9 @@ class _Writer:
             self._cells.append((self._take(), _span(element, "colspan"), _span(element, "rowspan")))
         elif element.tag in _ROWS and self._rows == 1:
             self._end_row()
+        elif element.tag == "table" and not self._rows:
+            self.flush()
+            self.end_table()
         elif _is_block(element):
             self._break()
         self._rows -= element.tag in _ROWS
@@ -206,22 +209,18 @@ class _Writer:
 
         for text, columns, rows in self._cells:
             fill()
-            for _ in range(columns):
+            repeated = text if len(text) <= _MAX_REPEATED else ""
+            for place in range(columns):
                 if rows > 1:
-                    self._from_above[len(row)] = text, rows - 1
-                row.append(text)
+                    self._from_above[len(row)] = repeated, rows - 1
+                row.append(repeated if place else text)
         fill()
         self._table.append(row)
         self._cells = []
 
     def end_table(self) -> None:
-        """A table of data in Markdown; one that lays out a page is its cells, one below the other."""
         rows, self._table, self._from_above = self._table, [], {}
-        if any(len(cell) > _MAX_CELL for row in rows for cell in row):
-            for row in rows:
-                for cell in dict.fromkeys(row):
-                    self.outline.block(cell)
-        elif rows:
+        if rows:
             self.outline.block(markdown_table(rows))
 
     def _take(self) -> str:
@@ -233,7 +232,7 @@ class _Writer:
 
 
 def _span(element: Element, name: str) -> int:
-    value = element.get(name, "")
+    value = element.get(name, "")[:3]
     return min(int(value), _MAX_SPAN) or 1 if value.isdecimal() else 1
 
 

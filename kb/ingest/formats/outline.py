@@ -1,6 +1,7 @@
 """What readers share: lines of a page joined into paragraphs, headings and blocks collected into sections."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,6 +32,9 @@ _NEARLY_FULL_LINE = 0.95
 _NEIGHBOURS = 4
 _ROW_STEP = 3.5
 _COLUMN = 4.0
+# A table with longer cells lays out a page; of its equal cells that follow each other the longer ones are merged ones.
+_MOST_CELL = 500
+_MOST_MERGED = 20
 
 
 class Cell(NamedTuple):
@@ -66,8 +70,13 @@ class Line:
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """A table as Markdown; its first row is the header, and a line end within a cell becomes a space.
 
-    Rows without text are left out, and short ones are filled up. What has one row or column only stays lines of text.
+    Rows without text are left out, and short ones are filled up. What has one row or column only stays lines of text, and
+    a table that lays out a page becomes its cells, one below the other.
     """
+    if any(len(cell) > _MOST_CELL for row in rows for cell in row):
+        cells = [cell for row in rows for cell in row if cell.strip()]
+        is_merged = [len(one) > _MOST_MERGED and one == other for one, other in pairwise(["", *cells])]
+        return "\n\n".join(cell for cell, again in zip(cells, is_merged, strict=True) if not again)
     width = max(map(len, rows), default=0)
     rows = [[*row, *[""] * (width - len(row))] for row in rows if any(map(str.strip, row))]
     if len(rows) < 2 or width < 2:
@@ -113,7 +122,8 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
         ):
             groups.append([])
         groups[-1].append(lines[index])
-    return [text for group in groups if (text := _joined(group))]
+    texts = (_table(group) if group[0].cells else join_lines(line.text for line in group) for group in groups)
+    return list(filter(None, texts))
 
 
 def _full_widths(lines: Sequence[Line]) -> list[float]:
@@ -133,16 +143,10 @@ def _full_widths(lines: Sequence[Line]) -> list[float]:
     return full
 
 
-def _joined(lines: Sequence[Line]) -> str:
-    if not lines[0].cells:
-        return join_lines(line.text for line in lines)
-    return _table(lines)
-
-
 def _table(lines: Sequence[Line]) -> str:
     """Rows of cells by columns, which are what the cells of all rows leave free between them.
 
-    A line of fewer cells that begins with none of the first column goes on with the row above.
+    A line of one cell, not of the first column, goes on with the row above.
     """
     spans: list[list[float]] = []
     for left, right in sorted((cell.left, cell.right) for line in lines for cell in _cells(line)):
@@ -150,13 +154,14 @@ def _table(lines: Sequence[Line]) -> str:
             spans[-1][1] = max(spans[-1][1], right)
         else:
             spans.append([left, right])
+    starts = [left for left, _ in spans]
     rows: list[list[str]] = []
     for line in lines:
         placed = [""] * len(spans)
         for cell in _cells(line):
-            column = max(number for number, (left, _) in enumerate(spans) if left <= cell.left)
+            column = bisect_right(starts, cell.left) - 1
             placed[column] = join_lines([placed[column], cell.text]) if placed[column] else cell.text
-        if rows and not placed[0]:
+        if rows and not placed[0] and sum(map(bool, placed)) == 1:
             rows[-1] = [join_lines(filter(None, pair)) for pair in zip(rows[-1], placed, strict=True)]
         else:
             rows.append(placed)

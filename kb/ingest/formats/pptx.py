@@ -56,8 +56,20 @@ def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Ite
         elif shape.has_text_frame:
             yield _lines(shape.text_frame.text)
         elif getattr(shape, "has_table", False):
-            rows = ([" ".join(cell.text_frame.text.split()) for cell in row.cells] for row in shape.table.rows)
-            yield markdown_table(list(rows))
+            yield markdown_table(_rows(shape.table))
+
+
+def _rows(table: Any) -> list[list[str]]:
+    """The texts of the cells, that of a merged one in each place that it covers."""
+    rows = [[" ".join(cell.text_frame.text.split()) for cell in row.cells] for row in table.rows]
+    for number, row in enumerate(table.rows):
+        for column, cell in enumerate(row.cells):
+            if cell.is_merge_origin:
+                for covered in rows[number : number + cell.span_height]:
+                    covered[column : column + cell.span_width] = [rows[number][column]] * len(
+                        covered[column : column + cell.span_width]
+                    )
+    return rows
 
 
 def _lines(text: str) -> str:

@@ -42,20 +42,19 @@ class Grid:
         return self.owner.get((row, column), (row, column))
 
     def rows(self, texts: dict[tuple[int, int], str]) -> list[list[str]]:
-        """The text of each cell, that of a merged one in each place that it covers; rows and columns without any are left out."""
+        """The text of each cell, that of a merged one in each place that it covers; rows without any are left out."""
         cells = [
             [texts.get(self.owner.get((row, column), (row, column)), "") for column in range(len(self.lefts) - 1)]
             for row in range(len(self.tops) - 1)
         ]
-        kept = [any(column) for column in zip(*cells, strict=True)]
-        return [[cell for cell, is_kept in zip(row, kept, strict=True) if is_kept] for row in cells if any(row)]
+        return [row for row in cells if any(row)]
 
 
 def grids(horizontal: Sequence[Rule], vertical: Sequence[Rule]) -> list[Grid]:
     """All grids of at least two rows or two columns that rules make, each of those that meet."""
-    if len(horizontal) + len(vertical) > _MOST_RULES:
-        return []
     across, down = _joined(horizontal), _joined(vertical)
+    if len(across) + len(down) > _MOST_RULES:
+        return []
     found = []
     for rows, columns in _meeting(across, down):
         lefts, tops = _edges(rule.at for rule in columns), _edges(rule.at for rule in rows)[::-1]

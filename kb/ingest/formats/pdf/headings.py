@@ -15,17 +15,20 @@ _MOST_LINES = 3
 _STEP = 1.9
 _SHORT = 0.6
 _MOST_LEVELS = 6
+# A number alone, without a point, may be a date or a quantity.
 _NUMBER = re.compile(
-    r"(?:第[一二三四五六七八九十百零〇\d]{1,5}[编篇章节]|(?:chapter|part|section|appendix)\s+[\dIVXA-Z]+\b|(?P<number>\d{1,3}(?:\.\d{1,3}){0,4})[.、]?(?=\s|[^\W\d]))",
+    r"(?:第[一二三四五六七八九十百零〇\d]{1,5}[编篇章节]|(?:chapter|part|section|appendix)\s+[\dIVXA-Z]+\b"
+    r"|(?P<number>\d{1,3}(?:\.\d{1,3}){1,4}|\d{1,3}(?=[.、]))[.、]?(?=\s|[^\W\d]))",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[。！？；，：.!?:;,…]$")
+_DIGITS = re.compile(r"\d+")
 _LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What tells a heading from text; sorts from the highest to the lowest."""
+    """What tells a heading from text."""
 
     size: float
     is_bold: bool
@@ -44,7 +47,7 @@ def headings(pages: Sequence[Sequence[Item]]) -> Mapping[int, tuple[int, Sequenc
     found = [
         (look, group)
         for place, group in enumerate(groups)
-        if (look := _look(group, usual, tells_weight=bold < length / 3)) is not None
+        if (look := _look(group, usual, full, tells_weight=bold < length / 3)) is not None
         and (look.size > usual or look.is_bold or _stands_alone(groups, place))
     ]
     if found and all(look.size == usual and not look.is_bold for look, _ in found):
@@ -81,13 +84,13 @@ def _is_numbered(line: Line, full: float) -> bool:
     return line.width < _SHORT * full and _NUMBER.match(line.text) is not None
 
 
-def _look(group: Sequence[Line], usual: float, *, tells_weight: bool) -> _Look | None:
+def _look(group: Sequence[Line], usual: float, full: float, *, tells_weight: bool) -> _Look | None:
     """None for what cannot be a heading."""
     text = join_lines(line.text for line in group)
     if (
         len(group) > _MOST_LINES
         or len(text) > _MOST_LENGTH
-        or not _LETTER.search(text)
+        or len(_LETTER.findall(text)) < 2
         or any(each.cells for each in group)
     ):
         return None
@@ -95,14 +98,18 @@ def _look(group: Sequence[Line], usual: float, *, tells_weight: bool) -> _Look |
     size, is_bold = group[0].size, group[0].is_bold and tells_weight
     if size >= _LARGER * usual:
         return _Look(size, is_bold, depth)
-    if size < usual or _SENTENCE_END.search(text) or not (is_bold or (depth and len(group) == 1)):
+    if (
+        size < usual
+        or _SENTENCE_END.search(text)
+        or not (is_bold or (len(group) == 1 and _is_numbered(group[0], full)))
+    ):
         return None
     return _Look(usual, is_bold, depth)
 
 
 def _stands_alone(groups: Sequence[Sequence[Line]], place: int) -> bool:
     """Whether a numbered line is no item of a list: the next number of its kind stands neither right after nor right before."""
-    if place + 1 == len(groups):
+    if place + 1 == len(groups) or groups[place + 1][0].text[0].islower():
         return False
     before, own, after = (_number(groups[each][0].text) if each >= 0 else () for each in (place - 1, place, place + 1))
     return not _is_next_number(own, after) and not _is_next_number(before, own)
@@ -126,12 +133,14 @@ def _levels(found: Sequence[tuple[_Look, Sequence[Line]]], usual: float) -> dict
     Where all look alike the first one is the title.
     """
     looks = sorted({(-look.size, not look.is_bold) for look, _ in found})
+    words = [_DIGITS.sub("", join_lines(line.text for line in lines)) for _, lines in found]
+    has_title = len(looks) == 1 and not found[0][0].depth and words[0] not in words[1:]
     levels: dict[int, tuple[int, Sequence[Line]]] = {}
     for place, (look, lines) in enumerate(found):
         level = looks.index((-look.size, not look.is_bold)) + 1
         if look.size == usual and look.depth:
             level += look.depth - 1
-        if len(looks) == 1 and place and not found[0][0].depth:
+        if has_title and place:
             level += 1
         levels[id(lines[0])] = min(level, _MOST_LEVELS), lines
     return levels

@@ -5,8 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from itertools import chain, pairwise
+from statistics import median_low
+from typing import Any, NamedTuple
 
 import pypdfium2
 import pypdfium2.raw as pdfium
@@ -28,6 +29,7 @@ _CELL_GAP = 1.8
 _BOLD_WEIGHT = 600
 # Letters of a line whose fonts are looked at.
 _SAMPLED = 12
+_LONGEST_MARK = 12
 _BOLD_NAME = re.compile(r"bold|black|heavy|demi", re.IGNORECASE)
 # Points: what is drawn thinner is a rule.
 _THIN = 3.0
@@ -40,6 +42,16 @@ _PARAGRAPH_STEP = 1.75
 _BOX_STEP = 4.0
 # A table with fewer words in its cells is a frame around something else.
 _LEAST_FILLED = 0.4
+
+
+Point = tuple[float, float]
+
+
+class Box(NamedTuple):
+    left: float
+    bottom: float
+    right: float
+    top: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,8 @@ class Ruled:
 
     @property
     def text(self) -> str:
-        return markdown_table(self.rows)
+        kept = [any(column) for column in zip(*self.rows, strict=True)]
+        return markdown_table([[cell for cell, is_kept in zip(row, kept, strict=True) if is_kept] for row in self.rows])
 
     def goes_on_with(self, other: "Ruled") -> bool:
         """Whether it has the columns of the other one, and not its header."""
@@ -68,6 +81,11 @@ class Ruled:
 
 
 Item = Line | Ruled
+
+
+def place_of(item: Item) -> float:
+    """Its height on the page, in points from below: of a line its baseline, of a table its upper edge."""
+    return item.top if isinstance(item, Ruled) else item.baseline
 
 
 def usual_size(pages: Sequence[Sequence[Item]]) -> float:
@@ -103,21 +121,76 @@ def cleaned(text: str) -> str:
     return _UNREADABLE.sub("", text.translate(_HYPHENS)).strip()
 
 
+class _Letters:
+    """The letters of a page as it is seen: upright, and with its lower left corner at 0, 0."""
+
+    def __init__(self, page: Page, textpage: pypdfium2.PdfTextPage) -> None:
+        self._raw = textpage
+        self._turn = page.get_rotation()
+        self._box = page.get_cropbox()
+        codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
+        # Exactly one character for each index, so that positions in a line lead back to the page.
+        self.text = _SYMBOLS.sub("•", "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes))
+
+    def point(self, x: float, y: float) -> Point:
+        left, bottom, right, top = self._box
+        turned = {
+            0: (x - left, y - bottom),
+            90: (y - bottom, right - x),
+            180: (right - x, top - y),
+            270: (top - y, x - left),
+        }
+        return turned[self._turn]
+
+    def box(self, index: int) -> Box:
+        box = pdfium.FS_RECTF()
+        pdfium.FPDFText_GetLooseCharBox(self._raw, index, box)
+        (x1, y1), (x2, y2) = self.point(box.left, box.bottom), self.point(box.right, box.top)
+        return Box(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
+
+    def baseline(self, index: int) -> float:
+        x, y = ctypes.c_double(), ctypes.c_double()
+        pdfium.FPDFText_GetCharOrigin(self._raw, index, x, y)
+        return self.point(x.value, y.value)[1]
+
+    def size(self, index: int) -> float:
+        """In points on the page: the size of the font as its matrix scales it."""
+        matrix = pdfium.FS_MATRIX()
+        size = pdfium.FPDFText_GetFontSize(self._raw, index)
+        if pdfium.FPDFText_GetMatrix(self._raw, index, matrix):
+            size *= (matrix.b**2 + matrix.d**2) ** 0.5 or 1.0
+        return float(size)
+
+    def is_bold(self, index: int) -> bool:
+        if pdfium.FPDFText_GetFontWeight(self._raw, index) >= _BOLD_WEIGHT:
+            return True
+        name, flags = ctypes.create_string_buffer(128), ctypes.c_int()
+        pdfium.FPDFText_GetFontInfo(self._raw, index, name, len(name), flags)
+        return bool(_BOLD_NAME.search(name.value.decode("latin-1")))
+
+    def nameless_font(self, index: int) -> int:
+        """What tells a font without a name from others of the page; 0 for one with a name."""
+        shape = pdfium.FPDFText_GetTextObject(self._raw, index)
+        font = pdfium.FPDFTextObj_GetFont(shape) if shape else None
+        if not font or pdfium.FPDFFont_GetBaseFontName(font, None, 0) > 1:
+            return 0
+        return ctypes.addressof(font.contents)
+
+
 def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item], str]:
     """The lines and tables of a page, and all its characters."""
-    text = _characters(textpage)
-    drawn = [_Drawn(grid) for grid in grids(*_rules(page))]
+    letters = _Letters(page, textpage)
+    drawn = [_Drawn(grid) for grid in grids(*_rules(page, letters))]
     found: list[tuple[Line, _Drawn | None]] = []
     places: list[Sequence[int]] = []
-    for match in _LINE.finditer(text):
+    for match in _LINE.finditer(letters.text):
         visible = [match.start() + offset for offset, character in enumerate(match[0]) if not character.isspace()]
         if not visible or not cleaned(match[0]):
             continue
-        table = next((each for each in drawn if each.takes(textpage, text, visible)), None)
-        found.append((_line(textpage, text, match.start(), match.end(), visible), table))
+        table = next((each for each in drawn if each.takes(letters, visible)), None)
+        found.append((_line(letters, match.start(), match.end(), visible), table))
         places.append(visible)
-    others = _of_other_fonts(textpage, places)
-    items: list[Item] = []
+    others = _of_other_fonts(letters, places)
     lines = [
         replace(line, is_bold=True) if is_other else line for (line, _), is_other in zip(found, others, strict=True)
     ]
@@ -125,13 +198,14 @@ def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item],
         if table is not None:
             table.lines.append(line)
     made = {id(table): table.made() for table in drawn}
+    items: list[Item] = []
     for line, (_, table) in zip(lines, found, strict=True):
         ruled = made[id(table)] if table else None
         if ruled is None:
             items.append(line)
         elif table and table.lines[0] is line:
             items.append(ruled)
-    return _in_order(items), text
+    return _in_order(items), letters.text
 
 
 def _in_order(items: Sequence[Item]) -> list[Item]:
@@ -149,7 +223,7 @@ def _in_order(items: Sequence[Item]) -> list[Item]:
         waiting = [box for box in waiting if id(box[0]) not in moved] + ([run] if len(run) <= _MOST_BESIDE else [])
         waiting = waiting[-_MOST_BOXES:]
         place = len(ordered)
-        while place and isinstance(above := ordered[place - 1], Ruled) and run[0].baseline > above.top:
+        while place and isinstance(above := ordered[place - 1], Ruled) and _stands_above(run, above):
             place -= 1
         ordered[place:place] = _with_boxes(run, boxes)
     return ordered
@@ -173,6 +247,11 @@ def _runs(items: Sequence[Item]) -> Iterator[list[Line] | Ruled]:
             yield item
     if run:
         yield run
+
+
+def _stands_above(run: Sequence[Line], table: Ruled) -> bool:
+    is_over = min(line.left for line in run) < table.lefts[-1] and max(line.right for line in run) > table.lefts[0]
+    return is_over and run[0].baseline > table.top
 
 
 def _stands_beside(box: Sequence[Line], run: Sequence[Line]) -> bool:
@@ -202,21 +281,20 @@ class _Drawn:
         self._texts: dict[tuple[int, int], list[str]] = {}
         self.lines: list[Line] = []  # that begin in it
 
-    def takes(self, textpage: pypdfium2.PdfTextPage, text: str, visible: Sequence[int]) -> bool:
+    def takes(self, letters: _Letters, visible: Sequence[int]) -> bool:
         """Whether a line begins in the grid; its characters go to the cells that they stand in."""
-        box = _box(textpage, visible[0])
-        if self._place(box) is None:
+        if self._place(letters.box(visible[0])) is None:
             return False
         place, start = None, visible[0]
         for index in visible:
-            here = self._place(_box(textpage, index)) or place
+            here = self._place(letters.box(index)) or place
             if here != place:
-                self._add(place, text[start:index])
+                self._add(place, letters.text[start:index])
                 place, start = here, index
-        self._add(place, text[start : visible[-1] + 1])
+        self._add(place, letters.text[start : visible[-1] + 1])
         return True
 
-    def _place(self, box: pdfium.FS_RECTF) -> tuple[int, int] | None:
+    def _place(self, box: Box) -> tuple[int, int] | None:
         place = self._grid.place((box.left + box.right) / 2, (box.top + box.bottom) / 2)
         return None if place is None else self._grid.owner.get(place, place)
 
@@ -227,73 +305,49 @@ class _Drawn:
     def made(self) -> Ruled | None:
         """The table; None where the grid is a frame around something else."""
         rows = self._grid.rows({place: join_lines(texts) for place, texts in self._texts.items()})
-        cells = [cell for row in rows for cell in row]
-        if not rows or len(rows[0]) < 2 or sum(map(bool, cells)) < _LEAST_FILLED * len(cells):
+        columns = [column for column in zip(*rows, strict=True) if any(column)]
+        if len(columns) < 2 or sum(map(bool, chain(*columns))) < _LEAST_FILLED * len(columns) * len(rows):
             return None
         return Ruled(tuple(map(tuple, rows)), self._grid.lefts, self._grid.tops[0], tuple(self.lines))
 
 
-def _characters(textpage: pypdfium2.PdfTextPage) -> str:
-    """Exactly one character for each index, so that positions in a line lead back to the page."""
-    codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
-    return _SYMBOLS.sub("•", "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes))
-
-
-def _line(textpage: pypdfium2.PdfTextPage, text: str, start: int, stop: int, visible: Sequence[int]) -> Line:
-    first, last = _box(textpage, visible[0]), _box(textpage, visible[-1])
+def _line(letters: _Letters, start: int, stop: int, visible: Sequence[int]) -> Line:
+    first, last = letters.box(visible[0]), letters.box(visible[-1])
     height = first.top - first.bottom
     cuts = [
         (before, after)
-        for before, after in pairwise(visible)
+        for number, (before, after) in enumerate(pairwise(visible))
         if after - before > 1
-        and not LIST_MARK.fullmatch(text[start : before + 1])
-        and _box(textpage, after).left - _box(textpage, before).right > _CELL_GAP * height
+        and not (number < _LONGEST_MARK and LIST_MARK.fullmatch(letters.text[visible[0] : before + 1]))
+        and letters.box(after).left - letters.box(before).right > _CELL_GAP * height
     ]
     edges = zip([start, *(after for _, after in cuts)], [*(before + 1 for before, _ in cuts), stop], strict=True)
-    boxes = [first, *(_box(textpage, each) for cut in cuts for each in cut), last]
+    boxes = [first, *(letters.box(each) for cut in cuts for each in cut), last]
     cells = tuple(
         Cell(words, boxes[2 * number].left, boxes[2 * number + 1].right)
         for number, (begin, end) in enumerate(edges)
-        if (words := cleaned(text[begin:end]))
+        if (words := cleaned(letters.text[begin:end]))
     )
-    x, y = ctypes.c_double(), ctypes.c_double()
-    pdfium.FPDFText_GetCharOrigin(textpage, visible[0], x, y)
+    sampled = visible[:: max(1, len(visible) // _SAMPLED)]
     return Line(
         " | ".join(cell.text for cell in cells),
-        left=first.left,
-        right=last.right,
-        baseline=y.value,
+        left=min(first.left, last.left),
+        right=max(first.right, last.right),
+        baseline=letters.baseline(visible[0]),
         height=height,
-        size=round(_size(textpage, visible[0]) * 2) / 2,
-        is_bold=all(_is_bold(textpage, index) for index in (visible[0], visible[-1])),
+        size=round(median_low(letters.size(index) for index in sampled) * 2) / 2,
+        is_bold=all(letters.is_bold(index) for index in (visible[0], visible[len(visible) // 2], visible[-1])),
         cells=cells if len(cells) > 1 else (),
     )
 
 
-def _size(textpage: pypdfium2.PdfTextPage, index: int) -> float:
-    """In points on the page: the size of the font as its matrix scales it."""
-    matrix = pdfium.FS_MATRIX()
-    size = pdfium.FPDFText_GetFontSize(textpage, index)
-    if pdfium.FPDFText_GetMatrix(textpage, index, matrix):
-        size *= (matrix.b**2 + matrix.d**2) ** 0.5 or 1.0
-    return float(size)
-
-
-def _is_bold(textpage: pypdfium2.PdfTextPage, index: int) -> bool:
-    if pdfium.FPDFText_GetFontWeight(textpage, index) >= _BOLD_WEIGHT:
-        return True
-    name, flags = ctypes.create_string_buffer(128), ctypes.c_int()
-    pdfium.FPDFText_GetFontInfo(textpage, index, name, len(name), flags)
-    return bool(_BOLD_NAME.search(name.value.decode("latin-1")))
-
-
-def _of_other_fonts(textpage: pypdfium2.PdfTextPage, lines: Sequence[Sequence[int]]) -> list[bool]:
+def _of_other_fonts(letters: _Letters, lines: Sequence[Sequence[int]]) -> list[bool]:
     """Which lines are written in fonts of their own, where fonts have no names that would tell a bold one.
 
     Such fonts hold 256 letters at most, so a text takes several; those that stand in one line are of one face.
     """
     fonts = [
-        {name for index in line[:: max(1, len(line) // _SAMPLED)] if (name := _nameless(textpage, index))}
+        {name for index in line[:: max(1, len(line) // _SAMPLED)] if (name := letters.nameless_font(index))}
         for line in lines
     ]
     face: dict[int, int] = {}
@@ -314,27 +368,12 @@ def _of_other_fonts(textpage: pypdfium2.PdfTextPage, lines: Sequence[Sequence[in
     return [bool(each) and first(next(iter(each))) != usual for each in fonts]
 
 
-def _nameless(textpage: pypdfium2.PdfTextPage, index: int) -> int:
-    """What tells a font without a name from others of the page; 0 for one with a name."""
-    shape = pdfium.FPDFText_GetTextObject(textpage, index)
-    font = pdfium.FPDFTextObj_GetFont(shape) if shape else None
-    if not font or pdfium.FPDFFont_GetBaseFontName(font, None, 0) > 1:
-        return 0
-    return ctypes.addressof(font.contents)
-
-
-def _box(textpage: pypdfium2.PdfTextPage, index: int) -> pdfium.FS_RECTF:
-    box = pdfium.FS_RECTF()
-    pdfium.FPDFText_GetLooseCharBox(textpage, index, box)
-    return box
-
-
-def _rules(page: Page) -> tuple[list[Rule], list[Rule]]:
+def _rules(page: Page, letters: _Letters) -> tuple[list[Rule], list[Rule]]:
     """The horizontal and the vertical rules that are drawn on a page: thin shapes, and the edges of stroked ones."""
     across: list[Rule] = []
     down: list[Rule] = []
     for one, other in _edges_of(page):
-        (x1, y1), (x2, y2) = one, other
+        (x1, y1), (x2, y2) = letters.point(*one), letters.point(*other)
         if abs(y1 - y2) <= 1 < abs(x1 - x2):
             across.append(Rule((y1 + y2) / 2, min(x1, x2), max(x1, x2)))
         elif abs(x1 - x2) <= 1 < abs(y1 - y2):
@@ -342,12 +381,10 @@ def _rules(page: Page) -> tuple[list[Rule], list[Rule]]:
     return across, down
 
 
-Point = tuple[float, float]
-
-
 def _edges_of(page: Page) -> Iterator[tuple[Point, Point]]:
+    """Only of shapes on the page itself: those within forms know no places on it."""
     left = _MOST_POINTS
-    for shape in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_PATH], max_depth=3):
+    for shape in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_PATH], max_depth=1):
         x1, y1, x2, y2 = shape.get_bounds()
         if min(x2 - x1, y2 - y1) <= _THIN:
             middle_x, middle_y = (x1 + x2) / 2, (y1 + y2) / 2
@@ -358,8 +395,7 @@ def _edges_of(page: Page) -> Iterator[tuple[Point, Point]]:
         left -= pdfium.FPDFPath_CountSegments(shape)
         if not is_stroked.value or left < 0:
             continue
-        points = list(_points(shape))
-        yield from pairwise(points)
+        yield from pairwise(_points(shape))
 
 
 def _points(shape: Any) -> Iterator[Point]:

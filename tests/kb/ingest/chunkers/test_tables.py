@@ -59,18 +59,33 @@ def test_a_page_is_that_of_the_rows_of_a_part():
 
 def test_lines_with_bars_that_are_no_table_are_text():
     text = "\n".join(f"| a {number} |" for number in range(30))
-    assert all(not header for _, header in cut_text(text, ChunkSettings(size=50, overlap=0)))
+    assert all(not header for _place, _piece, header in cut_text(text, ChunkSettings(size=50, overlap=0)))
+
+
+def test_a_header_whose_first_row_does_not_fit_below_it_is_no_chunk_of_its_own():
+    table = markdown_table([HEADER, ("TH-01", SENTENCE * 3), ROWS[1]])
+    parts = list(split_text(table, ChunkSettings(size=60, overlap=0)))
+    assert "\n".join(table.split("\n")[:2]) not in [part.strip() for part in parts]
+    assert sum(part.count("TH-") for part in parts) == 2
+
+
+OTHER = markdown_table([("甲", "乙"), ("丙", "丁")])
 
 
 @given(
-    st.lists(
-        st.sampled_from([SENTENCE, "Two words. ", "\n\n", TABLE, markdown_table([("甲", "乙")]), "| x |", "|", "\n"]),
-        max_size=12,
-    ),
+    st.lists(st.sampled_from([SENTENCE, "Two words. ", "\n\n", TABLE, OTHER, "| x |", "|", "\n"]), max_size=12),
     st.integers(20, 120),
 )
 def test_no_piece_is_longer_than_it_may_be_and_no_letter_is_lost(parts, size):
     text = "\n".join(parts)
     pieces = list(cut_text(text, ChunkSettings(size=size, overlap=0)))
-    assert all(len(header + piece) <= size for piece, header in pieces)
-    assert "".join("".join(piece for piece, _ in pieces).split()) == "".join(text.split())
+    assert all(len(header + piece) <= size for _, piece, header in pieces)
+    assert all(text.startswith(piece, place) for place, piece, _ in pieces)
+
+    def rows(whole):
+        """Without headers, which may stand before rows only."""
+        for header in (TABLE, OTHER):
+            whole = whole.replace("".join("".join(header.split("\n")[:2]).split()), "")
+        return whole
+
+    assert rows("".join("".join(piece for _, piece, _ in pieces).split())) == rows("".join(text.split()))

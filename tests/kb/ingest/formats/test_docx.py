@@ -44,6 +44,30 @@ def test_headings_paragraphs_and_tables_come_in_document_order():
     )
 
 
+def test_merged_cells_stand_in_each_place_that_they_cover_and_rows_that_begin_later_there():
+    document = docx.Document()
+    table = document.add_table(rows=4, cols=3)
+    for number, row in enumerate([("型号", "价格", ""), ("", "元", "美元"), ("甲", "1", "2"), ("", "3", "4")]):
+        for column, text in enumerate(row):
+            table.cell(number, column).text = text
+    table.cell(0, 1).merge(table.cell(0, 2)).text = "价格"
+    table.cell(0, 0).merge(table.cell(1, 0)).text = "型号"
+    last = table.rows[3]._tr
+    last.remove(last.tc_lst[0])
+    last.insert(0, parse_xml(f'<w:trPr {nsdecls("w")}><w:gridBefore w:val="1"/></w:trPr>'))
+    [section] = read(document).sections
+    assert section.text == (
+        "| 型号 | 价格 | 价格 |\n| --- | --- | --- |\n| 型号 | 元 | 美元 |\n| 甲 | 1 | 2 |\n|  | 3 | 4 |"
+    )
+
+
+def test_a_table_that_lays_out_a_page_is_text():
+    document = docx.Document()
+    table = document.add_table(rows=1, cols=2)
+    table.cell(0, 0).text, table.cell(0, 1).text = "简历", "很长的一段经历。" * 80
+    assert read(document).sections[0].text == "简历\n\n" + "很长的一段经历。" * 80
+
+
 def test_a_style_based_on_a_heading_is_a_heading():
     document = docx.Document()
     style = document.styles.add_style("章节", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)

@@ -77,6 +77,18 @@ def test_a_merged_cell_stands_in_each_place_that_it_covers():
     )
 
 
+def test_tables_side_by_side_stay_apart():
+    found = all_text(
+        "<table><tr><th>A<th>B</tr><tr><td>1<td rowspan=9>2</tr></table><table><tr><th>C<th>D</tr><tr><td>3<td>4</tr></table>"
+    )
+    assert found == "| A | B |\n| --- | --- |\n| 1 | 2 |\n\n| C | D |\n| --- | --- |\n| 3 | 4 |"
+
+
+def test_equal_cells_of_a_table_that_lays_out_a_page_stay():
+    found = all_text(f"<table><tr><td>{'很长的一段正文。' * 80}</td><td>是</td><td>是</td></tr></table>")
+    assert found.count("\n是") == 2
+
+
 def test_a_table_that_lays_out_a_page_is_text():
     long = "很长的一段正文。" * 80
     assert (
@@ -85,7 +97,7 @@ def test_a_table_that_lays_out_a_page_is_text():
     )
 
 
-@pytest.mark.parametrize("span", ["0", "-1", "x", "999999999", ""])
+@pytest.mark.parametrize("span", ["0", "-1", "x", "9" * 5_000, "²", ""], ids=["0", "-1", "x", "9s", "²", "none"])
 def test_a_span_that_cannot_be_costs_nothing(span):
     row = f'<tr><td colspan="{span}" rowspan="{span}">甲</td><td>乙</td></tr><tr><td>丙</td><td>丁</td></tr>'
     found = all_text(f"<table>{row}</table>")

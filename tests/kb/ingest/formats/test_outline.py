@@ -118,6 +118,11 @@ def test_a_line_below_a_cell_goes_on_with_it():
     assert paragraphs(made) == ["| 名 | 说明 |\n| --- | --- |\n| 甲 | 第一行没有完 |", "正文"]
 
 
+def test_a_row_without_its_first_cell_is_a_row():
+    made = lines(*(row(*cells) for cells in ([("North", 72), ("Q1", 200), ("10", 300)], [("Q2", 200), ("20", 300)])))
+    assert paragraphs(made) == ["| North | Q1 | 10 |\n| --- | --- | --- |\n|  | Q2 | 20 |"]
+
+
 def test_one_row_is_no_table():
     assert paragraphs(lines(row(("姓名", 72), ("李雯", 300)), "正文")) == ["姓名 | 李雯", "正文"]
 

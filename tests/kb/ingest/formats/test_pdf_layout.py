@@ -2,6 +2,7 @@
 
 import io
 
+import pypdfium2
 import pytest
 from hypothesis import given, strategies as st
 from reportlab.lib import colors
@@ -11,6 +12,7 @@ from reportlab.platypus import SimpleDocTemplate, Spacer, Table
 
 from kb.ingest.formats.pdf.grids import Rule, grids
 from kb.ingest.parser.parse import parse
+from tests.kb.ingest.parser.documents import make_pdf
 
 TEXT = "The thermostat measures the temperature of the room and sends it to the gateway."
 SIZE, STEP, LEFT, TOP = 10, 15, 72, 760
@@ -95,15 +97,126 @@ def test_what_every_page_repeats_at_its_edge_is_left_out():
     assert text(data) == "\n\n".join([TEXT] * 3)
 
 
-def test_a_small_line_at_the_edge_of_a_single_page_is_left_out_and_a_large_one_stays():
-    assert text(make([("Manual", 24, False), TEXT], header="Qinghe Ltd.", footer="7")) == f"Manual\n\n{TEXT}"
+def test_of_a_single_page_a_bare_number_is_left_out_and_small_print_stays():
+    data = make(
+        [("Manual", 24, False), *[TEXT] * 44, ("Prices are net.", 8, False)], header="Qinghe Ltd.", footer="- 7 -"
+    )
+    assert "Prices are net." in text(data)
+    assert "- 7 -" not in text(data)
+    assert "Qinghe Ltd." in text(data)  # nothing says that it is no text
+
+
+def test_headings_at_the_top_of_pages_that_differ_by_their_numbers_stay():
+    pages = [[(f"Question {number}", 16, True), TEXT, TEXT] for number in (1, 2, 3)]
+    assert paths(make(*pages)) == [("Question 1",), ("Question 2",), ("Question 3",)]
+
+
+def test_the_head_of_a_chapter_is_left_out_on_its_pages():
     stream = io.BytesIO()
     sheet = canvas.Canvas(stream)
-    for y, size, words in ((820, SIZE, "What to do"), (780, 24, "Manual"), (700, SIZE, TEXT)):
-        sheet.setFont("Helvetica", size)
-        sheet.drawString(LEFT, y, words)
+    for chapter in ("Alpha", "Beta", "Gamma", "Delta"):
+        for _ in range(4):
+            sheet.setFont("Helvetica-Bold", SIZE)
+            sheet.drawString(LEFT, 810, f"Chapter {chapter}")
+            sheet.setFont("Helvetica", SIZE)
+            for line in range(20):
+                sheet.drawString(LEFT, 720 - STEP * line, TEXT)
+            sheet.showPage()
     sheet.save()
-    assert "What to do" in text(stream.getvalue())
+    assert "Chapter" not in text(stream.getvalue())
+
+
+def test_a_table_at_the_top_of_every_page_is_left_out():
+    stream = io.BytesIO()
+    sheet = canvas.Canvas(stream)
+    for number in range(1, 5):
+        sheet.grid([72, 200, 400], [790, 810, 830])
+        for x, y, words in ((80, 815, "Document"), (210, 815, "SOP-17"), (80, 795, "Page"), (210, 795, str(number))):
+            sheet.drawString(x, y, words)
+        sheet.drawString(LEFT, 700, f"{TEXT} {number}")
+        sheet.drawString(LEFT, 685, TEXT)
+        sheet.showPage()
+    sheet.save()
+    assert "SOP-17" not in text(stream.getvalue())
+
+
+def turned(data, rotation, box=None):
+    """The pages turned, with their content turned against it, so that they look the same; or cut to a box."""
+    document = pypdfium2.PdfDocument(data)
+    for page in document:
+        page.set_rotation(rotation)
+        if box:
+            page.set_cropbox(*box)
+    stream = io.BytesIO()
+    document.save(stream)
+    return stream.getvalue()
+
+
+def test_a_turned_page_reads_as_it_is_seen():
+    stream = io.BytesIO()
+    sheet = canvas.Canvas(stream, pagesize=(842, 595))
+    sheet.translate(842, 0)
+    sheet.rotate(90)
+    sheet.grid([72, 200, 300], [440, 460, 480, 500])
+    for row, cells in enumerate([("Part", "Price"), ("bolt", "1"), ("nut", "2")]):
+        for x, cell in zip((80, 210), cells, strict=True):
+            sheet.drawString(x, 485 - 20 * row, cell)
+    sheet.drawString(72, 400, "The quick brown fox jumps over")
+    sheet.drawString(72, 385, "the lazy dog.")
+    sheet.save()
+    assert text(turned(stream.getvalue(), 90)) == (
+        "| Part | Price |\n| --- | --- |\n| bolt | 1 |\n| nut | 2 |\n\nThe quick brown fox jumps over the lazy dog."
+    )
+
+
+def test_a_page_that_is_cut_to_a_box_loses_nothing_within_it():
+    data = make([TEXT, TEXT, TEXT, ("Small print in the middle.", 8, False)])
+    assert "Small print" in text(turned(data, 0, (0, 600, 595, 842)))
+
+
+def test_a_table_in_the_left_column_stands_before_the_right_column():
+    stream = io.BytesIO()
+    sheet = canvas.Canvas(stream)
+    for number in range(10):
+        sheet.drawString(60, 700 - 15 * number, f"left line {number} with some more words")
+    sheet.grid([60, 150, 250], [400, 420, 440])
+    for x, y, words in ((65, 425, "Part"), (155, 425, "Price"), (65, 405, "bolt"), (155, 405, "1")):
+        sheet.drawString(x, y, words)
+    for number in range(10):
+        sheet.drawString(320, 700 - 15 * number, f"right line {number} with some more words")
+    sheet.save()
+    found = text(stream.getvalue())
+    assert found.index("left line 9") < found.index("| Part |") < found.index("right line 0")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "4.2 The tenant shall pay the rent in advance of each month and send it to the landlord",
+        "12 March 2026",
+        "10 Downing Street",
+        "2 No person shall be held in slavery",
+    ],
+)
+def test_a_sentence_or_a_date_that_begins_with_a_number_is_no_heading(line):
+    assert paths(make([TEXT, TEXT, line, TEXT])) == [()]
+
+
+def test_a_capital_letter_that_opens_a_text_is_no_heading():
+    assert paths(make([("T", 30, False), "he thermostat measures the temperature.", TEXT, TEXT])) == [()]
+
+
+def test_bookmarks_lead_to_their_headings_whatever_their_numbers():
+    page = ["The end of an earlier section.", "2 Methods", TEXT, "3 Results", TEXT]
+    data = make_pdf(page, bookmarks=((1, 0, "2 Methods"), (1, 0, "Results")))
+    assert paths(data) == [(), ("2 Methods",), ("Results",)]
+
+
+def test_a_table_that_goes_on_with_an_empty_column_keeps_its_columns():
+    rows = [["Part", "Notes", "Price"], *([f"bolt {number}", "x" * (number < 60), str(number)] for number in range(90))]
+    last = parse(tables((rows, [])), "a.pdf").sections[-1].text
+    assert last.startswith("| Part | Notes | Price |\n| --- | --- | --- |\n| bolt")
+    assert "| bolt 89 |  | 89 |" in last
 
 
 def test_the_same_words_within_pages_stay():

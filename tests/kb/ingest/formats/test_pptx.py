@@ -49,6 +49,15 @@ def test_tables_and_groups_are_text():
     assert read(presentation).sections == (Section("| 商品 | 期限 |\n| --- | --- |\n| 手机 | 7天 |\n\n组内", 1, ()),)
 
 
+def test_a_merged_cell_of_a_table_stands_in_each_place_that_it_covers():
+    presentation = pptx.Presentation()
+    table = blank(presentation).shapes.add_table(3, 2, *BOX).table
+    for index, text in enumerate(["商品", "期限", "手机", "7天", "", "9天"]):
+        table.cell(index // 2, index % 2).text = text
+    table.cell(1, 0).merge(table.cell(2, 0))
+    assert read(presentation).sections[0].text == "| 商品 | 期限 |\n| --- | --- |\n| 手机 | 7天 |\n| 手机 | 9天 |"
+
+
 def test_a_hidden_slide_is_left_out_and_told_and_the_others_keep_their_numbers():
     presentation = pptx.Presentation(io.BytesIO(make_pptx(("一", "甲"), ("二", "乙"), ("三", "丙"))))
     presentation.slides[1].element.set("show", "0")
