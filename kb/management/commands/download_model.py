@@ -3,7 +3,7 @@ from typing import Any
 from django.conf import settings
 
 from kb.management.base import KnowledgeBaseCommand, argument, table
-from kb.providers.recommended import MODELS
+from kb.providers import recommended
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
@@ -41,9 +41,9 @@ class Command(KnowledgeBaseCommand):
                     str(each.download_mb),
                     each.licence,
                 )
-                for each in MODELS
+                for each in recommended.MODELS
             ]
-            self.answer(options, MODELS, table([columns, *rows]))
+            self.answer(options, recommended.MODELS, table([columns, *rows]))
             return
         try:
             model = normalize_model_id(options["model"])

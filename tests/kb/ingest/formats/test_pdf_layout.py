@@ -142,13 +142,13 @@ def test_a_table_at_the_top_of_every_page_is_left_out():
 
 def turned(data, rotation, box=None):
     """The pages turned, with their content turned against it, so that they look the same; or cut to a box."""
-    document = pypdfium2.PdfDocument(data)
-    for page in document:
-        page.set_rotation(rotation)
-        if box:
-            page.set_cropbox(*box)
     stream = io.BytesIO()
-    document.save(stream)
+    with pypdfium2.PdfDocument(data) as document:
+        for page in document:
+            page.set_rotation(rotation)
+            if box:
+                page.set_cropbox(*box)
+        document.save(stream)
     return stream.getvalue()
 
 
