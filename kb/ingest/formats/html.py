@@ -36,6 +36,7 @@ _UNKNOWN_HEADING_LEVEL = 2
 # Longer texts are not repeated in each place that a merged cell covers.
 _MAX_REPEATED = 100
 _MAX_SPAN = 50
+_MAX_COLUMNS = 200
 
 
 def read(data: bytes) -> ParsedDocument:
@@ -210,7 +211,7 @@ class _Writer:
         for text, columns, rows in self._cells:
             fill()
             repeated = text if len(text) <= _MAX_REPEATED else ""
-            for place in range(columns):
+            for place in range(max(1, min(columns, _MAX_COLUMNS - len(row)))):
                 if rows > 1:
                     self._from_above[len(row)] = repeated, rows - 1
                 row.append(repeated if place else text)

@@ -10,7 +10,7 @@ from itertools import islice
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from kb.ingest.formats.pdf.lines import Item, place_of
+from kb.ingest.formats.pdf.items import Item, place_of
 
 Path = tuple[str, ...]
 _MAX_BOOKMARKS = 20_000

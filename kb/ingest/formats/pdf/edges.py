@@ -3,11 +3,10 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import chain
 
 from kb.ingest.formats.outline import Line
 from kb.ingest.formats.pdf.grids import NEAR
-from kb.ingest.formats.pdf.lines import Item, Ruled, place_of, usual_size
+from kb.ingest.formats.pdf.items import Item, Ruled, place_of, usual_size
 
 # Shares of the height of a page, at its top and at its bottom; that of bare page numbers.
 _EDGE = 0.12
@@ -66,7 +65,7 @@ def _height(item: Item) -> float:
 
 
 def _key(item: Item, usual: float) -> str:
-    text = "".join(chain.from_iterable(item.text.split()))
+    text = "".join(item.text.split())
     is_prominent = isinstance(item, Line) and (item.size, item.is_bold) > (usual, False)
     return text if is_prominent else _NUMBER.sub("#", text)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kb.ingest.formats.outline import Line, join_lines
-from kb.ingest.formats.pdf.lines import Item, usual_size
+from kb.ingest.formats.pdf.items import Item, usual_size
 
 # A heading is larger than text by this much, and not longer than this.
 _LARGER = 1.08

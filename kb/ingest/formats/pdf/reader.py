@@ -13,7 +13,8 @@ from kb.ingest.formats.outline import Line, Outline, join_lines, paragraphs
 from kb.ingest.formats.pdf.bookmarks import Bookmarks
 from kb.ingest.formats.pdf.edges import without_edges
 from kb.ingest.formats.pdf.headings import headings
-from kb.ingest.formats.pdf.lines import Item, Ruled, cleaned, read_items, without_gaps
+from kb.ingest.formats.pdf.items import Item, Ruled, without_gaps
+from kb.ingest.formats.pdf.lines import cleaned, read_items
 from kb.ingest.formats.pdf.ocr import recognise
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 

@@ -105,6 +105,12 @@ def test_a_span_that_cannot_be_costs_nothing(span):
     assert len(found) < 5_000
 
 
+def test_spans_upon_spans_do_not_make_a_page_grow_without_bound():
+    cell = f'<td colspan="99" rowspan="99">{"字" * 90}</td>'
+    page = f"<table>{f'<tr>{cell * 200}</tr>' * 3}{'<tr></tr>' * 200}</table>"
+    assert len(all_text(page)) < 60 * len(page)
+
+
 def test_text_around_nested_rows_stays():
     page = "<table><tr><td><p>一</p><p>二</p></td><td><table><tr><td>三</td></tr></table></td><td></td></tr></table>"
     assert all_text(page).split() == ["一", "二", "|", "三"]

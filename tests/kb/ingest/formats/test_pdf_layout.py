@@ -1,6 +1,7 @@
 """What a PDF only shows: headings that are larger, bold or numbered, tables, and what every page repeats at its edge."""
 
 import io
+import random
 
 import pypdfium2
 import pytest
@@ -12,6 +13,7 @@ from reportlab.platypus import SimpleDocTemplate, Spacer, Table
 
 from kb.ingest.formats.pdf.grids import Rule, grids
 from kb.ingest.parser.parse import parse
+from kb.ingest.parser.sandbox import parse_file
 from tests.kb.ingest.parser.documents import make_pdf
 
 TEXT = "The thermostat measures the temperature of the room and sends it to the gateway."
@@ -291,3 +293,20 @@ def test_any_rules_make_grids_whose_every_place_is_theirs(across, down):
 
 def test_more_rules_than_a_page_of_text_has_are_no_table():
     assert grids([Rule(y, 0, 600) for y in range(0, 8_000, 4)], [Rule(x, 0, 8_000) for x in range(0, 800, 4)]) == []
+
+
+def test_a_drawing_of_many_words_and_rules_is_read_in_the_child_under_the_default_limits(tmp_path):
+    chance = random.Random(1)
+    stream = io.BytesIO()
+    sheet = canvas.Canvas(stream)
+    for number in range(10_000):
+        sheet.drawString(chance.uniform(0, 550), chance.uniform(0, 800), f"w{number}")
+    for _ in range(3_000):
+        x, y = chance.uniform(0, 550), chance.uniform(0, 800)
+        sheet.line(x, y, chance.uniform(0, 550), y)
+        sheet.line(x, y, x, chance.uniform(0, 800))
+    sheet.save()
+    file = tmp_path / "drawing"
+    file.write_bytes(stream.getvalue())
+    found = "".join(section.text for section in parse_file(file, "a.pdf").sections)
+    assert all(f"w{number}" in found for number in range(0, 10_000, 97))
