@@ -37,6 +37,7 @@ _UNKNOWN_HEADING_LEVEL = 2
 _MAX_REPEATED = 100
 _MAX_SPAN = 50
 _MAX_COLUMNS = 200
+_MAX_COVERED = 2_000
 
 
 def read(data: bytes) -> ParsedDocument:
@@ -73,6 +74,12 @@ def visible_text(markup: str) -> str:
 
 
 def _main_content(tree: Element) -> Element | None:
+    merged = tree.xpath("//*[@colspan or @rowspan]")
+    # trafilatura takes time with the square of the places that merged cells cover.
+    if sum(_span(cell, "colspan") * _span(cell, "rowspan") for cell in merged) > _MAX_COVERED:
+        for cell in merged:
+            cell.attrib.pop("colspan", None)
+            cell.attrib.pop("rowspan", None)
     try:
         document = trafilatura.bare_extraction(tree, include_comments=False, include_tables=True, with_metadata=False)
     except RecursionError:  # it walks nested lists so; the visible text is walked without
