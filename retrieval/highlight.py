@@ -13,6 +13,7 @@ from retrieval.tokenize import CONNECTORS, INVISIBLE, RUNS, normalize
 Span = tuple[int, int]
 
 ELLIPSIS = "…"
+_RULE = re.compile(r"\n\|(?: ?:?-{3,}:? ?\|)+(?:\n|\Z)")
 # jieba's dictionary has no word of more characters; the words inside one are fewer than twice its characters.
 MOST_WORDS_IN_A_WORD = 32
 
@@ -46,8 +47,10 @@ def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[S
 def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
     """The stretch of at most `limit` characters of a highlighted text that holds the most of its matches.
 
-    The segments as they are when they fit, else a cut of them with an ellipsis at each end that was cut.
+    The segments as they are when they fit, else a cut of them with an ellipsis at each end that was cut. The lines below
+    the headers of tables, which hold no words, are left out.
     """
+    segments = [each._replace(text=words) for each in segments if (words := without_rules(each.text))]
     text = "".join(segment.text for segment in segments)
     if len(text) <= limit:
         return list(segments)
@@ -63,6 +66,11 @@ def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
     ]
     cut = [Segment(ELLIPSIS, is_match=False)]
     return (cut if start else []) + kept + (cut if end < len(text) else [])
+
+
+def without_rules(text: str) -> str:
+    """A text without the lines that Markdown puts below the headers of tables."""
+    return _RULE.sub("\n", text)
 
 
 def _best_start(text: str, matches: Sequence[Span], limit: int) -> int:

@@ -20,6 +20,7 @@ from kb.base.shapes import as_values
 from kb.content.services import knowledge_base_by_name
 from kb.index.services.reindex import Step, build_indexes
 from retrieval.errors import RetrievalError
+from retrieval.highlight import without_rules
 
 Argument = Callable[[Any], object]
 """Adds itself to a parser, or to a group of one."""
@@ -182,7 +183,7 @@ def require_query_or(
 
 def excerpt(text: str, characters: int) -> str:
     """The beginning of a text, on one line."""
-    line = " ".join(text.split())
+    line = " ".join(without_rules(text).split())
     return line if len(line) <= characters else f"{line[:characters]}…"
 
 

@@ -152,6 +152,15 @@ def test_the_excerpt_of_a_text_without_matches_is_its_beginning():
     assert cut == [Segment("word " * 10, is_match=False), Segment(ELLIPSIS, is_match=False)]
 
 
+def test_the_excerpt_of_a_table_has_its_rows_and_not_the_line_below_its_header():
+    table = "见下表\n\n| 型号 | 质保 |\n| --- | :---: |\n| TH-02 | 36 |\n| TH-03 | --- |"
+    segments = [Segment(table[:40], is_match=False), Segment(table[40:], is_match=True)]
+    assert (
+        "".join(each.text for each in excerpt(segments, 100))
+        == "见下表\n\n| 型号 | 质保 |\n| TH-02 | 36 |\n| TH-03 | --- |"
+    )
+
+
 def test_the_excerpt_reaches_the_end_of_the_text():
     cut = excerpt(highlight("word " * 100 + "end", ["end"], tokenizer), 50)
 

@@ -54,6 +54,7 @@ from kb.web.admin.scoped import (
     row_ids,
     visible,
 )
+from retrieval.highlight import without_rules
 
 GROUPS_A_PAGE = 10
 MEMBERS_SHOWN = 12
@@ -406,7 +407,9 @@ class ChunkAdmin(ScopedModelAdmin):
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("text"))
     def excerpt(self, chunk: Chunk) -> str:
-        return format_html('<span class="kb-excerpt">{}</span>', Truncator(chunk.text).chars(EXCERPT_CHARACTERS))
+        return format_html(
+            '<span class="kb-excerpt">{}</span>', Truncator(without_rules(chunk.text)).chars(EXCERPT_CHARACTERS)
+        )
 
     @column(gettext_lazy("document"), ordering="document__title")
     def document_link(self, chunk: Chunk) -> str:

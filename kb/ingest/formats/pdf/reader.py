@@ -23,7 +23,7 @@ Page = Any
 
 # What programs write when their user gave no title.
 _NO_TITLE = re.compile(
-    r"^(untitled|无标题|(microsoft (word|powerpoint) - )?[^/\\]*\.(docx?|pdf|tex|pptx?|wps|indd))$", re.I
+    r"^(about:.*|untitled|无标题|(microsoft (word|powerpoint) - )?[^/\\]*\.(docx?|pdf|tex|pptx?|wps|indd))$", re.I
 )
 # A page is a scan if pictures cover this much of it, or if its letters are drawn as this many shapes.
 _SCANNED_SHARE = 0.3

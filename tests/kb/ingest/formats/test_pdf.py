@@ -61,7 +61,7 @@ def test_the_title_comes_from_the_metadata():
     assert parse(make_pdf(["正文"], title="机器学习入门"), "a.pdf").title == "机器学习入门"
 
 
-@pytest.mark.parametrize("title", ["untitled", "Microsoft Word - draft 3.doc", "scan0001.pdf"])
+@pytest.mark.parametrize("title", ["untitled", "about:blank", "Microsoft Word - draft 3.doc", "scan0001.pdf"])
 def test_a_title_that_a_program_made_up_gives_way_to_the_file_name(title):
     assert parse(make_pdf(["正文"], title=title), "手册.pdf").title == "手册"
 
