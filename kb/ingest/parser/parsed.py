@@ -102,6 +102,38 @@ class ParseError(Exception):
         super().__init__(MESSAGES[code].format(**params))
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Where part of a section stands in its file: from the character `start` of the section's text to the next region.
+
+    `box` is left, top, right and bottom as shares of the page as it is seen, from its top left corner. `picture` counts
+    the document's pictures from 0, where the part stands for one; `seconds` is the time at which a recording says it.
+    """
+
+    start: int = 0
+    page: int | None = None
+    box: tuple[float, float, float, float] | None = None
+    picture: int | None = None
+    seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture of a document, written again by the parser, so that its bytes are only a picture.
+
+    `mime` is image/png, image/jpeg or image/webp; width and height are in pixels. `caption` stands beside it,
+    `alternative` is what its author wrote for readers who cannot see it, and `recognised` what OCR has read on it.
+    """
+
+    data: bytes
+    mime: str
+    width: int
+    height: int
+    caption: str = ""
+    alternative: str = ""
+    recognised: str = ""
+
+
 class SectionKind(StrEnum):
     TEXT = "text"
     RECORD = "record"
@@ -115,6 +147,7 @@ class Section:
     The text is all of it, so that a reader who knows no kinds misses nothing. Pages count from 1. The headings above
     are the highest first; of a record: its sheet. A record and a pair are whole, and better not joined with their
     neighbours. Only a pair has a question, an answer, and alternatives, which are other wordings of the question.
+    Regions ascend by their start.
     """
 
     text: str
@@ -124,6 +157,7 @@ class Section:
     question: str = ""
     answer: str = ""
     alternatives: tuple[str, ...] = ()
+    regions: tuple[Region, ...] = ()
 
     @classmethod
     def pair(
@@ -140,6 +174,7 @@ class ParsedDocument:
     sections: tuple[Section, ...]
     remarks: tuple[Remark, ...] = ()
     mime: str = ""
+    pictures: tuple[Picture, ...] = ()
 
 
 SUPPORTED_EXTENSIONS = (

@@ -18,10 +18,11 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, BinaryIO, Final, TypeVar
 
-from kb.base.findings import Remark, RemarkCode
+import msgspec
+
 from kb.ingest.parser.confinement import confine
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section, SectionKind
+from kb.ingest.parser.parsed import ParsedDocument, ParseError
 
 logger = logging.getLogger(__name__)
 
@@ -191,24 +192,8 @@ def decode_answer(output: bytes) -> Any:
 def decode_document(answer: Any) -> ParsedDocument:
     """What `parse_job` has answered; raises ParseError for another shape."""
     try:
-        sections = tuple(
-            Section(
-                str(text),
-                None if page is None else int(page),
-                tuple(map(str, heading_path)),
-                SectionKind(kind),
-                str(question),
-                str(reply),
-                tuple(map(str, alternatives)),
-            )
-            for text, page, heading_path, kind, question, reply, alternatives in answer["sections"]
-        )
-        remarks = tuple(
-            Remark(RemarkCode(code), {str(name): str(value) for name, value in dict(params).items()})
-            for code, params in answer["remarks"]
-        )
-        return ParsedDocument(str(answer["title"]), sections, remarks, str(answer["mime"]))
-    except (ValueError, TypeError, KeyError) as error:
+        return msgspec.convert(answer, ParsedDocument)
+    except msgspec.ValidationError as error:
         raise ParseError("parser_crashed") from error
 
 
@@ -257,14 +242,8 @@ def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode(errors="replace")
 
 
-def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
-    document = parse(file.read(), filename)
-    return {
-        "title": document.title,
-        "mime": document.mime,
-        "sections": [[getattr(section, name) for name in Section.__slots__] for section in document.sections],
-        "remarks": [(remark.code, dict(remark.params)) for remark in document.remarks],
-    }
+def parse_job(file: BinaryIO, filename: str) -> Any:
+    return msgspec.to_builtins(parse(file.read(), filename))
 
 
 FILES_A_CHILD: Final = 500

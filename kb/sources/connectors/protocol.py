@@ -1,0 +1,69 @@
+"""What a connector does for the run that reads its place."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One file of a place, as its listing has it.
+
+    Attributes:
+        key: what names it within its source: a path, the key of an object, an address.
+        version: of its content as the place says it: an ETag, the hash of a blob. While it is the same, the file is not
+            fetched. Blank: the place does not say.
+        digest: SHA-256 of the content in hexadecimal, where the place says it, so that a file that moved is known without
+            being fetched.
+        name: of the file, whose extension says how it is read.
+        size: in bytes; None: the place does not say.
+        url: where people open it; blank: nowhere.
+    """
+
+    key: str
+    version: str = ""
+    digest: str = ""
+    name: str = ""
+    title: str = ""
+    size: int | None = None
+    modified: datetime | None = None
+    url: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Connector(Protocol):
+    """A place for the time of one run, as a context manager that closes its connections.
+
+    Every method raises FetchError: with the code "gone" of an item that is not there any more, and with one of
+    UNAVAILABLE where the place as a whole cannot be read now.
+    """
+
+    def __enter__(self) -> "Connector": ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
+    def items(self) -> Iterator[Item]:
+        """All that the place has for its source now, as it reads them, in an order that stays the same.
+
+        What it had before and is not among them has gone, so one that cannot be listed to its end raises.
+        """
+
+    def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
+        """Writes the content; returns the item with the version of what was written, which may be a newer one.
+
+        Raises FetchError("too_large") as soon as more than `most` bytes come.
+        """
+
+
+# Codes of FetchError after which no other item of the place need be asked.
+UNAVAILABLE = frozenset(
+    {
+        "forbidden_address",
+        "unknown_host",
+        "unreachable",
+        "tls_failed",
+        "timeout",
+        "too_many_requests",
+    }
+)
