@@ -57,6 +57,11 @@ class RemarkCode(StrEnum):
     MODEL_DID_NOT_READ = "model_did_not_read"
     PAGES_RECOGNISED = "pages_recognised"
     PAGES_WITHOUT_TEXT = "pages_without_text"
+    PICTURES_BEYOND = "pictures_beyond"
+    PICTURES_DAMAGED = "pictures_damaged"
+    PICTURES_DRAWN = "pictures_drawn"
+    PICTURES_NOT_DESCRIBED = "pictures_not_described"
+    PICTURES_UNREAD = "pictures_unread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,5 +95,24 @@ REMARKS: Final[Mapping[str, str]] = {
     RemarkCode.PAGES_WITHOUT_TEXT: gettext_noop(
         "These pages of the PDF show pictures and have little text layer or none: {pages}. "
         "If they are scans, run text recognition (OCR) on the file and upload the result."
+    ),
+    RemarkCode.PICTURES_BEYOND: gettext_noop(
+        "Pictures were left out: {count}. Of a document at most {most} are kept, of {megabytes} MB together, and opening them "
+        "may take a part of the time that the document has. Split it into smaller files to have all of them."
+    ),
+    RemarkCode.PICTURES_DAMAGED: gettext_noop(
+        "Pictures that are damaged, too large or of an unknown kind were left out: {count}. "
+        "Insert them again as PNG or JPEG to have them shown."
+    ),
+    RemarkCode.PICTURES_DRAWN: gettext_noop(
+        "Drawings (SVG, EMF or WMF) were left out: {count}. Insert them as PNG or JPEG to have them shown."
+    ),
+    RemarkCode.PICTURES_NOT_DESCRIBED: gettext_noop(
+        "The vision model has not described pictures of the document: {count}. "
+        "Fix the cause and process the document again: {reason}"
+    ),
+    RemarkCode.PICTURES_UNREAD: gettext_noop(
+        "The text on pictures was not read for lack of time: {count}. Split the document into smaller files, or set "
+        "PARSE_SECONDS higher and process it again."
     ),
 }

@@ -12,15 +12,18 @@ from lxml import etree
 
 from kb.ingest.formats.outline import Outline, markdown_table
 from kb.ingest.formats.package import Element, checked_package, parse_xml
+from kb.ingest.formats.pictures import Gallery
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
 _W: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 # Text, also of equations and inserted by tracked changes; not of what was moved away, nor a text box's second copy.
 _TEXT_NODES = etree.XPath(
-    "(.//w:r/w:t | .//w:r/w:tab | .//w:r/w:br | .//w:r/w:cr | .//w:r/w:noBreakHyphen | .//m:t | .//w:p)"
+    "(.//pic:pic | .//v:imagedata | .//w:r/w:t | .//w:r/w:tab | .//w:r/w:br | .//w:r/w:cr | .//w:r/w:noBreakHyphen | .//m:t | .//w:p)"
     "[not(ancestor::mc:Fallback) and not(ancestor::w:moveFrom) and not(ancestor::w:del)]",
     namespaces={
         "w": _W,
+        "pic": "http://schemas.openxmlformats.org/drawingml/2006/picture",
+        "v": "urn:schemas-microsoft-com:vml",
         "m": "http://schemas.openxmlformats.org/officeDocument/2006/math",
         "mc": "http://schemas.openxmlformats.org/markup-compatibility/2006",
     },
@@ -31,8 +34,40 @@ _REFERENCES = etree.XPath(".//w:footnoteReference | .//w:endnoteReference", name
 _MARGINS: Final = ("header", "first_page_header", "even_page_header", "footer", "first_page_footer", "even_page_footer")
 
 
-def text_of(element: Element) -> str:
-    return "".join(_CHARACTERS.get(node.tag, node.text or "") for node in _TEXT_NODES(element)).strip()
+_PICTURES: Final = frozenset((qn("pic:pic"), "{urn:schemas-microsoft-com:vml}imagedata"))
+
+
+def text_of(element: Element, pictures: "Pictures | None" = None) -> str:
+    """The text of an element, with the marks of its pictures where these are wanted."""
+    return "".join(
+        (pictures.mark(node) if pictures else "")
+        if node.tag in _PICTURES
+        else _CHARACTERS.get(node.tag, node.text or "")
+        for node in _TEXT_NODES(element)
+    ).strip()
+
+
+class Pictures:
+    """The pictures that a part of a document shows."""
+
+    def __init__(self, part: Any, gallery: Gallery) -> None:
+        self._part, self._gallery = part, gallery
+
+    def mark(self, node: Element) -> str:
+        """The mark of a picture, by its element; blank where it is not kept, or lies outside of the file."""
+        blip = node.find(f".//{qn('a:blip')}")
+        relation = self._part.rels.get(node.get(qn("r:id")) if blip is None else blip.get(qn("r:embed")))
+        if relation is None or relation.is_external:
+            return ""
+        return self._gallery.add(relation.target_part.blob, alternative=_alternative(node))
+
+
+def _alternative(node: Element) -> str:
+    """What the author has written for those who do not see a picture; Word keeps it with the frame."""
+    frame = next(node.iterancestors(qn("wp:inline"), qn("wp:anchor")), None)
+    named = None if frame is None else frame.find(qn("wp:docPr"))
+    of_shape = node.getparent().get("alt", "") if node.getparent() is not None else ""
+    return str(of_shape if named is None else named.get("descr", ""))
 
 
 class Notes:
@@ -67,6 +102,7 @@ def margin_sections(document: Any) -> tuple[Section, ...]:
 
 
 _HEADING_STYLE = re.compile(r"^(?:heading|标题)\s*([1-9])$", re.IGNORECASE)
+_CAPTION_STYLE = re.compile(r"^(?:caption|题注|圖表標題)$", re.IGNORECASE)
 _TITLE_STYLE = re.compile(r"^(?:title|标题)$", re.IGNORECASE)
 _MAX_STYLE_CHAIN = 20
 _MAX_COLUMNS = 100
@@ -81,24 +117,27 @@ def read(data: bytes) -> ParsedDocument:
 def _read(document: Any) -> ParsedDocument:
     styles = _Styles(document.styles.element)
     notes = Notes(document.part)
-    outline = Outline()
+    outline, gallery = Outline(), Gallery()
+    pictures = Pictures(document.part, gallery)
     title = ""
     for block in _blocks(document.element.body):
         if block.tag == _W_TBL:
-            outline.block(markdown_table(_rows(block)))
+            outline.block(markdown_table(_rows(block, pictures)))
         elif level := styles.heading_level(block):
             outline.heading(level, text_of(block))
         else:
-            text = text_of(block)
-            title = title or (text if styles.is_title(block) else "")
+            text = text_of(block, pictures)
+            title = title or (text_of(block) if styles.is_title(block) else "")
+            if styles.is_caption(block):
+                gallery.caption(text_of(block))
             outline.block(text)
         for note in notes.referred_to(block):
             outline.block(note, joined=True)
     title = title or document.core_properties.title or outline.first_heading
-    return ParsedDocument(title, (*margin_sections(document), *outline.sections()))
+    return gallery.finished(ParsedDocument(title, (*margin_sections(document), *outline.sections())))
 
 
-def _rows(table: Element) -> list[list[str]]:
+def _rows(table: Element, pictures: Pictures) -> list[list[str]]:
     """The texts of the cells, that of a merged one in each place that it covers; a nested table is text of its cell."""
     rows: list[list[str]] = []
     for row in table.iter(_W_TR):
@@ -110,7 +149,7 @@ def _rows(table: Element) -> list[list[str]]:
             if next(cell.iterancestors(_W_TR)) is not row:
                 continue
             span, merge = (cell.find(f"{qn('w:tcPr')}/{qn(name)}") for name in ("w:gridSpan", "w:vMerge"))
-            text = text_of(cell)
+            text = text_of(cell, pictures)
             if merge is not None and _value(merge) != "restart" and rows and len(cells) < len(rows[-1]):
                 text = rows[-1][len(cells)]
             cells += [text] * _count(span, 1)
@@ -150,6 +189,9 @@ class _Styles:
 
     def is_title(self, paragraph: Element) -> bool:
         return any(_TITLE_STYLE.match(_style_name(style)) for style in self._chain(paragraph))
+
+    def is_caption(self, paragraph: Element) -> bool:
+        return any(_CAPTION_STYLE.match(_style_name(style)) for style in self._chain(paragraph))
 
     def _chain(self, paragraph: Element) -> Iterator[Element]:
         reference = paragraph.find(f"{qn('w:pPr')}/{qn('w:pStyle')}")

@@ -5,11 +5,13 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from kb.ingest.formats.html import outline, parse_tree
+from kb.ingest.formats.html import mark_pictures, outline, parse_tree
 from kb.ingest.formats.package import Element, checked_package, parse_xml
+from kb.ingest.formats.pictures import Gallery, data_of
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
@@ -32,11 +34,12 @@ _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*(?:\[[^\]]*\])?[^>]*>", re.IGNORECASE)
 def read(data: bytes) -> ParsedDocument:
     with checked_package(data, "EPUB", is_book=True) as archive:
         book = _Book(archive)
-        return ParsedDocument(book.title, tuple(book.sections()))
+        return book.gallery.finished(ParsedDocument(book.title, tuple(book.sections())))
 
 
 class _Book:
     def __init__(self, archive: zipfile.ZipFile) -> None:
+        self.gallery = Gallery()
         self._archive = archive
         self._names = set(archive.namelist())
         self._refuse_protected()
@@ -64,11 +67,20 @@ class _Book:
     def _chapter(self, name: str) -> Iterator[Section]:
         """A chapter without a heading of its own is under the one that the contents name."""
         tree = parse_tree(decode(self._archive.read(name)))
+        if tree is not None:
+            mark_pictures(tree, self.gallery, partial(self._picture, name))
         written = outline(tree).sections() if tree is not None else ()
         named = self._contents.get(name, "")
         has_headings = any(section.heading_path for section in written)
         for section in written:
             yield section if has_headings or not named else replace(section, heading_path=(named,))
+
+    def _picture(self, page: str, address: str) -> bytes:
+        """The bytes of a picture that a page names; none where it lies elsewhere."""
+        if found := data_of(address):
+            return found
+        name = _resolved(page, address)
+        return self._archive.read(name) if name in self._names and not urlsplit(address).netloc else b""
 
     def _refuse_protected(self) -> None:
         if _ENCRYPTION not in self._names:

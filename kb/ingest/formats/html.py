@@ -1,6 +1,7 @@
 """HTML: the main content by trafilatura, or all visible text where it finds too little."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,7 @@ import trafilatura
 from lxml import etree, html
 
 from kb.ingest.formats.outline import Outline, flow, markdown_table
+from kb.ingest.formats.pictures import Gallery, data_of
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
@@ -45,13 +47,34 @@ def read(data: bytes) -> ParsedDocument:
     tree = parse_tree(decode(data, declared[1].decode("ascii", errors="ignore") if declared else ""))
     if tree is None:
         return ParsedDocument("", ())
+    gallery = Gallery()
+    mark_pictures(tree, gallery, data_of)
     visible = outline(tree)
     # trafilatura edits the tree that it is given.
     title = _title(tree) or visible.first_heading
     main, sections = _main_content(tree), visible.sections()
     if main is not None and _is_better(found := outline(main, hides=False).sections(), sections):
         sections = found
-    return ParsedDocument(title, sections)
+    return gallery.finished(ParsedDocument(title, sections))
+
+
+def mark_pictures(tree: Element, gallery: Gallery, bytes_of: Callable[[str], bytes]) -> None:
+    """Puts marks in place of the pictures whose bytes are at hand, of which `bytes_of` an address gives none for others."""
+    for picture in list(tree.iter("img")):
+        source = bytes_of(picture.get("src") or "")
+        if not source:
+            continue
+        mark = gallery.add(source, alternative=picture.get("alt") or "")
+        figure = next(picture.iterancestors("figure"), None)
+        if figure is not None:
+            for caption in figure.iter("figcaption"):
+                gallery.caption("".join(caption.itertext()))
+                caption.tag = "p"
+            figure.tag = "div"  # trafilatura leaves figures out
+        if mark:
+            tail = picture.tail
+            picture.clear()
+            picture.tag, picture.text, picture.tail = "span", mark, tail
 
 
 def parse_tree(text: str) -> Element | None:
@@ -67,9 +90,11 @@ def parse_tree(text: str) -> Element | None:
     return tree
 
 
-def visible_text(markup: str) -> str:
-    """The text of a fragment, its blocks on lines of their own."""
+def visible_text(markup: str, gallery: Gallery | None = None) -> str:
+    """The text of a fragment, its blocks on lines of their own, with the marks of its pictures for a gallery."""
     tree = parse_tree(markup)
+    if tree is not None and gallery is not None:
+        mark_pictures(tree, gallery, data_of)
     return "" if tree is None else "\n".join(section.text for section in outline(tree).sections())
 
 

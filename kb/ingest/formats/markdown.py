@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kb.ingest.formats.outline import Outline, flow, markdown_table
+from kb.ingest.formats.pictures import Gallery, data_of
 from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument
 
@@ -29,19 +30,19 @@ def read(data: bytes) -> ParsedDocument:
         title = found[1] if found else ""
         text = text[front.end() :]
     markdown = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
-    outline = Outline()
-    _fill(outline, markdown.parse(text))
-    return ParsedDocument(title or outline.first_heading, outline.sections())
+    outline, gallery = Outline(), Gallery()
+    _fill(outline, markdown.parse(text), gallery)
+    return gallery.finished(ParsedDocument(title or outline.first_heading, outline.sections()))
 
 
-def _fill(outline: Outline, tokens: list[Token]) -> None:
+def _fill(outline: Outline, tokens: list[Token], gallery: Gallery) -> None:
     stream = iter(tokens)
     list_depth = 0
     joined = False
     mark = ""
     for token in stream:
         if token.type == "heading_open":
-            outline.heading(int(token.tag[1]), _inline_text(next(stream)))
+            outline.heading(int(token.tag[1]), _inline_text(next(stream), None))
         elif token.type in ("bullet_list_open", "ordered_list_open"):
             list_depth += 1
         elif token.type in ("bullet_list_close", "ordered_list_close"):
@@ -49,41 +50,48 @@ def _fill(outline: Outline, tokens: list[Token]) -> None:
             joined = joined and list_depth > 0
         elif token.type == "list_item_open":
             mark = f"{token.info}{token.markup} " if token.info else "- "
-        elif text := markdown_table(_rows(stream)) if token.type == "table_open" else _block_text(token):
+        elif (
+            text := markdown_table(_rows(stream, gallery))
+            if token.type == "table_open"
+            else _block_text(token, gallery)
+        ):
             outline.block(mark + text, joined=joined)
             mark = ""
             joined = list_depth > 0
 
 
-def _rows(stream: Iterator[Token]) -> list[list[str]]:
+def _rows(stream: Iterator[Token], gallery: Gallery) -> list[list[str]]:
     rows: list[list[str]] = []
     for token in takewhile(lambda token: token.type != "table_close", stream):
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline":
-            rows[-1].append(_inline_text(token))
+            rows[-1].append(_inline_text(token, gallery))
     return rows
 
 
-def _block_text(token: Token) -> str:
+def _block_text(token: Token, gallery: Gallery) -> str:
     if token.type == "inline":
-        return _inline_text(token)
+        return _inline_text(token, gallery)
     if token.type in ("fence", "code_block"):
         return token.content.rstrip("\n")
     if token.type == "html_block":
         from kb.ingest.formats.html import visible_text  # noqa: PLC0415 - few documents need the HTML parser
 
-        return visible_text(token.content)
+        return visible_text(token.content, gallery)
     return ""
 
 
-def _inline_text(token: Token) -> str:
+def _inline_text(token: Token, gallery: Gallery | None) -> str:
+    """The words of a paragraph or a cell, with the marks of its pictures; of a heading, without a gallery, words only."""
     lines = [""]
     for child in token.children or []:
         if child.type == "hardbreak" or (child.type == "html_inline" and _LINE_BREAK_TAG.match(child.content)):
             lines.append("")
         elif child.type == "softbreak":
             lines[-1] += "\n"
+        elif gallery and child.type == "image" and (source := data_of(str(child.attrs.get("src", "")))):
+            lines[-1] += gallery.add(source, alternative=child.content)
         elif child.type != "html_inline":
             lines[-1] += child.content
     return "\n".join(flow(line).strip() for line in lines)

@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pptx
 from pptx.enum.shapes import PP_PLACEHOLDER
@@ -11,6 +11,7 @@ from pptx.exc import PythonPptxError
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats.outline import markdown_table
 from kb.ingest.formats.package import checked_package
+from kb.ingest.formats.pictures import Gallery
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 # python-pptx's shapes have no types that mypy reads.
@@ -22,28 +23,47 @@ _LEFT_OUT = (PP_PLACEHOLDER.SLIDE_NUMBER, PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FO
 
 
 def read(data: bytes) -> ParsedDocument:
+    gallery = Gallery()
     with checked_package(data, "PPTX", PythonPptxError):
         presentation = pptx.Presentation(io.BytesIO(data))
         slides = list(enumerate(presentation.slides, start=1))
         hidden = [number for number, slide in slides if slide.element.get("show") in ("0", "false")]
-        sections = tuple(_section(slide, number) for number, slide in slides if number not in hidden)
+        sections = tuple(_section(slide, number, gallery) for number, slide in slides if number not in hidden)
         title = str(presentation.core_properties.title or "")
     remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(map(str, hidden))}),) if hidden else ()
     first = next((section.heading_path[0] for section in sections if section.heading_path), "")
     # The template's own name of python-pptx and PowerPoint says nothing.
-    return ParsedDocument("" if title == "PowerPoint Presentation" else title or first, sections, remarks)
+    return gallery.finished(
+        ParsedDocument("" if title == "PowerPoint Presentation" else title or first, sections, remarks)
+    )
 
 
-def _section(slide: Any, number: int) -> Section:
+def _section(slide: Any, number: int, gallery: Gallery) -> Section:
     title = slide.shapes.title
     heading = " ".join(title.text_frame.text.split()) if title is not None else ""
-    blocks = [heading, *_blocks(slide.shapes, title)]
+    blocks = [heading, *_blocks(slide.shapes, title, _Slide(slide, number, gallery))]
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
         blocks.append(_lines(notes.text))
     return Section("\n\n".join(filter(None, blocks)), number, (heading,) if heading else ())
 
 
-def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Iterator[str]:
+class _Slide(NamedTuple):
+    """A slide whose shapes are read, and what takes their pictures."""
+
+    slide: Any
+    number: int
+    gallery: Gallery
+
+    def mark(self, shape: Shape) -> str:
+        """The mark of a picture; blank where it is not kept, or lies outside of the file."""
+        relation = self.slide.part.rels.get(shape._element.blip_rId)
+        if relation is None or relation.is_external:
+            return ""
+        alternative = shape._element._nvXxPr.cNvPr.get("descr", "")
+        return self.gallery.add(relation.target_part.blob, alternative=alternative, page=self.number)
+
+
+def _blocks(shapes: Iterable[Shape], title: Shape | None, slide: _Slide, depth: int = 0) -> Iterator[str]:
     for shape in shapes:
         if title is not None and shape.shape_id == title.shape_id:
             continue
@@ -52,7 +72,9 @@ def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Ite
         if hasattr(shape, "shapes"):
             if depth == _MAX_GROUPS:
                 raise ParseError("nested_too_deeply")
-            yield from _blocks(shape.shapes, title, depth + 1)
+            yield from _blocks(shape.shapes, title, slide, depth + 1)
+        elif hasattr(type(shape), "image"):  # a picture, or a placeholder that holds one
+            yield slide.mark(shape)
         elif shape.has_text_frame:
             yield _lines(shape.text_frame.text)
         elif getattr(shape, "has_table", False):

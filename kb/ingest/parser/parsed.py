@@ -121,8 +121,9 @@ class Region:
 class Picture:
     """A picture of a document, written again by the parser, so that its bytes are only a picture.
 
-    `mime` is image/png, image/jpeg or image/webp; width and height are in pixels. `caption` stands beside it,
-    `alternative` is what its author wrote for readers who cannot see it, and `recognised` what OCR has read on it.
+    `mime` is image/png or image/jpeg; width and height are in pixels. `caption` stands beside it, `alternative` is what
+    its author wrote for readers who cannot see it, and `recognised` what OCR has read on it. `page` and `box` are as in
+    a region, of the place where it stands first.
     """
 
     data: bytes
@@ -132,6 +133,8 @@ class Picture:
     caption: str = ""
     alternative: str = ""
     recognised: str = ""
+    page: int | None = None
+    box: tuple[float, float, float, float] | None = None
 
 
 class SectionKind(StrEnum):

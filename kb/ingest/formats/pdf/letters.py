@@ -32,19 +32,24 @@ class Box(NamedTuple):
     top: float
 
 
+def places_on(page: Page) -> Callable[[float, float], Point]:
+    """From places on a page as it was written to those as it is seen: upright, with its lower left corner at 0, 0."""
+    left, bottom, right, top = page.get_cropbox()
+    turned: dict[int, Callable[[float, float], Point]] = {
+        0: lambda x, y: (x - left, y - bottom),
+        90: lambda x, y: (y - bottom, right - x),
+        180: lambda x, y: (right - x, top - y),
+        270: lambda x, y: (top - y, x - left),
+    }
+    return turned[page.get_rotation()]
+
+
 class Letters:
     """The letters of a page as it is seen: upright, and with its lower left corner at 0, 0."""
 
     def __init__(self, page: Page, textpage: pypdfium2.PdfTextPage) -> None:
         self._raw = textpage
-        left, bottom, right, top = page.get_cropbox()
-        turned: dict[int, Callable[[float, float], Point]] = {
-            0: lambda x, y: (x - left, y - bottom),
-            90: lambda x, y: (y - bottom, right - x),
-            180: lambda x, y: (right - x, top - y),
-            270: lambda x, y: (top - y, x - left),
-        }
-        self.point = turned[page.get_rotation()]
+        self.point = places_on(page)
         codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
         # Exactly one character for each index, so that positions in a line lead back to the page.
         self.text = _SYMBOLS.sub("•", "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes))

@@ -39,13 +39,21 @@ def recognise(page: Page) -> list[Line]:
     has_time = allowed == resource.RLIM_INFINITY or time.process_time() < _SHARE_OF_TIME * allowed
     if not is_installed() or not has_time:
         return []
-    found = _recogniser()(page.render(scale=_SCALE).to_numpy())
     height = page.get_size()[1]
+    found = _entries(page.render(scale=_SCALE).to_numpy())
+    return _with_sizes([_recognised_line(box, text, height) for box, text in found])
+
+
+def lines_on(bitmap: Any) -> list[str]:
+    """The lines that can be read on a picture, of shape (height, width, 3), its colours from blue to red."""
+    return [text for _box, text in _entries(bitmap)]
+
+
+def _entries(bitmap: Any) -> list[tuple[Any, str]]:
+    """What is read with some certainty, each with the four corners of its place, in pixels."""
+    found = _recogniser()(bitmap)
     entries = zip(found.boxes, found.txts, found.scores, strict=True) if found.txts else ()
-    lines = [
-        _recognised_line(box, text, height) for box, text, score in entries if score >= _MIN_SCORE and text.strip()
-    ]
-    return _with_sizes(lines)
+    return [(box, text.strip()) for box, text, score in entries if score >= _MIN_SCORE and text.strip()]
 
 
 def _with_sizes(lines: list[Line]) -> list[Line]:
@@ -73,4 +81,4 @@ def _recognised_line(box: Any, text: str, page_height: float) -> Line:
     horizontal = [float(corner[0]) / _SCALE for corner in box]
     vertical = [page_height - float(corner[1]) / _SCALE for corner in box]
     bottom, top = min(vertical), max(vertical)
-    return Line(text.strip(), min(horizontal), max(horizontal), bottom, top - bottom)
+    return Line(text, min(horizontal), max(horizontal), bottom, top - bottom)

@@ -16,6 +16,8 @@ from kb.ingest.formats.pdf.headings import headings
 from kb.ingest.formats.pdf.items import Item, Ruled, without_gaps
 from kb.ingest.formats.pdf.lines import cleaned, read_items
 from kb.ingest.formats.pdf.ocr import recognise
+from kb.ingest.formats.pdf.pictures import pictures_on, with_pictures
+from kb.ingest.formats.pictures import Gallery
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 # PDFium's pages have no types that mypy reads.
@@ -45,21 +47,25 @@ def read(data: bytes) -> ParsedDocument:
 def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
     pages: list[list[Item]] = []
     heights: list[float] = []
+    gallery, shown = Gallery(), list[list[Ruled]]()
     noted: dict[RemarkCode, list[int]] = {RemarkCode.PAGES_WITHOUT_TEXT: [], RemarkCode.PAGES_RECOGNISED: []}
     for number in range(1, len(document) + 1):
         with closing(document[number - 1]) as page, closing(page.get_textpage()) as textpage:
             items, code = _read_page(page, textpage)
             heights.append(page.get_height())
+            shown.append([] if code is RemarkCode.PAGES_RECOGNISED else pictures_on(page, number, gallery))
         pages.append(items)
         if code is not None:
             noted[code].append(number)
     pages = without_gaps(without_edges(pages, heights))
+    pages = [with_pictures(items, pictures) for items, pictures in zip(pages, shown, strict=True)]
     bookmarks = Bookmarks(document)
     sections = _by_bookmarks(pages, bookmarks) if bookmarks else _by_looks(pages)
-    if not sections:
-        raise ParseError("no_text_layer", pages=len(document))
     remarks = tuple(Remark(code, {"pages": ranges(numbers)}) for code, numbers in noted.items() if numbers)
-    return ParsedDocument(_title(document), tuple(sections), remarks)
+    read = gallery.finished(ParsedDocument(_title(document), tuple(sections), remarks))
+    if not read.sections:
+        raise ParseError("no_text_layer", pages=len(document))
+    return read
 
 
 def _by_bookmarks(pages: Sequence[Sequence[Item]], bookmarks: Bookmarks) -> list[Section]:
