@@ -173,6 +173,11 @@ CELERY_BEAT_SCHEDULE = {
     "check-stores": {"task": "kb.tasks.check_stores", "schedule": 3_600.0, "options": {"expires": 3_600}},
     "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
     "sweep-graph-extractions": {"task": "kb.tasks.sweep_graph_extractions", "schedule": 30.0, **_SWEEP},
+    "sweep-undescribed-pictures": {
+        "task": "kb.tasks.sweep_undescribed_pictures",
+        "schedule": 300.0,
+        "options": {"expires": 300},
+    },
     "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
@@ -296,6 +301,7 @@ LLM_BASE_URL_IS_SET = bool(env.str("LLM_BASE_URL", default=""))  # a server of o
 LLM_BASE_URL = env.str("LLM_BASE_URL", default="") or "https://api.deepseek.com"
 LLM_MODEL = env.str("LLM_MODEL", default="") or "deepseek-chat"
 LLM_API_KEY = env.str("LLM_API_KEY", default="")
+VISION_MODEL = env.str("VISION_MODEL", default="")  # of the same server, which describes pictures; empty: none
 LLM_SECONDS = env.float("LLM_SECONDS", default=60.0)
 LLM_REWRITE_SECONDS = env.float("LLM_REWRITE_SECONDS", default=5.0)
 GRAPH_LLM_CONCURRENCY = env.int("GRAPH_LLM_CONCURRENCY", default=4)  # passages that are read for the graph at a time

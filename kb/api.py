@@ -18,6 +18,7 @@ from kb.ingest.api.chunks import (
 )
 from kb.ingest.api.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
+from kb.ingest.api.pictures import DocumentPicturesViewSet, PictureView
 from kb.operations.api.audit import AuditViewSet, KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.operations.api.health import HealthView, MetricsView, NoSuchEndpointView, ReadyView
 from kb.quality.calibration.api import CalibrationView
@@ -88,6 +89,8 @@ urlpatterns = [
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
     path("documents/<int:pk>/file/", DocumentFileView.as_view({"get": "get", "put": "put"}), name="document_file"),
+    path("documents/<int:pk>/pictures/", DocumentPicturesViewSet.as_view({"get": "retrieve"})),
+    path("pictures/<int:pk>/", PictureView.as_view()),
     path("documents/<int:pk>/chunks/merge/", ChunkMergeViewSet.as_view({"post": "merge"})),
     path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
     path("chunks/<int:pk>/split/", ChunkViewSet.as_view({"post": "split"})),

@@ -14,7 +14,7 @@ from kb.access.models import (
 )
 from kb.answers.models import Conversation, Message
 from kb.base.models import Installation
-from kb.content.models import Chunk, ChunkParent, Document, DuplicateScan, FileDetails, IngestBatch
+from kb.content.models import Chunk, ChunkParent, Document, DuplicateScan, FileDetails, IngestBatch, Picture
 from kb.graph.models import (
     Concept,
     ConceptTerm,

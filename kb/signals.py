@@ -13,6 +13,7 @@ from django.utils.translation import gettext
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import after_commit
+from kb.base.files import delete_folder
 from kb.base.models import Installation
 from kb.content.models import (
     Chunk,
@@ -22,6 +23,7 @@ from kb.content.models import (
     chunks_replacing,
     documents_waiting,
     knowledge_base_deleting,
+    pictures_folder,
 )
 from kb.graph.services.entities import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
@@ -128,6 +130,8 @@ def document_deleted(instance: Document, **_: Any) -> None:
     after_commit(BM25Store().expire, instance.knowledge_base_id)
     if instance.file:
         after_commit(instance.file.storage.delete, str(instance.file.name))
+    if instance.picture_bytes:
+        after_commit(delete_folder, pictures_folder(instance))
 
 
 @receiver(post_migrate)

@@ -25,6 +25,7 @@ from kb.ingest.services.batches import waiting_ids
 from kb.ingest.services.documents import DOCUMENTS
 from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document, index_documents
+from kb.ingest.services.pictures import describe_pictures, documents_to_describe, waits_for_description
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
 from kb.operations.services.bootstrap import demo_models_fetch
@@ -49,8 +50,11 @@ SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
 def ingest_document(document_id: int) -> None:
     if index_document(document_id):
         enqueue(ingest_document, document_id)
-    elif graph_request_if_wanted(document_id):
+        return
+    if graph_request_if_wanted(document_id):
         enqueue(extract_graph, document_id)
+    if waits_for_description(document_id):
+        enqueue(describe_document_pictures, document_id)
 
 
 @shared_task(time_limit=SECONDS_FOR_INGESTION)
@@ -59,7 +63,20 @@ def ingest_documents(*document_ids: int) -> None:
     others = index_documents(document_ids)
     read = Document.objects.filter(pk__in=document_ids, knowledge_base__extract_graph=True).exclude(pk__in=others)
     enqueue_each(extract_graph, filter(graph_request_if_wanted, read.order_by("pk").values_list("pk", flat=True)))
+    enqueue_each(describe_document_pictures, filter(waits_for_description, set(document_ids).difference(others)))
     enqueue_each(ingest_document, others)
+
+
+@shared_task(time_limit=SECONDS_FOR_INGESTION)
+def describe_document_pictures(document_id: int) -> None:
+    if describe_pictures(document_id):
+        enqueue(describe_document_pictures, document_id)
+
+
+@shared_task
+def sweep_undescribed_pictures() -> None:
+    """Has pictures described whose task was lost, or whose model failed a while ago."""
+    enqueue_each(describe_document_pictures, documents_to_describe())
 
 
 def enqueue_documents(document_ids: Sequence[int]) -> None:

@@ -86,6 +86,18 @@ _LONGEST_QUOTE = 200
 _REFUSED_STATUSES = {400, 413, 422}
 
 
+# A message as OpenAI's protocol has it.
+Sent = dict[str, Any]
+
+
+def _as_sent(messages: Sequence[Turn], pictures: Sequence[str] = ()) -> list[Sent]:
+    sent: list[Sent] = [{"role": turn.role, "content": turn.text} for turn in messages]
+    if pictures:
+        seen = [{"type": "image_url", "image_url": {"url": address}} for address in pictures]
+        sent[-1]["content"] = [{"type": "text", "text": sent[-1]["content"]}, *seen]
+    return sent
+
+
 class OpenAIGenerator:
     """Asks a model over HTTP; one retry where the time allows it, and a pause for a server that keeps failing.
 
@@ -117,17 +129,19 @@ class OpenAIGenerator:
         self._guard = ModelGuard(self._name, slots=16, breaker=breaker, patience_s=patience_s)
         self._sleep = sleep
 
-    def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
+    def complete(
+        self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False, pictures: Sequence[str] = ()
+    ) -> str:
         """The whole answer, within `timeout_s` seconds, the retry included; a system prompt is a turn of "system".
 
-        Raises GenerationFailed with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
+        `pictures` are data: addresses, which a model that sees is given with the last message. Raises GenerationFailed with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
         `model_circuit_open`.
         """
         self._require_askable(timeout_s)
         options = {"response_format": {"type": "json_object"}} if as_json else {}
         deadline = time.monotonic() + timeout_s
         try:
-            body = self._guard.call(lambda: self._body(messages, deadline, options), deadline)
+            body = self._guard.call(lambda: self._body(_as_sent(messages, pictures), deadline, options), deadline)
         except CircuitOpen as error:
             raise self._not_asked() from error
         except ModelTimeout as error:
@@ -163,7 +177,7 @@ class OpenAIGenerator:
             raise
         breaker.succeeded()
 
-    def _body(self, messages: Sequence[Turn], deadline: float, options: dict[str, Any]) -> bytes:
+    def _body(self, messages: Sequence[Sent], deadline: float, options: dict[str, Any]) -> bytes:
         with self._response(messages, deadline, options, lost=DegradationCode.LLM_UNAVAILABLE) as response:
             return b"".join(response.chunks())
 
@@ -179,7 +193,9 @@ class OpenAIGenerator:
     def _pieces(self, messages: Sequence[Turn], timeout_s: float) -> Iterator[str]:
         has_events = has_text = has_ended = False
         deadline = time.monotonic() + timeout_s
-        with self._response(messages, deadline, {"stream": True}, lost=DegradationCode.LLM_STREAM_BROKEN) as response:
+        with self._response(
+            _as_sent(messages), deadline, {"stream": True}, lost=DegradationCode.LLM_STREAM_BROKEN
+        ) as response:
             for line in _lines(response.chunks()):
                 if not line.startswith(b"data:"):
                     continue
@@ -219,7 +235,7 @@ class OpenAIGenerator:
 
     @contextmanager
     def _response(
-        self, messages: Sequence[Turn], deadline: float, options: dict[str, Any], *, lost: DegradationCode
+        self, messages: Sequence[Sent], deadline: float, options: dict[str, Any], *, lost: DegradationCode
     ) -> Iterator["_TimedResponse"]:
         """An open response, closed at the end; every fault until then becomes one of ours.
 
@@ -259,12 +275,12 @@ class OpenAIGenerator:
         except httpx2.RequestError as error:
             raise _ServerFailed(lost, message_of(self._broken(_("broke off")))) from error
 
-    def _post(self, messages: Sequence[Turn], seconds: float, options: dict[str, Any]) -> Any:
+    def _post(self, messages: Sequence[Sent], seconds: float, options: dict[str, Any]) -> Any:
         from openai import Timeout  # noqa: PLC0415 - slow to import
 
         return self._client.chat.completions.with_streaming_response.create(
             model=self.model,
-            messages=cast("Any", [{"role": turn.role, "content": turn.text} for turn in messages]),
+            messages=cast("Any", messages),
             timeout=Timeout(seconds, connect=min(seconds, 3.0)),
             temperature=0.0,
             **options,

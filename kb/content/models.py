@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import CHUNK_AUDIT_TRIGGERS, DOCUMENT
 from kb.base.db.transactions import lock_knowledge_bases
-from kb.base.db.triggers import CHUNK_TRIGGERS, DOCUMENT_TRIGGERS
+from kb.base.db.triggers import CHUNK_TRIGGERS, CONTENT_TRIGGERS, DOCUMENT_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.text import validate_metadata
 
@@ -81,6 +81,7 @@ class Document(models.Model):
     """A source of chunks.
 
     `chunking` is the fingerprint of the settings that its chunks were cut under; blank: not cut here, or not known.
+    `picture_bytes` is the size of its pictures' files together; 0: it has none.
     """
 
     class Status(models.TextChoices):
@@ -115,6 +116,7 @@ class Document(models.Model):
     mime = models.CharField(_("type"), max_length=120, blank=True)
     size = models.PositiveBigIntegerField(_("size"), default=0)
     sha256 = models.CharField(max_length=64)
+    picture_bytes = models.PositiveBigIntegerField(default=0, db_default=0, editable=False)
     metadata = models.JSONField(_("metadata"), default=dict, blank=True, validators=[validate_metadata])
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
     concepts = models.ManyToManyField("kb.Concept", related_name="documents", verbose_name=_("concepts"), blank=True)
@@ -213,6 +215,7 @@ class Chunk(models.Model):
     cut_text = models.TextField(blank=True, db_default="", editable=False)
     page = models.PositiveIntegerField(_("page"), null=True, blank=True)
     heading_path = ArrayField(models.CharField(max_length=300), verbose_name=_("headings"), default=list, blank=True)
+    pictures = ArrayField(models.CharField(max_length=64), default=list, db_default=[], blank=True, editable=False)
     keywords = ArrayField(
         models.CharField(max_length=300), verbose_name=_("keywords"), default=list, db_default=[], blank=True
     )
@@ -241,6 +244,57 @@ class Chunk(models.Model):
 
     def __str__(self) -> str:
         return f"{self.document} #{self.position + 1}"
+
+
+def pictures_folder(document: Document) -> str:
+    return f"{documents_folder(document.knowledge_base_id)}/pictures/{document.pk}"
+
+
+class Picture(models.Model):
+    """A picture of a document, with the words that it is found by; which chunks show it, these know by its `sha256`.
+
+    `number` is its place among the document's pictures, from 0; `box` is as in retrieval.types.PageRegion, empty where it
+    is not known. `caption`, `alternative` and `recognised` are the document's own; the `description` is the vision
+    model's that `described_by` names. `asked_at` is when that was last asked.
+    """
+
+    MIMES: ClassVar = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+")
+    document = models.ForeignKey(Document, models.CASCADE, related_name="pictures", verbose_name=_("document"))
+    number = models.PositiveIntegerField()
+    sha256 = models.CharField(max_length=64)
+    mime = models.CharField(max_length=20, choices=[(mime, mime) for mime in MIMES])
+    size = models.PositiveIntegerField()
+    width = models.PositiveIntegerField()
+    height = models.PositiveIntegerField()
+    page = models.PositiveIntegerField(null=True)
+    box = ArrayField(models.FloatField(), default=list)
+    caption = models.TextField(blank=True)
+    alternative = models.TextField(blank=True)
+    recognised = models.TextField(blank=True)
+    description = models.TextField(blank=True)
+    described_by = models.CharField(max_length=200, blank=True)
+    asked_at = models.DateTimeField(null=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("picture")
+        verbose_name_plural = _("pictures")
+        ordering = ("document_id", "number")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["document", "sha256"], name="picture_once_per_document"),
+        ]
+        triggers: ClassVar = CONTENT_TRIGGERS
+
+    def __str__(self) -> str:
+        return self.caption or self.alternative or f"{self.document_id} [{self.number + 1}]"
+
+    @property
+    def file_name(self) -> str:
+        """Where its file lies, in the storage of documents."""
+        return f"{pictures_folder(self.document)}/{self.sha256}.{self.MIMES[self.mime]}"
 
 
 class DuplicateScan(models.Model):

@@ -68,6 +68,13 @@ def generator() -> OpenAIGenerator | None:
     return _generator(base_url=settings.LLM_BASE_URL, api_key=settings.LLM_API_KEY, model=settings.LLM_MODEL)
 
 
+def vision_model() -> OpenAIGenerator | None:
+    """The model that describes pictures, on the language model's server; None where none is named."""
+    if not settings.VISION_MODEL:
+        return None
+    return _generator(base_url=settings.LLM_BASE_URL, api_key=settings.LLM_API_KEY, model=settings.VISION_MODEL)
+
+
 def rewriter() -> LlmRewriter | None:
     """What rewrites queries; None where no language model is configured."""
     model = generator()

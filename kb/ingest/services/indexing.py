@@ -9,8 +9,8 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial, reduce
 from operator import or_
 from typing import Final, cast
@@ -46,6 +46,13 @@ from kb.ingest.parser.parsed import ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
+from kb.ingest.services.pictures import (
+    check_pictures,
+    drop_files_of_gone,
+    store_picture_files,
+    with_known_descriptions,
+    write_pictures,
+)
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import Job, LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
@@ -224,7 +231,7 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
     document = job.row
     try:
-        drafts = _drafts(batch, document)
+        parsed, drafts = _read(batch, document)
     except ParseError as error:
         if error.code in ("archive", "too_large") and is_archive_name(document.source):
             try:
@@ -236,7 +243,7 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
         return
     prepared: dict[Source, Prepared] = {}
     for _plan in range(MOST_PLANS):
-        plan = with_renewed(recut(document, chunks_of(document), drafts))
+        plan = with_renewed(recut(document, chunks_of(document), drafts, parsed.pictures))
         prepared |= _prepare(batch, (chunk for chunk in plan.renewed if source_of(chunk) not in prepared))
         with suppress(ChunksChanged):
             _write(batch, [plan], prepared)
@@ -265,7 +272,8 @@ def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) ->
     document = job.row
     with suppress(LeaseLost):
         try:
-            return with_renewed(recut(document, (), _drafts(batch, document, parser)))
+            parsed, drafts = _read(batch, document, parser)
+            return with_renewed(recut(document, (), drafts, parsed.pictures))
         except ParseError as error:
             _fail(job, error.code, str(error), error.params)
         except TooSlow as error:
@@ -279,14 +287,18 @@ def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) ->
     return None
 
 
-def _drafts(batch: DocumentBatch, document: Document, parser: WarmParser | None = None) -> list[ChunkDraft]:
-    """Cuts a document's file, and gives the document what the file says of itself."""
+def _read(
+    batch: DocumentBatch, document: Document, parser: WarmParser | None = None
+) -> tuple[ParsedDocument, list[ChunkDraft]]:
+    """Reads and cuts a document's file, and gives the document what the file says of itself."""
     parsed, how = _parse(document, parser), chunk_settings(batch.kb)
+    check_pictures(parsed)
+    parsed = with_known_descriptions(document, parsed)
     batch.report(Stage.CHUNK, 15)
     document.title = document.title or parsed.title
     document.mime, document.remarks = parsed.mime, stored_remarks(parsed.remarks)
     document.chunking = how.fingerprint(batch.kb.embedding_model)
-    return split(parsed, how)
+    return parsed, split(parsed, how)
 
 
 def _prepare_and_write(batch: DocumentBatch, plans: Sequence[Recut]) -> None:
@@ -312,10 +324,24 @@ def _write(batch: DocumentBatch, plans: Sequence[Recut], prepared: Mapping[Sourc
     """Writes chunks and marks their documents ready, in one transaction; less those that are no longer this worker's."""
     for plan in plans:  # before the chunks get what a model has found, by which they would be other sources
         _note_unread(plan.document, [prepared[source_of(chunk)] for chunk in plan.renewed])
-    with writing_chunks(batch.kb):
+    with _picture_files(plans), writing_chunks(batch.kb):
         own = batch.locked(plans)
         write_recuts(own, prepared, batch.kb.embedding_model)
+        for plan in own:
+            write_pictures(plan.document, plan.pictures)
         _finish(batch, [plan.document for plan in own])
+
+
+@contextmanager
+def _picture_files(plans: Sequence[Recut]) -> Iterator[None]:
+    """Writes the files of pictures before their rows; those of documents that are gone by then are deleted again."""
+    shown = [plan for plan in plans if plan.pictures]
+    try:
+        for plan in shown:
+            store_picture_files(plan.document, plan.pictures)
+        yield
+    finally:
+        drop_files_of_gone(plan.document for plan in shown)
 
 
 def _index_chunks(batch: DocumentBatch, job: Job[Document]) -> None:
