@@ -11,6 +11,7 @@ from django.db import connection, models
 
 from kb.access.models import KnowledgeBase, Principal, Statement, visible_knowledge_bases
 from kb.base.db.transactions import array_text, columns_of, rows_of
+from kb.content.models import Picture
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion
 from kb.profiles.models import RetrievalProfile
@@ -56,6 +57,7 @@ class Holdings:
     questions: bool
     concepts: bool
     facts: bool
+    pictures: bool = False
     live: tuple[WebSource, ...] = ()
     external: tuple[SearchProvider, ...] = ()
 
@@ -75,17 +77,19 @@ def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa
         vectors.filter(kind=ChunkEmbedding.Kind.QUESTION),
         ConceptTerm.objects.filter(knowledge_base=kb_id),
         GraphFact.objects.filter(knowledge_base=kb_id),
+        Picture.objects.filter(knowledge_base=kb_id),
         live,
         external,
     )
     # In one statement: every write of the content has the next search ask again.
     found = KnowledgeBase.objects.filter(pk=kb_id).values_list(*map(models.Exists, asked)).first()
-    keyword_vectors, questions, concepts, facts, has_live, has_external = found or [False] * len(asked)
+    keyword_vectors, questions, concepts, facts, pictures, has_live, has_external = found or [False] * len(asked)
     return Holdings(
         keyword_vectors,
         questions,
         concepts,
         facts,
+        pictures,
         live=tuple(live[:MOST_SOURCES]) if has_live else (),
         external=tuple(external[:MOST_SOURCES]) if has_external else (),
     )

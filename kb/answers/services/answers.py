@@ -21,7 +21,8 @@ from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
 from kb.base.text import storable
 from kb.providers import embedding_models as providers
-from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
+from kb.ingest.services.pictures import ShownPicture
+from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, pictures_of, search
 from retrieval.answer import (
     FALLBACK,
     NO_ANSWER,
@@ -129,6 +130,7 @@ class Source:
     score: Annotated[float, Doc("On the scale that `score_scale` names.")]
     score_scale: ScoreScale
     relevance: Annotated[Relevance | None, Doc("What the score says; null on the scale `rrf`.")]
+    pictures: Annotated[tuple[ShownPicture, ...], Doc("Of the document, that stand in the chunk.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,12 +291,15 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         request = dataclasses.replace(request, knowledge_base_ids=kb_ids, history=history)
     outcome = search(principal, request)
     result = outcome.result
-    context, sources = _packed(outcome, result.hits, max_sources=outcome.wiring.config.max_source_count)
-    _context, near_misses = _packed(outcome, result.near_misses, max_sources=len(result.near_misses))
+    shown = pictures_of(outcome)
+    context, sources = _packed(outcome, result.hits, shown, max_sources=outcome.wiring.config.max_source_count)
+    _context, near_misses = _packed(outcome, result.near_misses, shown, max_sources=len(result.near_misses))
     return Question(principal, request, outcome, context, sources, near_misses, conversation, started)
 
 
-def _packed(outcome: SearchOutcome, hits: Sequence[Hit], *, max_sources: int) -> tuple[Context, tuple[Source, ...]]:
+def _packed(
+    outcome: SearchOutcome, hits: Sequence[Hit], shown: Mapping[int, tuple[ShownPicture, ...]], *, max_sources: int
+) -> tuple[Context, tuple[Source, ...]]:
     """What was found as a prompt holds it, under the budget, and the same one by one."""
     config = outcome.wiring.config
     context = pack(
@@ -322,6 +327,7 @@ def _packed(outcome: SearchOutcome, hits: Sequence[Hit], *, max_sources: int) ->
             score=hit.score,
             score_scale=ScoreScale(hit.score_scale),
             relevance=hit.relevance,
+            pictures=shown.get(hit.passage.chunk_id, ()),
         )
         for citation in context.citations
         if citation.chunk_id is not None and (hit := by_id.get(citation.chunk_id))

@@ -41,6 +41,7 @@ from kb.ingest.services.duplicates import (
     near_duplicates,
     similarities_within,
 )
+from kb.ingest.services.pictures import pictures_of_chunks
 from kb.web.admin.scoped import (
     ConditionFilter,
     LinesField,
@@ -347,6 +348,7 @@ class ChunkAdmin(ScopedModelAdmin):
         own = {
             "chunk": row,
             "previous_chunk": next(iter(previous), None),
+            "pictures": pictures_of_chunks([row.pk]).get(row.pk, ()) if row.pictures else (),
             "next_chunk": next(iter(following), None),
             "neighbour_characters": NEIGHBOUR_CHARACTERS,
         }

@@ -42,6 +42,7 @@ from kb.ingest.services.documents import (
     file_response,
     remark_sentences,
 )
+from kb.ingest.services.pictures import shown_picture
 from kb.web.admin.scoped import (
     IntoKnowledgeBaseForm,
     IntoKnowledgeBaseView,
@@ -52,6 +53,7 @@ from kb.web.admin.scoped import (
     signed_in,
 )
 
+PICTURES_SHOWN = 60
 RECHUNKED = ngettext_lazy("%(count)d document is re-chunked.", "%(count)d documents are re-chunked.", "count")
 
 
@@ -256,6 +258,8 @@ class DocumentAdmin(UploadedAdmin):
             "show_save_and_add_another": False,
             "may_retry": row.status not in Document.UNFINISHED,
             "remarks": remark_sentences(row),
+            "picture_count": (count := row.pictures.count() if row.picture_bytes else 0),
+            "pictures": [shown_picture(each) for each in row.pictures.all()[:PICTURES_SHOWN]] if count else [],
             # The address that it was read from, where that is one a browser may be led to
             "page_url": url if url.startswith(("http://", "https://")) else "",
         }

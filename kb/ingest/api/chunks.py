@@ -1,9 +1,10 @@
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import serializers, status
 from rest_framework.decorators import action
 from rest_framework.request import Request
@@ -28,6 +29,7 @@ from kb.ingest.services.chunks import (
     neighbours_of,
 )
 from kb.ingest.services.duplicates import Found, duplicate_scan_request, duplicates_of, near_duplicates
+from kb.ingest.services.pictures import ShownPicture, pictures_of_chunks
 from kb.ingest.services.rechunk import MOST_ENTRIES
 from kb.web.api.fields import (
     MAX_ID,
@@ -48,12 +50,24 @@ MOST_AT_ONCE = 10_000
 ACTIONS = ("enable", "disable", "delete")
 
 
+class ChunkListSerializer(serializers.ListSerializer[Any]):
+    """Reads the pictures of all chunks of a list at once."""
+
+    def to_representation(self, data: Any) -> Any:
+        chunks = list(data)
+        self.child.shown = pictures_of_chunks(chunk.pk for chunk in chunks if chunk.pictures)
+        return super().to_representation(chunks)
+
+
 class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
+    shown: Mapping[int, tuple[ShownPicture, ...]] | None = None
+    pictures = serializers.SerializerMethodField(help_text="That stand in it.")
     regions = shape(PageRegion)(many=True, help_text="Where it stands on the pages of its document.")
     is_edited = serializers.SerializerMethodField(help_text="Whether its text is not as it was cut from the document.")
 
     class Meta:
         model = Chunk
+        list_serializer_class = ChunkListSerializer
         fields = (
             "id",
             "document_id",
@@ -64,6 +78,7 @@ class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
             "seconds",
             "regions",
             "heading_path",
+            "pictures",
             "keywords",
             "questions",
             "enabled",
@@ -73,6 +88,13 @@ class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
             "etag",
         )
         read_only_fields = fields
+
+    @extend_schema_field(shape(ShownPicture)(many=True))
+    def get_pictures(self, chunk: Chunk) -> Any:
+        if not chunk.pictures:
+            return []
+        shown = pictures_of_chunks([chunk.pk]) if self.shown is None else self.shown
+        return as_values(shown.get(chunk.pk, ()))
 
     def get_is_edited(self, chunk: Chunk) -> bool:
         return bool(chunk.cut_text)

@@ -1,3 +1,4 @@
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -135,6 +136,10 @@ class Picture:
     recognised: str = ""
     page: int | None = None
     box: tuple[float, float, float, float] | None = None
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
 
 
 class SectionKind(StrEnum):

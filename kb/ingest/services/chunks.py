@@ -19,6 +19,7 @@ from kb.base.text import hash_content
 from kb.content.models import Chunk, Document, chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import joined, moved_place, place_of, squeezed
+from kb.ingest.services.pictures import share_pictures
 from kb.ingest.services.rechunk import EDITED, MOST_ENTRIES, MOST_REGIONS, own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
@@ -245,7 +246,16 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
         following = Chunk.objects.filter(document=document, position__gt=last)
         following.update(position=F("position") + first + len(after) - 1 - last)
         kept.save(
-            update_fields=(*EDITED, "own_cut", "regions", "position", "content_hash", "token_count", "updated_at")
+            update_fields=(
+                *EDITED,
+                "own_cut",
+                "regions",
+                "pictures",
+                "position",
+                "content_hash",
+                "token_count",
+                "updated_at",
+            )
         )
         rewrite_chunks([(kept, of_kept)], model_id=model.model_id)
         write_chunks(new, of_new, model_id=model.model_id)
@@ -292,6 +302,7 @@ def _merged(chunks: Sequence[Chunk]) -> Chunk:
     merged.own_cut = True
     regions = {str(each): each for chunk in chunks for each in chunk.regions}
     merged.regions = list(regions.values())[:MOST_REGIONS]
+    merged.pictures = list(dict.fromkeys(chain.from_iterable(chunk.pictures for chunk in chunks)))
     merged.enabled = any(chunk.enabled for chunk in chunks)
     merged.questions = entries(chain.from_iterable(chunk.questions for chunk in chunks))
     merged.own_questions = any(chunk.own_questions for chunk in chunks)
@@ -320,6 +331,7 @@ def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = 
         for part, cut in zip(parts, _cut_pieces(chunk, places), strict=True):
             part.cut_text = "" if cut == part.text else cut
     share_questions(chunk, parts)
+    share_pictures(chunk, parts)
     for part in parts[1:]:
         part.pk = None
     replace_chunks(chunk.document, [chunk], parts)

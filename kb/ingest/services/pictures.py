@@ -1,7 +1,6 @@
 """The pictures of documents: their files and rows, the chunks that show them, and what a vision model says of them."""
 
 import base64
-import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from kb.base.db.transactions import after_commit
 from kb.base.errors import NotVisible
 from kb.base.files import delete_folder, replace_file
 from kb.base.findings import RemarkCode
-from kb.content.models import Document, Picture, pictures_folder
+from kb.content.models import Chunk, Document, Picture, pictures_folder
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Picture as ReadPicture
 from kb.ingest.parser.picture_words import with_descriptions
 from kb.ingest.services.documents import document_held, document_requeue
@@ -113,10 +112,6 @@ def picture_response(principal: Principal, picture_id: int, etag: str = "") -> H
     return HttpResponse(data, content_type=picture.mime, headers=headers)
 
 
-def digest_of(picture: ReadPicture) -> str:
-    return hashlib.sha256(picture.data).hexdigest()
-
-
 def check_pictures(parsed: ParsedDocument) -> None:
     """Refuses pictures that are none, or too many, as a file may have taken its parser over; raises ParseError."""
     pictures = parsed.pictures
@@ -124,7 +119,7 @@ def check_pictures(parsed: ParsedDocument) -> None:
         len(pictures) <= _MOST
         and sum(len(each.data) for each in pictures) <= _MOST_BYTES
         and all(each.data.startswith(_SIGNATURES.get(each.mime, b"\0none")) for each in pictures)
-        and len(set(map(digest_of, pictures))) == len(pictures)
+        and len({each.sha256 for each in pictures}) == len(pictures)
         and all(0 < each.width < 2**16 and 0 < each.height < 2**16 for each in pictures)
         and all(
             len(words) <= _MOST_WORDS
@@ -153,7 +148,7 @@ def with_known_descriptions(document: Document, parsed: ParsedDocument) -> Parse
     numbered = {
         number: made + texts[digest]
         for number, picture in enumerate(parsed.pictures)
-        if (digest := digest_of(picture)) in texts
+        if (digest := picture.sha256) in texts
     }
     return replace(parsed, sections=with_descriptions(parsed.sections, numbered))
 
@@ -196,7 +191,7 @@ def _rows(document: Document, pictures: Sequence[ReadPicture]) -> list[Picture]:
             knowledge_base_id=document.knowledge_base_id,
             document=document,
             number=number,
-            sha256=digest_of(picture),
+            sha256=picture.sha256,
             size=len(picture.data),
             box=list(picture.box or ()),
             **{
@@ -206,6 +201,19 @@ def _rows(document: Document, pictures: Sequence[ReadPicture]) -> list[Picture]:
         )
         for number, picture in enumerate(pictures)
     ]
+
+
+def share_pictures(whole: Chunk, parts: Sequence[Chunk]) -> None:
+    """Gives each picture of a chunk to those of its parts that hold words of it, or else to all."""
+    rows = {each.sha256: each for each in Picture.objects.filter(document=whole.document_id, sha256__in=whole.pictures)}
+    for part in parts:
+        part.pictures = []
+    for digest in whole.pictures:
+        row = rows.get(digest)
+        words = (row.caption, row.alternative, row.recognised.split("\n")[0], row.description) if row else ()
+        holding = [part for part in parts if any(each and each in part.text for each in words)]
+        for part in holding or parts:
+            part.pictures.append(digest)
 
 
 def drop_files_of_gone(documents: Iterable[Document]) -> None:

@@ -18,7 +18,7 @@ from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.services.writing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, source_of, tokenizers_of, write_chunks
 from kb.ingest.chunkers.matching import Pin, edited_part, held_parts, pairs, pin_texts, stream
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
-from kb.ingest.parser.parsed import Region
+from kb.ingest.parser.parsed import Picture, Region
 from kb.providers.embedding_models import embedder
 from retrieval.types import PageRegion
 
@@ -122,7 +122,7 @@ class Recut:
 
     `before` are the rows as they were read, by id; `drafts` what the chunks were made of: the strategy's, but for the
     passages that it may not cut. `parents` are returned in place of the chunks at their positions, and `renewed` is
-    indexed again.
+    indexed again. The `pictures` are those that the document was read to have.
     """
 
     document: Document
@@ -131,6 +131,7 @@ class Recut:
     drafts: tuple[ChunkDraft, ...]
     parents: Mapping[int, ParentDraft]
     survival: Survival
+    pictures: tuple[Picture, ...] = ()
     renewed: tuple[Chunk, ...] = ()
 
 
@@ -138,7 +139,9 @@ def chunks_of(document: Document) -> list[Chunk]:
     return list(Chunk.objects.filter(document=document).order_by("position", "pk"))
 
 
-def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDraft]) -> Recut:
+def recut(
+    document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDraft], pictures: Sequence[Picture] = ()
+) -> Recut:
     """What drafts make of a document's chunks; nothing is written.
 
     A chunk of the same text keeps its row. Where a text is cut otherwise, an edit goes with the text into a larger
@@ -152,8 +155,9 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     ]
     drafts = _pinned(document, before, cut, old_hashes, drafts)
     paired = pairs(old_hashes, [hash_content(draft.text) for draft in drafts])
+    digests = [each.sha256 for each in pictures]
     chunks = [
-        _chunk_of(document, draft, before[paired[position]] if position in paired else None)
+        _chunk_of(document, draft, digests, before[paired[position]] if position in paired else None)
         for position, draft in enumerate(drafts)
     ]
     fresh = [position for position in range(len(drafts)) if position not in paired]
@@ -176,6 +180,7 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
         tuple(drafts),
         {draft.position: draft.parent for draft in drafts if draft.parent},
         survival,
+        tuple(pictures),
     )
 
 
@@ -194,7 +199,7 @@ def _pinned(
     return pin_texts(drafts, pins, embedder(document.knowledge_base.embedding_model).count_tokens) if pins else drafts
 
 
-def _chunk_of(document: Document, draft: ChunkDraft, former: Chunk | None) -> Chunk:
+def _chunk_of(document: Document, draft: ChunkDraft, digests: Sequence[str], former: Chunk | None) -> Chunk:
     """A new chunk, or a copy of the former one of the same text, which keeps what a curator did."""
     if former:
         chunk = copy.copy(former)
@@ -204,6 +209,8 @@ def _chunk_of(document: Document, draft: ChunkDraft, former: Chunk | None) -> Ch
     chunk.document = document
     chunk.position, chunk.page, chunk.heading_path = draft.position, draft.page, stored_path(draft.heading_path)
     chunk.regions, chunk.seconds = as_values(page_regions(draft.regions)), draft.seconds
+    shown = dict.fromkeys(each.picture for each in draft.regions if each.picture is not None)
+    chunk.pictures = [digests[number] for number in shown]
     if chunk.cut_text:
         chunk.cut_text = draft.text
     else:
@@ -231,7 +238,18 @@ logger = logging.getLogger(__name__)
 
 # What a curator changes of a chunk.
 EDITED = ("text", "cut_text", "keywords", "questions", "own_keywords", "own_questions", "enabled")
-_WRITTEN = (*EDITED, "position", "page", "regions", "seconds", "heading_path", "content_hash", "token_count", "parent")
+_WRITTEN = (
+    *EDITED,
+    "position",
+    "page",
+    "regions",
+    "seconds",
+    "pictures",
+    "heading_path",
+    "content_hash",
+    "token_count",
+    "parent",
+)
 
 
 class ChunksChanged(Exception):

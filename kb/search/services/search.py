@@ -27,10 +27,11 @@ from kb.base.telemetry.otel import record_stages
 from kb.base.text import storable
 from kb.index.filters import Filters
 from kb.index.services.reembedding import search_with
+from kb.ingest.services.pictures import ShownPicture, pictures_of_chunks
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import OF, find_version
 from kb.search.models import SearchLog
-from kb.search.selectors import searchable
+from kb.search.selectors import holdings, searchable
 from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import Degradation, DegradationCode, Message, NoChannelAvailable, ScopeOutdated
@@ -47,6 +48,7 @@ PASSING = frozenset({DegradationCode.RERANKER_UNAVAILABLE})
 PASSING_SECONDS = RETRY_AFTER_S
 # How long a response is cached that live or external sources had a part in: no version tells of their changes.
 EXTERNAL_SECONDS = 60.0
+NO_PICTURES: Mapping[int, tuple[ShownPicture, ...]] = {}
 MAX_LATENCY_BUDGET_MS = 60_000
 MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
 
@@ -182,6 +184,7 @@ class SearchResult:
     neighbours: Annotated[
         tuple[Neighbour, ...], Doc("The chunks before and after it, as many as the setting `neighbours` says.")
     ]
+    pictures: Annotated[tuple[ShownPicture, ...], Doc("Of the document, that stand in the chunk.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,11 +408,11 @@ def _wire(scope: SearchScope, principal: Principal, request: SearchRequest) -> W
 
 def response_of(outcome: SearchOutcome) -> SearchResponse:
     """The response of POST /api/v1/search/, which `manage.py search --json` prints too."""
-    result = outcome.result
+    result, shown = outcome.result, pictures_of(outcome)
     return SearchResponse(
         query=result.query,
-        results=tuple(map(result_of, result.hits)),
-        near_misses=tuple(map(result_of, result.near_misses)),
+        results=tuple(result_of(hit, shown) for hit in result.hits),
+        near_misses=tuple(result_of(hit, shown) for hit in result.near_misses),
         facts=result.facts,
         degraded=result.degraded,
         profile=UsedProfile.of(outcome.wiring.profile),
@@ -420,7 +423,16 @@ def response_of(outcome: SearchOutcome) -> SearchResponse:
     )
 
 
-def result_of(hit: Hit) -> SearchResult:
+def pictures_of(outcome: SearchOutcome) -> Mapping[int, tuple[ShownPicture, ...]]:
+    """The pictures of what was found, by chunk; in one query, and none where no knowledge base has pictures."""
+    given = (*outcome.result.hits, *outcome.result.near_misses)
+    chunk_ids = [each for hit in given if (each := hit.passage.stored_chunk_id) is not None]
+    if not chunk_ids or not any(holdings(kb).pictures for kb in outcome.knowledge_bases):
+        return {}
+    return pictures_of_chunks(chunk_ids)
+
+
+def result_of(hit: Hit, shown: Mapping[int, tuple[ShownPicture, ...]] = NO_PICTURES) -> SearchResult:
     passage = hit.passage
     return SearchResult(
         chunk_id=passage.stored_chunk_id,
@@ -441,6 +453,7 @@ def result_of(hit: Hit) -> SearchResult:
         scores=hit.scores,
         metadata={**passage.metadata, "heading_path": passage.heading_path},
         neighbours=tuple(Neighbour(each.chunk_id, each.position, each.page, each.text) for each in hit.neighbours),
+        pictures=shown.get(passage.chunk_id, ()),
     )
 
 

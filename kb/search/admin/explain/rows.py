@@ -12,7 +12,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.content.models import Chunk
 from kb.search.admin.explain.scores import USUAL_DECIMALS, character_scores, keyword_scores
 from kb.search.admin.labels import fusion_text, listed, source_label, stage_explanation, stage_label
-from kb.search.services.search import SearchOutcome
+from kb.search.services.search import SearchOutcome, pictures_of
 from retrieval.config import RetrievalConfig
 from retrieval.evidence import CHARACTERS
 from retrieval.highlight import Segment, excerpt, highlight
@@ -166,6 +166,7 @@ class Rows:
         given = (*self._result.hits, *self._result.near_misses)
         self._relevance = {hit.passage.chunk_id: hit.relevance for hit in given}
         self._outcome = outcome
+        self._pictures = pictures_of(outcome)
 
     def all(self) -> list[dict[str, Any]]:
         # What the caps of the kinds of sources cut takes no place among the results.
@@ -215,6 +216,7 @@ class Rows:
             "found_at": [self._found_at(each, candidate) for each in candidate.provenance],
             "doubles": len({each.chunk_id for each in candidate.provenance} - {candidate.chunk_id}),
             "neighbours": candidate.neighbours,
+            "pictures": self._pictures.get(candidate.chunk_id, ()),
             "url": found_url(passage),
             "is_stored": is_stored,
             "starts_hidden": starts_hidden,
