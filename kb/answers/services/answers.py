@@ -20,8 +20,8 @@ from kb.base.errors import Rejected, found_in
 from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
 from kb.base.text import storable
-from kb.providers import embedding_models as providers
 from kb.ingest.services.pictures import ShownPicture
+from kb.providers import embedding_models as providers
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, pictures_of, search
 from retrieval.answer import (
     FALLBACK,

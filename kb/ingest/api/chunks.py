@@ -1,5 +1,5 @@
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -55,7 +55,7 @@ class ChunkListSerializer(serializers.ListSerializer[Any]):
 
     def to_representation(self, data: Any) -> Any:
         chunks = list(data)
-        self.child.shown = pictures_of_chunks(chunk.pk for chunk in chunks if chunk.pictures)
+        cast(ChunkSerializer, self.child).shown = pictures_of_chunks(chunk.pk for chunk in chunks if chunk.pictures)
         return super().to_representation(chunks)
 
 

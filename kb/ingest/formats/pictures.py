@@ -283,8 +283,7 @@ def _is_decoration(image: Image.Image) -> bool:
     if min(image.size) < _LEAST_SIDE or max(image.size) > _LONGEST * min(image.size):
         return True
     grey = image.convert("L")
-    low, high = grey.getextrema()
-    if int(high) - int(low) <= _FLAT:
+    if _are_flat([grey]):
         return True
     small = grey.resize((16, 16), Image.Resampling.BOX)
     rows = [small.crop((0, y, 16, y + 1)) for y in range(16)]
@@ -293,4 +292,6 @@ def _is_decoration(image: Image.Image) -> bool:
 
 
 def _are_flat(stripes: Sequence[Image.Image]) -> bool:
-    return all(int(high) - int(low) <= _FLAT for low, high in (stripe.getextrema() for stripe in stripes))
+    """Whether none of some grey pictures has light and dark places."""
+    spans: list[Any] = [stripe.getextrema() for stripe in stripes]
+    return all(high - low <= _FLAT for low, high in spans)

@@ -85,7 +85,8 @@ def pictures_of_chunks(chunk_ids: Iterable[int]) -> dict[int, tuple[ShownPicture
     """The pictures of chunks that the caller may see, by chunk, in their order; in one query."""
     shown: dict[int, list[ShownPicture]] = {}
     for picture in Picture.objects.raw(_OF_CHUNKS, [list(chunk_ids)]):
-        shown.setdefault(picture.chunk_id, []).append(shown_picture(picture))
+        chunk_id: int = picture.chunk_id  # type: ignore[attr-defined] # of the statement
+        shown.setdefault(chunk_id, []).append(shown_picture(picture))
     return {chunk_id: tuple(pictures) for chunk_id, pictures in shown.items()}
 
 
@@ -292,9 +293,9 @@ def describe_pictures(document_id: int) -> bool:
 
 
 def _claimed(picture: Picture) -> bool:
-    """Whether no other worker has asked for this picture since it was read."""
-    rows = Picture.objects.filter(pk=picture.pk, description="", asked_at=picture.asked_at)
-    return rows.update(asked_at=timezone.now()) == 1
+    """Whether no other worker waits for an answer about this picture, which is this worker's now."""
+    is_free = Q(asked_at=None) | Q(asked_at__lt=timezone.now() - timedelta(seconds=2 * settings.LLM_SECONDS))
+    return Picture.objects.filter(is_free, pk=picture.pk, description="").update(asked_at=timezone.now()) == 1
 
 
 def _describe(picture: Picture, model: OpenAIGenerator) -> None:

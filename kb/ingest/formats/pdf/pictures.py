@@ -88,7 +88,7 @@ def _goes_on(above: Item, item: Item) -> bool:
 
 def _shapes(page: Page) -> list[_Shape]:
     point = places_on(page)
-    found = []
+    found: list[_Shape] = []
     for shape in page.get_objects(filter=[pdfium.FPDF_PAGEOBJ_IMAGE], max_depth=_MOST_DEPTH):
         if len(found) == _MOST_ON_PAGE:
             break

@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 
 from kb.base.errors import Rejected
 from kb.base.text import is_storable
-from kb.content.models import Chunk, ChunkParent, Document
+from kb.content.models import Chunk, ChunkParent, Document, Picture
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact
 from kb.index.models import ChunkEmbedding
 from kb.profiles.models import RetrievalProfile
@@ -33,6 +33,7 @@ FORMAT: Final = "zhiku-knowledge-base"
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
 FILES: Final = "files/"
+PICTURES: Final = "pictures/"
 FILE_LIST: Final = "files.jsonl"
 """Of every original: the line of its document, the ending of its name, its size and its SHA-256."""
 VECTOR_KINDS: Final = tuple(ChunkEmbedding.Kind.values)
@@ -74,6 +75,7 @@ class Table:
         fields: that are written as they are.
         refers: foreign keys, with the table that they lead into; a row is known by its line there, counted from 0.
         added: of the fields, those that archives of earlier releases lack; they have their defaults then.
+        is_new: archives of earlier releases lack the table.
         kb_path: the lookup that leads to the knowledge base; as it is, where the rows have a foreign key of this name.
     """
 
@@ -83,6 +85,7 @@ class Table:
     refers: dict[str, str] = field(default_factory=dict)
     kb_path: str = "knowledge_base"
     added: frozenset[str] = frozenset()
+    is_new: bool = False
 
     @property
     def part(self) -> str:
@@ -113,9 +116,13 @@ TABLES: Final = (
     Table("parents", ChunkParent, ("position", "text", "page", "regions", "heading_path"), {"document": "documents"},
           added=frozenset({"regions"})),
     Table("chunks", Chunk, (
-        "position", "text", "cut_text", "page", "regions", "seconds", "heading_path", "keywords", "questions",
+        "position", "text", "cut_text", "page", "regions", "seconds", "pictures", "heading_path", "keywords", "questions",
         "own_keywords", "own_questions", "own_cut", "enabled", "token_count",
-    ), {"document": "documents", "parent": "parents"}, added=frozenset({"regions", "seconds"})),
+    ), {"document": "documents", "parent": "parents"}, added=frozenset({"regions", "seconds", "pictures"})),
+    Table("pictures", Picture, (
+        "number", "sha256", "mime", "size", "width", "height", "page", "box", "caption", "alternative", "recognised",
+        "description", "described_by",
+    ), {"document": "documents"}, is_new=True),
     Table("entities", Entity, ("name", "kind", "description", "origin")),
     Table("entity_names", EntityName, ("text",), {"entity": "entities"}),
     Table("facts", GraphFact, ("subject", "predicate", "object", "origin"), {"source_chunk": "chunks"}),
@@ -151,13 +158,18 @@ def file_part(line: int, suffix: str) -> str:
     return f"{FILES}{line}{'.' + suffix if suffix else ''}"
 
 
+def picture_part(line: int) -> str:
+    """Where the file of a picture lies in the archive."""
+    return f"{PICTURES}{line}"
+
+
 _ENCRYPTED = 0x1
-_REQUIRED = frozenset((*(table.part for table in TABLES), FILE_LIST))
-_PARTS = _REQUIRED.union(*map(vector_parts, VECTOR_KINDS))
+_REQUIRED = frozenset((*(table.part for table in TABLES if not table.is_new), FILE_LIST))
+_PARTS = frozenset((*(table.part for table in TABLES), FILE_LIST)).union(*map(vector_parts, VECTOR_KINDS))
 # What zipfile raises for an archive that is damaged, or made in a way that it does not know.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 _MOST_ROWS = 2**31
-_FILE = re.compile(rf"{FILES}[0-9]+(\.[A-Za-z0-9]*)?")
+_FILE = re.compile(rf"{FILES}[0-9]+(\.[A-Za-z0-9]*)?|{PICTURES}[0-9]+")
 
 
 def damaged(reason: str) -> Rejected:
@@ -206,8 +218,12 @@ class Archive:
         self.parts = self._checked_parts()
 
     def rows_in(self, part: str) -> int:
-        """How many rows the manifest says that a part has."""
-        return int(self.parts[part]["rows"])
+        """How many rows the manifest says that a part has; a table that it does not name has none."""
+        return int(self.parts[part]["rows"]) if part in self.parts else 0
+
+    def has(self, name: str) -> bool:
+        """Whether an entry is there, whatever it holds."""
+        return name in self._entries
 
     @contextmanager
     def part(self, name: str) -> Iterator[IO[bytes]]:
@@ -248,6 +264,8 @@ class Archive:
         Raises:
             Rejected: a line is too long or no JSON object, or the part is not what the manifest says.
         """
+        if name not in self.parts:
+            return
         count = 0
         with self.part(name) as stream:
             while line := stream.readline(self._allowed.line_bytes + 1):

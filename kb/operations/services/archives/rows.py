@@ -25,9 +25,10 @@ from kb.base.findings import Remark, RemarkCode
 from kb.base.net.addresses import FetchError, parse_url
 from kb.base.shapes import as_values
 from kb.base.text import hash_content, normalized_key
-from kb.content.models import Chunk, ChunkParent, Document
+from kb.content.models import Chunk, ChunkParent, Document, Picture
 from kb.graph.models import Concept, ConceptTerm, EntityName, GraphFact
 from kb.index.services.tokenizing import read_settings
+from kb.ingest.services.pictures import MOST_PICTURES
 from kb.ingest.services.rechunk import MOST_REGIONS
 from kb.operations.services.archives.format import (
     FILE_LIST,
@@ -249,7 +250,9 @@ def _checked(field: Any, value: Any) -> Any:
         return None
     kind = field.get_internal_type()
     _require(type(value) in _TYPES[kind], field.name)
-    _require(kind != "ArrayField" or all(isinstance(each, str) for each in value), field.name)
+    if kind == "ArrayField":
+        of_each = _TYPES[field.base_field.get_internal_type()]
+        _require(all(type(each) in of_each for each in value), field.name)
     _require(not field.choices or value in dict(field.flatchoices), field.name)
     try:
         if kind != "DateTimeField":
@@ -269,6 +272,7 @@ def _complete(row: Any) -> None:
         case Chunk():
             _require(row.text.strip() and _are_regions(row.regions), "text, regions")
             row.content_hash = hash_content(row.text)
+            _require(len(row.pictures) <= MOST_PICTURES and all(map(is_sha256, row.pictures)), "pictures")
         case ChunkParent():
             _require(_are_regions(row.regions), "regions")
         case ConceptTerm() | EntityName():
@@ -279,6 +283,9 @@ def _complete(row: Any) -> None:
             row.subject_key, row.object_key = normalized_key(row.subject), normalized_key(row.object)
         case Judgment():
             row.quote_hash = anchor_hash(row.quote) if row.quote else ""
+        case Picture():
+            _require(is_sha256(row.sha256), "sha256")
+            _require(len(row.box) in (0, 4) and all(0 <= each <= 1 for each in row.box), "box")
         case RetrievalProfile():
             _check_profile_settings(row.settings)
         case SearchProvider():
