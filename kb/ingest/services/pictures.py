@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 # How the files of each type begin; what a parser's child says of them is not believed.
 _SIGNATURES: Final = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff", "image/webp": b"RIFF"}
-_MOST: Final = 500
-_MOST_BYTES: Final = 32 * 1024**2
+MOST_PICTURES: Final = 500
+MOST_PICTURE_BYTES: Final = 32 * 1024**2
 _MOST_WORDS: Final = 4_000
 _MOST_DESCRIPTION: Final = 2_000
 _AGAIN: Final = timedelta(hours=1)
@@ -113,13 +113,18 @@ def picture_response(principal: Principal, picture_id: int, etag: str = "") -> H
     return HttpResponse(data, content_type=picture.mime, headers=headers)
 
 
+def is_picture(data: bytes, mime: str) -> bool:
+    """Whether bytes begin as a picture of a type that is served."""
+    return mime in _SIGNATURES and data.startswith(_SIGNATURES[mime])
+
+
 def check_pictures(parsed: ParsedDocument) -> None:
     """Refuses pictures that are none, or too many, as a file may have taken its parser over; raises ParseError."""
     pictures = parsed.pictures
     are_in_order = (
-        len(pictures) <= _MOST
-        and sum(len(each.data) for each in pictures) <= _MOST_BYTES
-        and all(each.data.startswith(_SIGNATURES.get(each.mime, b"\0none")) for each in pictures)
+        len(pictures) <= MOST_PICTURES
+        and sum(len(each.data) for each in pictures) <= MOST_PICTURE_BYTES
+        and all(is_picture(each.data, each.mime) for each in pictures)
         and len({each.sha256 for each in pictures}) == len(pictures)
         and all(0 < each.width < 2**16 and 0 < each.height < 2**16 for each in pictures)
         and all(

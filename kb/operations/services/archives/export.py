@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 from django.conf import settings
+from django.core.files.storage import default_storage
 from django.db import connection, transaction
 from django.db.models import F, QuerySet
 from django.http import FileResponse
@@ -27,7 +28,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
 from kb.base.files import private_folder
 from kb.base.text import file_name
-from kb.content.models import Document
+from kb.content.models import Document, Picture
 from kb.index.models import ChunkEmbedding
 from kb.index.services.tokenizing import renewed_settings
 from kb.operations.services.archives.format import (
@@ -43,6 +44,7 @@ from kb.operations.services.archives.format import (
     Table,
     file_part,
     limits,
+    picture_part,
     vector_parts,
 )
 from kb.operations.services.archives.vectors import FLOAT16, write_header
@@ -132,6 +134,7 @@ def export_kb(
         for table in TABLES:
             writer.table(table, kb)
         writer.originals(kb)
+        writer.pictures(kb)
         for kind in VECTOR_KINDS if vectors else ():
             writer.vectors(kb, kind)
         writer.manifest(kb)
@@ -196,6 +199,20 @@ class _Writer:
             with self._part(FILE_LIST) as part:
                 shutil.copyfileobj(listed, part, _PIECE)
                 part.rows = count
+
+    def pictures(self, kb: KnowledgeBase) -> None:
+        """Writes the files of pictures, by the lines of these."""
+        rows = Picture.objects.filter(knowledge_base=kb).select_related("document")
+        for picture in rows.order_by("pk").iterator(ROWS):
+            try:
+                source = default_storage.open(picture.file_name, "rb")
+            except FileNotFoundError:
+                logger.warning("the file of picture %s is not there and was left out of the archive", picture.pk)
+                self.missing_files += 1
+                continue
+            line = int(self._line(picture.pk, "pictures") or 0)
+            with source, self._entry(picture_part(line), zipfile.ZIP_STORED) as part:
+                shutil.copyfileobj(source, part, _PIECE)
 
     def vectors(self, kb: KnowledgeBase, kind: str) -> None:
         rows = _vectors_of(kb).filter(kind=kind)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files import File
+from django.core.files.base import ContentFile
 from django.db import DataError, IntegrityError, connection, transaction
 from django.db.models import Q
 from django.utils import timezone
@@ -22,12 +24,13 @@ from django.utils.translation import gettext as _, ngettext
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.db.transactions import Purpose, fetch_all, lock_until_commit
 from kb.base.errors import NotAllowed, Rejected
-from kb.base.files import FilesUnavailable, delete_folder
-from kb.content.models import Chunk, Document, documents_folder, upload_path
+from kb.base.files import FilesUnavailable, delete_folder, replace_file
+from kb.content.models import Chunk, Document, Picture, documents_folder, upload_path
 from kb.graph.models import Concept
 from kb.index.models import ChunkEmbedding
 from kb.index.services.writing import ROWS_A_STATEMENT, write_postings, write_vectors
 from kb.ingest.services.chunks import TEXT_CHARACTERS
+from kb.ingest.services.pictures import MOST_PICTURE_BYTES, is_picture
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.archives.format import (
     FILE_LIST,
@@ -39,6 +42,7 @@ from kb.operations.services.archives.format import (
     file_part,
     limits,
     open_archive,
+    picture_part,
     vector_parts,
 )
 from kb.operations.services.archives.rows import check_rows, originals, read_settings_of, rows_of
@@ -252,7 +256,11 @@ class _Restoring:
         archive = self._archive
         self._refuse_more(
             rows=sum(self._rows.values()),
-            json_bytes=sum(archive.parts[part]["bytes"] for part in (*(table.part for table in TABLES), FILE_LIST)),
+            json_bytes=sum(
+                archive.parts[part]["bytes"]
+                for part in (*(table.part for table in TABLES), FILE_LIST)
+                if part in archive.parts
+            ),
             unpacked_bytes=archive.unpacked_bytes,
             embedded_chunks=chunk_count(archive) if self._embeds else 0,
         )
@@ -301,6 +309,7 @@ class _Restoring:
                 writer = TableWriter(self._archive, kb, indexes, self._files, profiles)
                 for table in TABLES:
                     writer.write(table, self._advance)
+                self._write_picture_files(kb)
                 next(indexes, None)  # refuses vectors of chunks that are not there
                 kb.profile = profiles.chosen(self._archive.manifest["profile"])
                 kb.save(update_fields=["profile"])
@@ -309,6 +318,23 @@ class _Restoring:
             refuse_taken_name(self._fields["owner"], self._fields["name"])
             raise damaged(_("rows contradict each other")) from error
         return kb
+
+    def _write_picture_files(self, kb: KnowledgeBase) -> None:
+        """Stores the files of pictures under the ids that their documents have now; Rejected: one is no picture."""
+        sizes: Counter[int] = Counter()
+        rows = Picture.objects.filter(knowledge_base=kb).select_related("document").order_by("pk")
+        for line, picture in enumerate(rows.iterator(ROWS_A_STATEMENT)):
+            name = picture_part(line)
+            sizes[picture.document_id] += picture.size
+            if not self._archive.has(name):
+                continue
+            with self._archive.entry(name, size=picture.size, sha256=picture.sha256) as stream:
+                data = stream.read(MOST_PICTURE_BYTES)
+            if not is_picture(data, picture.mime):
+                raise damaged(_("“%(name)s” is no picture") % {"name": name})
+            replace_file(picture.file_name, ContentFile(data))
+        documents = [Document(pk=pk, picture_bytes=size) for pk, size in sizes.items()]
+        Document.objects.bulk_update(documents, ["picture_bytes"], batch_size=ROWS_A_STATEMENT)
 
     def _new_kb(self, kb_id: int) -> KnowledgeBase:
         chosen = self._cutter

@@ -269,12 +269,8 @@ def _checked(field: Any, value: Any) -> Any:
 def _complete(row: Any) -> None:
     """Sets what follows from other fields, and checks what no validator of a field does."""
     match row:
-        case Chunk():
-            _require(row.text.strip() and _are_regions(row.regions), "text, regions")
-            row.content_hash = hash_content(row.text)
-            _require(len(row.pictures) <= MOST_PICTURES and all(map(is_sha256, row.pictures)), "pictures")
-        case ChunkParent():
-            _require(_are_regions(row.regions), "regions")
+        case Chunk() | ChunkParent():
+            _complete_passage(row)
         case ConceptTerm() | EntityName():
             row.key = normalized_key(row.text)
         case Document():
@@ -288,14 +284,19 @@ def _complete(row: Any) -> None:
             _require(len(row.box) in (0, 4) and all(0 <= each <= 1 for each in row.box), "box")
         case RetrievalProfile():
             _check_profile_settings(row.settings)
-        case SearchProvider():
-            _require(isinstance(row.settings, dict), "settings")
-            row.enabled = False
+        case SearchProvider() | WebSource():
+            _complete_source(row)
         case WebPage():
             _check_url(row.url)
             row.url_hash = hash_of(row.url)
-        case WebSource():
-            _complete_web_source(row)
+
+
+def _complete_passage(row: Chunk | ChunkParent) -> None:
+    _require(_are_regions(row.regions), "regions")
+    if isinstance(row, Chunk):
+        _require(row.text.strip(), "text")
+        row.content_hash = hash_content(row.text)
+        _require(len(row.pictures) <= MOST_PICTURES and all(map(is_sha256, row.pictures)), "pictures")
 
 
 def _complete_document(document: Document) -> None:
@@ -344,9 +345,12 @@ def _check_profile_settings(settings: Any) -> None:
         raise WrongRow("settings") from error
 
 
-def _complete_web_source(source: WebSource) -> None:
+def _complete_source(source: SearchProvider | WebSource) -> None:
     """Switched off: what strangers wrote must not be read, nor asked, before somebody has looked at it."""
     source.enabled = False
+    if isinstance(source, SearchProvider):
+        _require(isinstance(source.settings, dict), "settings")
+        return
     _check_url(source.url)
     _require(max(len(source.include), len(source.exclude)) <= MOST_PATTERNS, "include, exclude")
     try:

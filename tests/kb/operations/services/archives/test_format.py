@@ -10,6 +10,7 @@ from kb.models import (
     GraphFact,
     Judgment,
     KnowledgeBase,
+    Picture,
     RetrievalProfile,
     WebPage,
     WebSource,
@@ -45,6 +46,7 @@ LEFT_OUT = {
     Document: frozenset(
         {
             "file",  # see FILE_LIST
+            "picture_bytes",  # of the rows of its pictures
             "batch",
             "stage",
             "progress",
@@ -60,6 +62,7 @@ LEFT_OUT = {
         }
     ),
     Chunk: {"content_hash", "updated_at"},
+    Picture: {"asked_at"},
     Judgment: {"quote_hash", "created_by"},
     WebSource: frozenset(
         {

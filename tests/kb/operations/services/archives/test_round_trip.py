@@ -1,10 +1,18 @@
 """A knowledge base out and in again, here or elsewhere, finds the same."""
 
+import hashlib
+import json
 import sys
+import zipfile
 
 import pytest
+from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
 
 from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.files import replace_file
+from kb.ingest.services.documents import document_add
+from kb.ingest.services.indexing import index_document
 from kb.models import (
     Chunk,
     ChunkEmbedding,
@@ -14,6 +22,7 @@ from kb.models import (
     Document,
     GraphFact,
     KnowledgeBase,
+    Picture,
     RetrievalProfile,
     SearchProvider,
     TokenizerSettings,
@@ -24,7 +33,16 @@ from kb.operations.services.archives.export import export_open
 from kb.operations.services.archives.restore import restore_kb
 from retrieval.tokenize import engine_versions
 from tests.factories import make_member, make_user, principal
-from tests.kb.operations.services.archives.bases import delete_everything, figures, results
+from tests.kb.ingest.parser.documents import data_address, make_picture
+from tests.kb.operations.services.archives.bases import (
+    delete_everything,
+    figures,
+    lines_of,
+    part_of,
+    results,
+    rewritten,
+)
+from tests.kb.operations.services.archives.test_hostile import signed
 
 pytestmark = pytest.mark.django_db
 
@@ -100,6 +118,56 @@ def test_originals_come_with_their_documents(kb, archive):
     assert ours.file.name != theirs.file.name
     with ours.file.open() as copy, theirs.file.open() as original:
         assert copy.read() == original.read()
+
+
+def with_picture(kb):
+    text = f"一段文字。\n\n![水泵]({data_address(make_picture())})\n\n图 1 水泵"
+    document = document_add(knowledge_base=kb, file=ContentFile(text.encode()), name="p.md", user=kb.owner)
+    index_document(document.pk)
+    document.pictures.update(description="一台水泵", described_by="vision")
+    return document.pictures.get()
+
+
+def test_pictures_come_with_their_documents(kb, archive):
+    picture = with_picture(kb)
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+    copy = Picture.objects.get(knowledge_base=restored)
+    words = ("sha256", "caption", "alternative", "description", "described_by", "width", "height", "mime")
+    assert [getattr(copy, name) for name in words] == [getattr(picture, name) for name in words]
+    assert copy.file_name != picture.file_name
+    assert default_storage.open(copy.file_name).read() == default_storage.open(picture.file_name).read()
+    assert copy.document.picture_bytes == picture.size
+    [chunk] = [each for each in Chunk.objects.filter(document=copy.document) if each.pictures]
+    assert chunk.pictures == [picture.sha256]
+
+
+def test_a_file_that_is_no_picture_is_refused(kb, archive):
+    picture = with_picture(kb)
+    page = b"<script>alert(1)</script>"
+    digest = hashlib.sha256(page).hexdigest()
+    replace_file(picture.file_name, ContentFile(page))
+    Picture.objects.filter(pk=picture.pk).update(size=len(page))
+    Picture.objects.filter(pk=picture.pk).update(sha256=digest)
+    picture.refresh_from_db()
+    replace_file(picture.file_name, ContentFile(page))
+    with pytest.raises(Rejected, match="no picture"):
+        restore_kb(archive(kb), owner=kb.owner, name="copy")
+    assert KnowledgeBase.objects.count() == 1
+
+
+def test_an_archive_without_pictures_of_an_earlier_release_is_read(kb, archive, tmp_path):
+    former = tmp_path / "former.zip"
+    with zipfile.ZipFile(archive(kb)) as source, zipfile.ZipFile(former, "w") as target:
+        manifest = json.loads(source.read("manifest.json"))
+        del manifest["parts"]["pictures.jsonl"]
+        for name in source.namelist():
+            if name not in ("manifest.json", "pictures.jsonl"):
+                target.writestr(name, source.read(name))
+        target.writestr("manifest.json", json.dumps(manifest))
+    restored = restore_kb(former, owner=kb.owner, name="copy").knowledge_base
+    assert (
+        Document.objects.filter(knowledge_base=restored).count() == Document.objects.filter(knowledge_base=kb).count()
+    )
 
 
 def test_all_versions_of_a_profile_come_under_its_name_whoever_else_has_one_of_it(kb, archive):
@@ -203,3 +271,32 @@ def test_editors_export_and_viewers_do_not(kb):
         export_open(principal(make_member(kb, "viewer")), kb)
     with pytest.raises(NotVisible):
         export_open(principal(make_user()), kb)
+
+
+REGIONS = [{"page": 3, "box": [0.1, 0.2, 0.3, 0.4]}, {"page": 4, "box": None}]
+
+
+def test_chunks_and_longer_passages_stand_where_they_did(kb, archive):
+    Chunk.objects.filter(knowledge_base=kb).update(regions=REGIONS, seconds=75)
+    ChunkParent.objects.filter(knowledge_base=kb).update(regions=REGIONS)
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+    chunks = Chunk.objects.filter(knowledge_base=restored)
+    assert chunks.count() == chunks.filter(regions=REGIONS, seconds=75).count() > 0
+    assert all(each.regions == REGIONS for each in ChunkParent.objects.filter(knowledge_base=restored))
+
+
+def test_an_archive_of_a_release_without_regions_is_read(kb, archive):
+    def older(entries):
+        changed = {}
+        for name in ("chunks", "parents"):
+            rows = lines_of(entries[f"{name}.jsonl"])
+            changed[name] = part_of(
+                [{key: row[key] for key in row if key not in ("regions", "seconds")} for row in rows]
+            )
+        signed(entries, **changed)
+
+    restored = restore_kb(rewritten(archive(kb), older), owner=kb.owner, name="copy").knowledge_base
+    assert {(str(each.regions), each.seconds) for each in Chunk.objects.filter(knowledge_base=restored)} == {
+        ("[]", None)
+    }
+    assert results(restored) == results(kb)
