@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from retrieval.types import Hit, Passage
+from retrieval.types import Hit, Passage, clock
 
 _ELEMENTS = (
     "a|applet|audio|base|body|button|embed|form|frame|frameset|iframe|image|img|input|link|math|meta|object|picture|portal|"
@@ -98,6 +98,7 @@ class Fragment:
     before: tuple[Passage, ...] = ()
     after: tuple[Passage, ...] = ()
     matched: str = ""  # the part of the text that was found, where it is not all of it
+    seconds: int | None = None  # at which a recording says it
 
     @classmethod
     def of_hit(cls, hit: Hit) -> Self:
@@ -113,6 +114,7 @@ class Fragment:
             before=tuple(each for each in hit.neighbours if each.position < passage.position),
             after=tuple(each for each in hit.neighbours if each.position > passage.position),
             matched=passage.matched,
+            seconds=passage.seconds,
         )
 
     @classmethod
@@ -127,6 +129,7 @@ class Fragment:
             chunk.get("document_id"),
             chunk.get("knowledge_base_id"),
             matched=chunk.get("matched_text", ""),
+            seconds=chunk.get("seconds"),
         )
 
     @property
@@ -134,8 +137,10 @@ class Fragment:
         return self.kb_id, self.source or self.title if self.document_id is None else self.document_id
 
     def label(self, language: str) -> str:
-        """The citation for readers: source, or title, and page, on one line."""
+        """The citation for readers: source, or title, and page, or time in a recording, on one line."""
         name = " ".join((self.source or self.title).split())
+        if self.seconds is not None:
+            return f"{name} {clock(self.seconds)}"
         if not self.page:
             return name
         return _PAGE_LABELS.get(language, _PAGE_LABELS["en"]).format(name=name, page=self.page)

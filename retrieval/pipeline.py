@@ -158,13 +158,13 @@ class Pipeline:
             ]
             detail["count"] = result_count(config)
             candidates = self._with_neighbours(candidates, config)
-            texts = self._parents(candidates)
-            if texts:
-                detail["larger"] = len(texts)
+            larger = self._parents(candidates)
+            if larger:
+                detail["larger"] = len(larger)
         return Result(
             query=query,
-            hits=_hits([c for c in candidates if c.cut_by is None], scored, texts, chunk_count),
-            near_misses=_hits([c for c in candidates if c.is_near_miss], scored, texts, chunk_count),
+            hits=_hits([c for c in candidates if c.cut_by is None], scored, larger, chunk_count),
+            near_misses=_hits([c for c in candidates if c.is_near_miss], scored, larger, chunk_count),
             candidates=tuple(candidates),
             analysis=analysis,
             score_scale=scored.scale.value,
@@ -341,7 +341,7 @@ class Pipeline:
         beside = self.passages.neighbours(chosen, config.neighbours)
         return [c._replace(neighbours=beside.get(c.chunk_id, ())) for c in candidates]
 
-    def _parents(self, candidates: list[Candidate]) -> Mapping[int, str]:
+    def _parents(self, candidates: list[Candidate]) -> Mapping[int, Passage]:
         """The longer passages that are given in place of chunks, by chunk id."""
         chosen = [c.passage for c in candidates if c.is_given and c.passage and c.passage.parent_id is not None]
         return self.passages.parents(chosen) if chosen else {}
@@ -365,17 +365,12 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig, questi
 
 
 def _hits(
-    candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, str], chunk_count: int | None
+    candidates: Sequence[Candidate], scored: _Scored, larger: Mapping[int, Passage], chunk_count: int | None
 ) -> tuple[Hit, ...]:
     """The candidates as they are given; where there is a longer passage around one, that is its text."""
-
-    def given(passage: Passage) -> Passage:
-        text = texts.get(passage.chunk_id)
-        return passage if text is None else passage._replace(text=text, matched=passage.text)
-
     return tuple(
         Hit(
-            given(c.passage),
+            larger.get(c.passage.chunk_id, c.passage),
             c.scores[scored.stage],
             scored.scale.value,
             c.ranks,

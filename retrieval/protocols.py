@@ -176,8 +176,8 @@ class PassageStore(Protocol):
     def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
         """Returns, by chunk id, up to `count` chunks before and after each passage in its document, in reading order."""
 
-    def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
-        """Returns, by chunk id, the longer passage to give in place of each chunk that was cut from one."""
+    def parents(self, passages: Sequence[Passage]) -> Mapping[int, Passage]:
+        """Returns, by chunk id, each passage that was cut from a longer one with that in its place."""
 
 
 class ConceptStore(Protocol):

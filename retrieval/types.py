@@ -135,6 +135,30 @@ class ExternalHit:
     published: str = ""  # a date or a time as it is stated
 
 
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class PageRegion:
+    """Where part of a passage stands in its document."""
+
+    page: Annotated[int, Doc("From 1; of a presentation the slide.")]
+    box: Annotated[
+        Box | None,
+        Doc(
+            "Left, top, right and bottom as shares of the page as it is seen, from its top left corner; null: where on the page "
+            "is not known."
+        ),
+    ]
+
+
+def clock(seconds: int) -> str:
+    """A time in a recording for readers: 12:34, or 1:02:03 from an hour on."""
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
 def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
     """What is indexed, embedded and reranked: a chunk in its context, as a reader would meet it."""
     return "\n".join(part for part in (title, " > ".join(heading_path), text) if part)
@@ -162,6 +186,8 @@ class Passage(NamedTuple):
     matched: str = ""  # the chunk, where the longer passage is given in its place
     origin: Origin | None = None  # None for a chunk
     questions: tuple[str, ...] = ()  # that the chunk answers, where they are searched
+    seconds: int | None = None  # at which a recording says it
+    regions: tuple[PageRegion, ...] = ()  # where its text stands
 
     @property
     def stored_chunk_id(self) -> int | None:

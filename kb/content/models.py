@@ -185,6 +185,7 @@ class ChunkParent(models.Model):
     position = models.PositiveIntegerField()
     text = models.TextField(_("text"))
     page = models.PositiveIntegerField(null=True)
+    regions = models.JSONField(default=list, db_default=[])
     heading_path = ArrayField(models.CharField(max_length=300), default=list)
 
     objects = ScopedQuerySet.as_manager()
@@ -198,7 +199,8 @@ class Chunk(models.Model):
 
     `parent` is the longer passage that is returned in its place, if any; `cut_text` the text as it was cut from the
     document, where a curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none
-    are extracted; with `own_cut`, a curator has merged or split it, and no strategy re-chunks it.
+    are extracted; with `own_cut`, a curator has merged or split it, and no strategy re-chunks it. The `regions` are where
+    its text stands, as retrieval.types.PageRegion; `seconds` is the time at which a recording says it.
     """
 
     knowledge_base = models.ForeignKey(
@@ -212,6 +214,8 @@ class Chunk(models.Model):
     text = models.TextField(_("text"))
     cut_text = models.TextField(blank=True, db_default="", editable=False)
     page = models.PositiveIntegerField(_("page"), null=True, blank=True)
+    regions = models.JSONField(default=list, db_default=[], blank=True, editable=False)
+    seconds = models.PositiveIntegerField(null=True, blank=True, editable=False)
     heading_path = ArrayField(models.CharField(max_length=300), verbose_name=_("headings"), default=list, blank=True)
     keywords = ArrayField(
         models.CharField(max_length=300), verbose_name=_("keywords"), default=list, db_default=[], blank=True

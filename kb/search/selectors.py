@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
+import msgspec
 from django.db import connection, models
 
 from kb.access.models import KnowledgeBase, Principal, Statement, visible_knowledge_bases
@@ -14,7 +15,7 @@ from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion
 from kb.profiles.models import RetrievalProfile
 from kb.sources.models import SearchProvider, WebSource
-from retrieval.types import Passage
+from retrieval.types import PageRegion, Passage
 
 # Of each kind that one query asks, by name.
 MOST_SOURCES = 10
@@ -95,7 +96,8 @@ NO_METADATA = "{}"
 # Most lists are empty, and reading one takes a passage as long as all the rest of it: NULL is read at once.
 PASSAGES = """
 SELECT c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, NULLIF(c.heading_path, '{{}}'),
-    d.metadata, d.source_type, NULLIF(d.tags, '{{}}'), c.position, c.parent_id, NULLIF(c.questions, '{{}}')
+    d.metadata, d.source_type, NULLIF(d.tags, '{{}}'), c.position, c.parent_id, NULLIF(c.questions, '{{}}'), c.seconds,
+    NULLIF(c.regions, '[]')
 FROM kb_chunk c
 CROSS JOIN LATERAL (
     -- The limit makes it a look-up for each chunk: for some hundreds the planner would read all documents once.
@@ -117,7 +119,7 @@ ORDER BY passage.id, c.position
 
 # What a curator has changed or switched off in a passage is changed or missing in it too.
 PARENTS = """
-SELECT p.id, p.text, c.text, c.cut_text, c.enabled
+SELECT p.id, p.text, NULLIF(p.regions, '[]'), c.text, c.cut_text, c.enabled
 FROM kb_chunkparent p
 LEFT JOIN kb_chunk c ON c.parent_id = p.id AND (c.cut_text <> '' OR NOT c.enabled)
 WHERE p.id = ANY(%s::bigint[]) AND p.knowledge_base_id = ANY(ARRAY({visible}))
@@ -149,15 +151,22 @@ class PassageReader:
             found[chunk_id].append(_passage(row))
         return {chunk_id: tuple(others) for chunk_id, others in found.items()}
 
-    def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
+    def parents(self, passages: Sequence[Passage]) -> Mapping[int, Passage]:
         ids = {passage.parent_id for passage in passages if passage.parent_id is not None}
-        texts: dict[int, str] = {}
-        for parent_id, whole, text, cut_text, enabled in self._rows(PARENTS, array_text(sorted(ids))) if ids else ():
+        texts: dict[int | None, str] = {}
+        regions: dict[int | None, tuple[PageRegion, ...]] = {}
+        for parent_id, whole, on_pages, text, cut_text, enabled in (
+            self._rows(PARENTS, array_text(sorted(ids))) if ids else ()
+        ):
             shown = texts.setdefault(parent_id, whole)
+            regions[parent_id] = _regions(on_pages)
             if text is not None:
                 texts[parent_id] = shown.replace(cut_text or text, text if enabled else "", 1)
-        given = {each.chunk_id: texts.get(each.parent_id or 0, "").strip() for each in passages}
-        return {chunk_id: text for chunk_id, text in given.items() if text}
+        return {
+            each.chunk_id: each._replace(text=text, matched=each.text, regions=regions[each.parent_id] or each.regions)
+            for each in passages
+            if (text := texts.get(each.parent_id, "").strip())
+        }
 
     def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         if self._visible is None:
@@ -170,7 +179,7 @@ class PassageReader:
 
 def _passage(row: Sequence[Any]) -> Passage:
     chunk_id, document_id, kb_id, title, source, page, text, heading_path, metadata, source_type, tags, *where = row
-    position, parent_id, *questions = where  # those of neighbours are not read
+    position, parent_id, questions, seconds, regions = (*where, None, None, None)[:5]  # of neighbours not all is read
     return Passage(
         chunk_id,
         document_id,
@@ -184,5 +193,14 @@ def _passage(row: Sequence[Any]) -> Passage:
         source_type,
         position,
         parent_id,
-        questions=tuple(*filter(None, questions)),
+        questions=tuple(questions or ()),
+        seconds=seconds,
+        regions=_regions(regions),
     )
+
+
+_REGIONS = msgspec.json.Decoder(tuple[PageRegion, ...])
+
+
+def _regions(stored: str | None) -> tuple[PageRegion, ...]:
+    return () if stored is None else _REGIONS.decode(stored)

@@ -39,7 +39,7 @@ from retrieval.errors import Degradation, DegradationCode, GenerationFailed, Mes
 from retrieval.generation import OpenAIGenerator
 from retrieval.packing import Context, Fragment, inert, pack, shorten
 from retrieval.selection import ScoreScale
-from retrieval.types import Fact, Hit, Relevance, Turn
+from retrieval.types import Fact, Hit, PageRegion, Relevance, Turn
 
 HISTORY_MESSAGES = 10
 # Of each message.
@@ -116,10 +116,12 @@ class Source:
     """A passage that the answer could be written from, or a near miss, which it is not written from."""
 
     number: Annotated[int, Doc("What the answer cites it by; of a near miss its place, from 1, which nothing cites.")]
-    label: Annotated[str, Doc("Where it stands, for readers: source or title, and page.")]
+    label: Annotated[str, Doc("Where it stands, for readers: source or title, and page, or time in a recording.")]
     title: str
     source: str
     page: int | None
+    seconds: Annotated[int | None, Doc("The time at which a recording says it.")]
+    regions: Annotated[tuple[PageRegion, ...], Doc("Where it stands on the pages of the document.")]
     chunk_id: Annotated[int | None, Doc("null: of a live or external source.")]
     document_id: int | None
     knowledge_base_id: int
@@ -311,6 +313,8 @@ def _packed(outcome: SearchOutcome, hits: Sequence[Hit], *, max_sources: int) ->
             title=hit.passage.title,
             source=hit.passage.source,
             page=hit.passage.page,
+            seconds=hit.passage.seconds,
+            regions=hit.passage.regions,
             chunk_id=hit.passage.stored_chunk_id,
             document_id=hit.passage.stored_document_id,
             knowledge_base_id=hit.passage.kb_id,

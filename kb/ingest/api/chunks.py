@@ -42,12 +42,14 @@ from kb.web.api.fields import (
 from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.schema import CHUNK_EXAMPLES
 from kb.web.api.views import ApiViewSet, Flag, ListFilters, Text, Whole, asked, one
+from retrieval.types import PageRegion
 
 MOST_AT_ONCE = 10_000
 ACTIONS = ("enable", "disable", "delete")
 
 
 class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
+    regions = shape(PageRegion)(many=True, help_text="Where it stands on the pages of its document.")
     is_edited = serializers.SerializerMethodField(help_text="Whether its text is not as it was cut from the document.")
 
     class Meta:
@@ -59,6 +61,8 @@ class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
             "position",
             "text",
             "page",
+            "seconds",
+            "regions",
             "heading_path",
             "keywords",
             "questions",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
 
-from kb.ingest.chunkers.strategies import ChunkDraft
+from kb.ingest.chunkers.strategies import ChunkDraft, regions_within
+from kb.ingest.parser.parsed import Region
 
 Span = tuple[int, int]
 
@@ -185,7 +186,7 @@ def pin_texts(
         return tuple(drafts)
     taken = [span for span, _ in placed]
     pieces = [each for position in range(len(drafts)) for each in _left(drafts, now.spans, position, taken)]
-    pieces += [(span[0], _pinned(pin.text, _covered(drafts, now.spans, span))) for span, pin in placed]
+    pieces += [(span[0], _pinned(pin.text, span, _covered(drafts, now.spans, span))) for span, pin in placed]
     pieces.sort(key=lambda piece: piece[0])
     present = {draft.text: draft.token_count for draft in drafts}
     return tuple(
@@ -233,24 +234,33 @@ def _left(
     places = [start, *(place for cut in cuts for place in cut), end]
     for first, last in zip(places[::2], places[1::2], strict=True):
         is_before = last <= fresh and first == start and all(end != start for _, end in taken)
-        text = draft.text[place_of(draft.text, first - start) : place_of(draft.text, last - start)].strip()
+        begin, after = place_of(draft.text, first - start), place_of(draft.text, last - start)
+        part = draft.text[begin:after].rstrip()
+        text = part.lstrip()
         if not is_before and first < following and any(map(str.isalnum, text)):
-            yield first, replace(draft, text=text)
+            begin += len(part) - len(text)
+            yield first, replace(draft, text=text, regions=regions_within(draft.regions, begin, begin + len(text)))
 
 
-def _covered(drafts: Sequence[ChunkDraft], spans: Sequence[Span], span: Span) -> list[ChunkDraft]:
-    """The drafts that a passage takes something of which no draft before holds."""
+def _covered(drafts: Sequence[ChunkDraft], spans: Sequence[Span], span: Span) -> list[tuple[ChunkDraft, int, Span]]:
+    """The drafts that a passage takes something of which no draft before holds, with where each begins, and that part."""
     ends = [0, *(end for _, end in spans)]
     return [
-        draft
+        (draft, first, part)
         for draft, (first, last), before in zip(drafts, spans, ends, strict=False)
-        if max(first, before, span[0]) < min(last, span[1])
+        if (part := (max(first, before, span[0]), min(last, span[1])))[0] < part[1]
     ]
 
 
-def _pinned(text: str, covered: Sequence[ChunkDraft]) -> ChunkDraft:
+def _pinned(text: str, span: Span, covered: Sequence[tuple[ChunkDraft, int, Span]]) -> ChunkDraft:
     """It stands where the first of them does; where they belong to several longer passages, it is returned itself."""
-    first = covered[0]
-    parent = first.parent if all(draft.parent == first.parent for draft in covered) else None
-    questions = tuple(dict.fromkeys(question for draft in covered for question in draft.questions))
-    return replace(first, text=text, parent=parent, questions=questions)
+    first = covered[0][0]
+    parent = first.parent if all(draft.parent == first.parent for draft, _, _ in covered) else None
+    questions = tuple(dict.fromkeys(question for draft, _, _ in covered for question in draft.questions))
+    regions: list[Region] = []
+    for draft, start, (begin, end) in covered:
+        ahead = place_of(text, begin - span[0])
+        places = (place_of(draft.text, each - start) for each in (begin, end))
+        own = regions_within(draft.regions, *places)
+        regions += (replace(each, start=each.start + ahead) for each in own)
+    return replace(first, text=text, parent=parent, questions=questions, regions=tuple(regions))

@@ -2,14 +2,14 @@
 
 import hashlib
 import re
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, groupby
 from typing import Final, Literal, get_args
 
-from kb.ingest.parser.parsed import ParsedDocument, Section, SectionKind
+from kb.ingest.parser.parsed import ParsedDocument, Region, Section, SectionKind
 
 Unit = Literal["characters", "tokens"]
 Strategy = Literal["recursive", "headings", "questions", "parent_child", "tokens"]
@@ -100,51 +100,89 @@ class ParentDraft:
 
     text: str
     position: int
-    page: int | None
     heading_path: tuple[str, ...]
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def page(self) -> int | None:
+        return next((each.page for each in self.regions if each.page is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkDraft:
     """A chunk before it is stored; position counts from 0 within the document.
 
-    `parent` is returned in its place; `questions` are those of the document itself that it answers.
+    `parent` is returned in its place; `questions` are those of the document itself that it answers. The `regions` are
+    those of the document that its own text overlaps, by their places in it: a header that it repeats has none.
     """
 
     text: str
     position: int
-    page: int | None
     heading_path: tuple[str, ...]
     token_count: int
     parent: ParentDraft | None = None
     questions: tuple[str, ...] = ()
+    regions: tuple[Region, ...] = ()
+
+    @property
+    def page(self) -> int | None:
+        return next((each.page for each in self.regions if each.page is not None), None)
+
+    @property
+    def seconds(self) -> int | None:
+        return next((each.seconds for each in self.regions if each.seconds is not None), None)
 
 
 SEPARATOR = "\n\n"
 
-# Of a chunk: text, page, heading path, what is returned in its place, and questions.
-Piece = tuple[str, int | None, tuple[str, ...], ParentDraft | None, tuple[str, ...]]
+# Of a chunk: text, regions, heading path, what is returned in its place, and questions.
+Piece = tuple[str, tuple[Region, ...], tuple[str, ...], ParentDraft | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """All that stands under one heading, and where the text of each of its pages begins, ascending."""
+    """Sections under one heading as one text, where each of them begins in it, and its regions, which cover it."""
 
     text: str
     heading_path: tuple[str, ...]
     starts: tuple[int, ...]
-    pages: tuple[int | None, ...]
+    regions: tuple[Region, ...]
 
-    def page_at(self, offset: int) -> int | None:
-        return self.pages[max(0, bisect_right(self.starts, offset) - 1)]
+    @classmethod
+    def of(cls, sections: Sequence[Section]) -> "Passage":
+        starts = (0, *accumulate(len(section.text) + len(SEPARATOR) for section in sections[:-1]))
+        regions: list[Region] = []
+        for start, section in zip(starts, sections, strict=True):
+            if not section.regions or section.regions[0].start:
+                regions.append(Region(start, section.page))
+            regions += (
+                replace(each, start=start + each.start, page=section.page if each.page is None else each.page)
+                for each in section.regions
+            )
+        text = SEPARATOR.join(section.text for section in sections)
+        return cls(text, sections[0].heading_path, starts, tuple(regions))
+
+    def piece(self, cut: "Cut") -> Piece:
+        place, text, header = cut
+        regions = regions_within(self.regions, place, place + len(text), len(header))
+        return header + text, regions, self.heading_path, None, ()
+
+
+def regions_within(regions: Sequence[Region], begin: int, end: int, ahead: int = 0) -> tuple[Region, ...]:
+    """The regions of a text that a part of it overlaps, for a text in which the part stands after `ahead` characters."""
+    first = bisect_left(regions, begin, key=lambda each: each.start)
+    if first and (first == len(regions) or regions[first].start > begin):
+        first -= 1
+    last = max(first + 1, bisect_left(regions, end, key=lambda each: each.start))
+    return tuple(
+        replace(each, start=each.start - begin + ahead if number and each.start > begin else 0)
+        for number, each in enumerate(regions[first:last])
+    )
 
 
 def by_heading(document: ParsedDocument) -> Iterator[Passage]:
     """Neighbours under one heading as one text, whatever pages they are on."""
-    for group in _neighbours(document, lambda section: section.heading_path):
-        starts = accumulate((len(section.text) + len(SEPARATOR) for section in group[:-1]), initial=0)
-        text, pages = SEPARATOR.join(section.text for section in group), (section.page for section in group)
-        yield Passage(text, group[0].heading_path, tuple(starts), tuple(pages))
+    return map(Passage.of, _neighbours(document, lambda section: section.heading_path))
 
 
 def _neighbours(document: ParsedDocument, key: Callable[[Section], object]) -> Iterator[tuple[Section, ...]]:
@@ -186,12 +224,11 @@ _SEPARATORS: Final = (
 
 
 def split_pages(
-    cut: Callable[[str, ChunkSettings], Iterator[str]], document: ParsedDocument, settings: ChunkSettings
+    cut: Callable[[str, ChunkSettings], Iterator["Cut"]], document: ParsedDocument, settings: ChunkSettings
 ) -> Iterator[Piece]:
     """No chunk crosses a heading or a page, or is longer than `cut` makes it; short neighbours share one."""
-    for group in _neighbours(document, lambda section: (section.page, section.heading_path)):
-        for text in cut(SEPARATOR.join(section.text for section in group), settings):
-            yield text, group[0].page, group[0].heading_path, None, ()
+    for passage in map(Passage.of, _neighbours(document, lambda section: (section.page, section.heading_path))):
+        yield from map(passage.piece, cut(passage.text, settings))
 
 
 # A table in Markdown: its header with the rule below it, and its rows.
@@ -300,8 +337,7 @@ def _fitted(text: str, settings: ChunkSettings) -> Iterator[str]:
 def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """What is too long for one chunk is cut by paragraphs and sentences; a chunk's page is the one it begins on."""
     for passage in by_heading(document):
-        for start, text, header in cut_text(passage.text, settings):
-            yield header + text, passage.page_at(start), passage.heading_path, None, ()
+        yield from map(passage.piece, cut_text(passage.text, settings))
 
 
 def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
@@ -310,15 +346,15 @@ def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Ite
     parents = 0
     for passage in by_heading(document):
         for begin, text, header in cut_text(passage.text, large):
-            whole = header + text
+            whole, regions, path, *_ = passage.piece((begin, text, header))
             children = list(cut_text(whole, settings))
             parent = None
             if len(children) > 1:
-                parent = ParentDraft(whole, parents, passage.page_at(begin), passage.heading_path)
+                parent = ParentDraft(whole, parents, path, regions)
                 parents += 1
             for start, child, repeated in children:
-                page = passage.page_at(begin + max(0, start - len(header)))
-                yield repeated + child, page, passage.heading_path, parent, ()
+                own = regions_within(regions, start, start + len(child), len(repeated))
+                yield repeated + child, own, path, parent, ()
 
 
 # A tokenizer keeps much more of a text than the text itself, so a long one is read in pieces.
@@ -327,7 +363,7 @@ _READ_AT_ONCE = 50_000
 _FIRST_CJK = "\u2e80"
 
 
-def split_tokens(text: str, settings: ChunkSettings) -> Iterator[str]:
+def cut_tokens(text: str, settings: ChunkSettings) -> Iterator[Cut]:
     """Pieces of a text of at most settings.size tokens, in which words stay whole."""
     begin = 0
     while begin < len(text):
@@ -341,8 +377,9 @@ def split_tokens(text: str, settings: ChunkSettings) -> Iterator[str]:
                 break  # read on from here, so that the window is filled
             start = ends[first - 1] if first else 0
             last = _last_token(piece, ends, first, last, settings)
-            if window := piece[start : ends[last - 1] if last < len(ends) else len(piece)].strip():
-                yield window
+            window = piece[start : ends[last - 1] if last < len(ends) else len(piece)].rstrip()
+            if own := window.lstrip():
+                yield begin + start + len(window) - len(own), own, ""
             if last == len(ends):
                 first = last
                 break
@@ -379,19 +416,24 @@ _ANSWER = re.compile(_MARK.format(words="A|Answer|答|回答|答案"), re.MULTIL
 
 def split_by_questions(document: ParsedDocument, settings: ChunkSettings) -> Iterator[Piece]:
     """A pair too long for one chunk repeats its question in each; text between the pairs is cut by sentences."""
-    for text, page, path, parent, questions in _pairs(document):
-        for piece in _pieces(text, questions, settings):
-            yield piece, page, path, parent, questions
+    for text, regions, path, parent, questions in _pairs(document):
+        for piece, own in _pieces(text, regions, _opening(questions), settings):
+            yield piece, own, path, parent, questions
 
 
 def _pairs(document: ParsedDocument) -> Iterator[Piece]:
-    """The pairs that a format tells of, and those that are marked in the text; of a pair the text is the answer."""
+    """The pairs that a format tells of, and those that are marked in the text; of a pair the text is the answer.
+
+    The regions are those of the text as its opening makes it.
+    """
     for has_question, group in groupby(document.sections, key=lambda section: bool(section.question)):
         sections = tuple(group)
         if has_question:
             for each in sections:
                 questions = tuple(" ".join(question.split()) for question in (each.question, *each.alternatives))
-                yield each.answer, each.page, each.heading_path, None, questions
+                begins = len(each.text) - len(each.answer)
+                regions = _of_pair(Passage.of((each,)), 0, begins, len(each.text), questions)
+                yield each.answer, regions, each.heading_path, None, questions
         else:
             for passage in by_heading(replace(document, sections=sections)):
                 yield from _marked(passage)
@@ -406,42 +448,67 @@ def _marked(passage: Passage) -> Iterator[Piece]:
         answer = _ANSWER.search(passage.text, mark.end(), end)
         question = " ".join(passage.text[mark.end() : answer.start()].split()) if answer else ""
         if answer and question and (text := passage.text[answer.end() : end].strip()):
-            yield text, passage.page_at(mark.start()), passage.heading_path, None, (question,)
+            begins = passage.text.index(text, answer.end())
+            regions = _of_pair(passage, mark.start(), begins, begins + len(text), (question,))
+            yield text, regions, passage.heading_path, None, (question,)
         else:
             yield from _plain(passage, mark.start(), end)
 
 
+def _opening(questions: tuple[str, ...]) -> str:
+    return f"{questions[0]}\n" if questions else ""
+
+
+def _of_pair(passage: Passage, start: int, answer: int, end: int, questions: tuple[str, ...]) -> tuple[Region, ...]:
+    """The regions of a pair, whose question may be shorter where it opens a chunk than in the passage."""
+    opening, asked = len(_opening(questions)), answer - start
+    return tuple(
+        replace(each, start=each.start - asked + opening if each.start > asked else min(each.start, opening))
+        for each in regions_within(passage.regions, start, end)
+    )
+
+
 def _plain(passage: Passage, start: int, end: int) -> Iterator[Piece]:
-    for page, first, after in zip(passage.pages, passage.starts, (*passage.starts[1:], len(passage.text)), strict=True):
-        if text := passage.text[max(start, first) : min(end, after)].strip():
-            yield text, page, passage.heading_path, None, ()
+    for first, after in zip(passage.starts, (*passage.starts[1:], len(passage.text)), strict=True):
+        begin = max(start, first)
+        if text := passage.text[begin : min(end, after)].strip():
+            yield passage.piece((passage.text.index(text, begin), text, ""))
 
 
-def _pieces(text: str, questions: tuple[str, ...], settings: ChunkSettings) -> Iterator[str]:
-    opening = f"{questions[0]}\n" if questions else ""
+def _pieces(
+    text: str, regions: tuple[Region, ...], opening: str, settings: ChunkSettings
+) -> Iterator[tuple[str, tuple[Region, ...]]]:
+    """Of the regions of the opening with the text, each piece has its own; only the first those of the opening."""
     left = settings.size - settings.length(opening)
-    if questions and settings.length(opening + text) <= settings.size:
-        yield opening + text
-    elif not questions or left < max(MIN_SIZE, settings.size // 2):
+    if opening and settings.length(opening + text) <= settings.size:
+        yield opening + text, regions
+    elif not opening or left < max(MIN_SIZE, settings.size // 2):
         # A question of which little of a chunk would be left for the answer opens only the first.
-        yield from split_text(opening + text, settings)
+        for place, piece, header in cut_text(opening + text, settings):
+            yield header + piece, regions_within(regions, place, place + len(piece), len(header))
     else:
-        for piece in split_text(text, replace(settings, size=left, overlap=min(settings.overlap, left - 1))):
-            yield opening + piece
+        for place, piece, header in cut_text(
+            text, replace(settings, size=left, overlap=min(settings.overlap, left - 1))
+        ):
+            begin, end = len(opening) + place, len(opening) + place + len(piece)
+            own = (
+                regions_within(regions, begin, end, len(opening + header)) if place else regions_within(regions, 0, end)
+            )
+            yield opening + header + piece, own
 
 
 CHUNKERS: Final[Mapping[Strategy, Callable[[ParsedDocument, ChunkSettings], Iterator[Piece]]]] = {
-    "recursive": partial(split_pages, split_text),
+    "recursive": partial(split_pages, cut_text),
     "headings": split_by_headings,
     "questions": split_by_questions,
     "parent_child": split_with_parents,
-    "tokens": partial(split_pages, split_tokens),
+    "tokens": partial(split_pages, cut_tokens),
 }
 
 
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     pieces = CHUNKERS[settings.strategy](document, settings)
     return [
-        ChunkDraft(text, position, page, path, settings.count_tokens(text), parent, questions)
-        for position, (text, page, path, parent, questions) in enumerate(pieces)
+        ChunkDraft(text, position, path, settings.count_tokens(text), parent, questions, regions)
+        for position, (text, regions, path, parent, questions) in enumerate(pieces)
     ]

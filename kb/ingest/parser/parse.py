@@ -29,6 +29,7 @@ from kb.ingest.parser.parsed import (
     SectionKind,
     clean,
     legacy_office,
+    moved_regions,
     unsupported_name,
 )
 
@@ -114,10 +115,13 @@ def parse(data: bytes, filename: str, reading: Reading = DEFAULT_READING) -> Par
 
 def _clean_section(section: Section) -> Section:
     path = tuple(_one_line(heading)[:_TITLE_LENGTH] for heading in section.heading_path)
-    if section.kind is not SectionKind.QA:
-        return replace(section, text=clean(section.text), heading_path=path)
-    others = tuple(filter(None, map(clean, section.alternatives)))
-    return Section.pair(clean(section.question), clean(section.answer), alternatives=others, heading_path=path)
+    if section.kind is SectionKind.QA:
+        others = tuple(filter(None, map(clean, section.alternatives)))
+        pair = Section.pair(clean(section.question), clean(section.answer), alternatives=others, heading_path=path)
+        cleaned = replace(pair, page=section.page)
+    else:
+        cleaned = replace(section, text=clean(section.text), heading_path=path)
+    return replace(cleaned, regions=moved_regions(section.regions, section.text, cleaned.text))
 
 
 def _one_line(text: str) -> str:

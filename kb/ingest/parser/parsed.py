@@ -1,6 +1,6 @@
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePath
 
@@ -241,6 +241,21 @@ def clean(text: str) -> str:
     """Text that a database can hold: no control characters, one form of line end, one blank line at most."""
     lines = _NOT_TEXT.sub("", _LINE_ENDS.sub("\n", text)).split("\n")
     return _BLANK_LINES.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip("\n")
+
+
+def moved_regions(regions: Sequence[Region], text: str, cleaned: str) -> tuple[Region, ...]:
+    """The regions of a text for what `clean` has made of it: each begins with the same visible character as before."""
+    if text == cleaned or not regions:
+        return tuple(regions)
+    moved, seen, place = [], 0, 0
+    for each in regions:
+        for visible in "".join(_NOT_TEXT.sub("", text[seen : each.start]).split()):
+            place = cleaned.index(visible, place) + 1
+        seen = each.start
+        while place < len(cleaned) and cleaned[place].isspace():
+            place += 1
+        moved.append(replace(each, start=place if each.start else 0))
+    return tuple(moved)
 
 
 # Names of programs, which are refused whatever their bytes are.

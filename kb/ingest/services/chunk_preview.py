@@ -21,8 +21,9 @@ from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
 from kb.ingest.services.indexing import chunk_settings, reading_of
-from kb.ingest.services.rechunk import Survival, chunks_of, recut
+from kb.ingest.services.rechunk import Survival, chunks_of, page_regions, recut
 from retrieval.errors import RetrievalError
+from retrieval.types import PageRegion
 
 # The settings of a knowledge base that say how its documents are cut.
 CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")
@@ -39,6 +40,8 @@ class ShownChunk:
     text: str
     overlap: Annotated[int, Doc("How many characters at its beginning repeat the end of the one before.")]
     page: int | None
+    seconds: Annotated[int | None, Doc("The time at which a recording says it.")]
+    regions: Annotated[tuple[PageRegion, ...], Doc("Where it stands on the pages of its document.")]
     heading_path: tuple[str, ...]
     tokens: int
     questions: tuple[str, ...]
@@ -147,6 +150,8 @@ def _preview(drafts: Sequence[ChunkDraft], kept: frozenset[int] = frozenset()) -
                 text=draft.text,
                 overlap=_overlap(previous, draft.text),
                 page=draft.page,
+                seconds=draft.seconds,
+                regions=tuple(page_regions(draft.regions)),
                 heading_path=draft.heading_path,
                 tokens=draft.token_count,
                 questions=draft.questions,

@@ -19,7 +19,7 @@ from kb.base.text import hash_content
 from kb.content.models import Chunk, Document, chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import joined, moved_place, place_of, squeezed
-from kb.ingest.services.rechunk import EDITED, MOST_ENTRIES, own_to_chunk, share_questions
+from kb.ingest.services.rechunk import EDITED, MOST_ENTRIES, MOST_REGIONS, own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 
@@ -244,7 +244,9 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
             chunk.position = position
         following = Chunk.objects.filter(document=document, position__gt=last)
         following.update(position=F("position") + first + len(after) - 1 - last)
-        kept.save(update_fields=(*EDITED, "own_cut", "position", "content_hash", "token_count", "updated_at"))
+        kept.save(
+            update_fields=(*EDITED, "own_cut", "regions", "position", "content_hash", "token_count", "updated_at")
+        )
         rewrite_chunks([(kept, of_kept)], model_id=model.model_id)
         write_chunks(new, of_new, model_id=model.model_id)
 
@@ -288,6 +290,8 @@ def _merged(chunks: Sequence[Chunk]) -> Chunk:
     cut = reduce(joined, [chunk.cut_text or chunk.text for chunk in chunks])
     merged.cut_text = "" if cut == merged.text else cut
     merged.own_cut = True
+    regions = {str(each): each for chunk in chunks for each in chunk.regions}
+    merged.regions = list(regions.values())[:MOST_REGIONS]
     merged.enabled = any(chunk.enabled for chunk in chunks)
     merged.questions = entries(chain.from_iterable(chunk.questions for chunk in chunks))
     merged.own_questions = any(chunk.own_questions for chunk in chunks)
@@ -305,7 +309,7 @@ def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = 
 
     Parts begin at offsets in its text, in characters, or have the texts given, which differ from it in white space at
     most. Each question goes to the part that it has most in common with, and a curator's keywords to the parts that
-    hold them. Re-chunking the document leaves the parts as they are. Raises Rejected where a part would be empty or the
+    hold them. Each has all regions until its document is re-chunked, since which are whose is not stored. Re-chunking the document leaves the parts as they are. Raises Rejected where a part would be empty or the
     texts are another text, and as `chunk_update`.
     """
     places = _places(chunk.text, at) if at else _places_of_texts(chunk.text, texts)

@@ -10,6 +10,7 @@ from django.utils import timezone
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
+from kb.base.shapes import as_values
 from kb.base.text import hash_content
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
@@ -17,7 +18,9 @@ from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.services.writing import ROWS_A_STATEMENT, Prepared, rewrite_chunks, source_of, tokenizers_of, write_chunks
 from kb.ingest.chunkers.matching import Pin, edited_part, held_parts, pairs, pin_texts, stream
 from kb.ingest.chunkers.strategies import ChunkDraft, ParentDraft
+from kb.ingest.parser.parsed import Region
 from kb.providers.embedding_models import embedder
+from retrieval.types import PageRegion
 
 # Of questions, and of keywords, that a chunk has; what would be more is left out where chunks are cut otherwise.
 MOST_ENTRIES = 100
@@ -109,6 +112,8 @@ def _bigrams(text: str) -> set[str]:
 
 
 HEADING_LENGTH = 300
+MOST_REGIONS = 100
+BOX_DECIMALS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +203,7 @@ def _chunk_of(document: Document, draft: ChunkDraft, former: Chunk | None) -> Ch
         chunk = Chunk(knowledge_base_id=document.knowledge_base_id, cut_text="", content_hash=key)
     chunk.document = document
     chunk.position, chunk.page, chunk.heading_path = draft.position, draft.page, stored_path(draft.heading_path)
+    chunk.regions, chunk.seconds = as_values(page_regions(draft.regions)), draft.seconds
     if chunk.cut_text:
         chunk.cut_text = draft.text
     else:
@@ -211,11 +217,21 @@ def stored_path(heading_path: Iterable[str]) -> list[str]:
     return [heading[:HEADING_LENGTH] for heading in heading_path]
 
 
+def page_regions(regions: Iterable[Region]) -> list[PageRegion]:
+    """The first MOST_REGIONS that are on pages, each once; where in a text they begin is left out: texts are edited."""
+    found = (
+        PageRegion(each.page, each.box and tuple(round(side, BOX_DECIMALS) for side in each.box))  # type: ignore[arg-type]
+        for each in regions
+        if each.page is not None
+    )
+    return list(dict.fromkeys(found))[:MOST_REGIONS]
+
+
 logger = logging.getLogger(__name__)
 
 # What a curator changes of a chunk.
 EDITED = ("text", "cut_text", "keywords", "questions", "own_keywords", "own_questions", "enabled")
-_WRITTEN = (*EDITED, "position", "page", "heading_path", "content_hash", "token_count", "parent")
+_WRITTEN = (*EDITED, "position", "page", "regions", "seconds", "heading_path", "content_hash", "token_count", "parent")
 
 
 class ChunksChanged(Exception):
@@ -304,6 +320,7 @@ def _write_parents(plan: Recut) -> None:
             text=draft.text,
             page=draft.page,
             heading_path=stored_path(draft.heading_path),
+            regions=as_values(page_regions(draft.regions)),
         )
         for position, draft in sorted(drafts.items())
     ]
@@ -311,8 +328,12 @@ def _write_parents(plan: Recut) -> None:
     for position, former in again.items():
         wanted[position].pk = present[former].pk
     ChunkParent.objects.bulk_create([each for each in wanted if not each.pk], batch_size=ROWS_A_STATEMENT)
-    moved = [wanted[each] for each, former in again.items() if wanted[each].position != present[former].position]
-    ChunkParent.objects.bulk_update(moved, ["position"], batch_size=ROWS_A_STATEMENT)
+    moved = [
+        wanted[each]
+        for each, former in again.items()
+        if (wanted[each].position, wanted[each].regions) != (present[former].position, present[former].regions)
+    ]
+    ChunkParent.objects.bulk_update(moved, ["position", "regions"], batch_size=ROWS_A_STATEMENT)
     rows = {parent.position: parent for parent in wanted}
     for chunk in plan.chunks:
         draft = plan.parents.get(chunk.position)

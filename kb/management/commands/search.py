@@ -14,7 +14,7 @@ from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
 from kb.search.services.replay import as_text, replay
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, response_of, search
-from retrieval.types import STAGES, Candidate, Hit, Result
+from retrieval.types import STAGES, Candidate, Hit, Result, clock
 
 EXCERPT = 160
 
@@ -177,9 +177,10 @@ def _explained(result: Result) -> Iterator[str]:
 def _heading(number: int, hit: Hit) -> str:
     passage = hit.passage
     page = f", page {passage.page}" if passage.page else ""
+    place = page if passage.seconds is None else f", {clock(passage.seconds)}"
     path = " > ".join(dict.fromkeys((passage.title, *passage.heading_path)))
     relevance = f" {hit.relevance}" if hit.relevance else ""
-    return f"{number:>2}. {hit.score:.4f} {hit.score_scale}{relevance}  {path} ({passage.source}{page})"
+    return f"{number:>2}. {hit.score:.4f} {hit.score_scale}{relevance}  {path} ({passage.source}{place})"
 
 
 def _places(hit: Hit) -> str:

@@ -36,10 +36,10 @@ from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import Degradation, DegradationCode, Message, NoChannelAvailable, ScopeOutdated
 from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.selection import MOST_NEAR_MISSES, ScoreScale
-from retrieval.types import STAGES, Candidate, Fact, Hit, Relevance, Result, Turn
+from retrieval.types import STAGES, Candidate, Fact, Hit, PageRegion, Relevance, Result, Turn
 
 # Of keys and responses: raise it when either changes, and no entry of an older release is found.
-FORMAT = 4
+FORMAT = 5
 # Degradations that follow from a choice; any other is a fault that may be over before the response expires.
 LASTING = frozenset({DegradationCode.HASHING_EMBEDDER, DegradationCode.EXTERNAL_LEFT_OUT})
 # Faults that are tried again after a while only, and in which the next link of the chain has answered.
@@ -153,6 +153,8 @@ class SearchResult:
     title: str
     source: str
     page: int | None
+    seconds: Annotated[int | None, Doc("The time at which a recording says it.")]
+    regions: Annotated[tuple[PageRegion, ...], Doc("Where `text` stands on the pages of the document.")]
     text: str
     matched_text: Annotated[
         str, Doc("The chunk that was found, where `text` is the longer passage around it; blank where it is `text`.")
@@ -427,6 +429,8 @@ def result_of(hit: Hit) -> SearchResult:
         title=passage.title,
         source=passage.source,
         page=passage.page,
+        seconds=passage.seconds,
+        regions=passage.regions,
         text=passage.text,
         matched_text=passage.matched,
         score=hit.score,

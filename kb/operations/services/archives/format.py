@@ -73,6 +73,7 @@ class Table:
     Attributes:
         fields: that are written as they are.
         refers: foreign keys, with the table that they lead into; a row is known by its line there, counted from 0.
+        added: of the fields, those that archives of earlier releases lack; they have their defaults then.
         kb_path: the lookup that leads to the knowledge base; as it is, where the rows have a foreign key of this name.
     """
 
@@ -81,6 +82,7 @@ class Table:
     fields: tuple[str, ...] = ()
     refers: dict[str, str] = field(default_factory=dict)
     kb_path: str = "knowledge_base"
+    added: frozenset[str] = frozenset()
 
     @property
     def part(self) -> str:
@@ -110,11 +112,12 @@ TABLES: Final = (
     )),
     Table("document_concepts", Document.concepts.through, (),
           {"document": "documents", "concept": "concepts"}, "document__knowledge_base"),
-    Table("parents", ChunkParent, ("position", "text", "page", "heading_path"), {"document": "documents"}),
+    Table("parents", ChunkParent, ("position", "text", "page", "regions", "heading_path"), {"document": "documents"},
+          added=frozenset({"regions"})),
     Table("chunks", Chunk, (
-        "position", "text", "cut_text", "page", "heading_path", "keywords", "questions", "own_keywords",
-        "own_questions", "own_cut", "enabled", "token_count",
-    ), {"document": "documents", "parent": "parents"}),
+        "position", "text", "cut_text", "page", "regions", "seconds", "heading_path", "keywords", "questions",
+        "own_keywords", "own_questions", "own_cut", "enabled", "token_count",
+    ), {"document": "documents", "parent": "parents"}, added=frozenset({"regions", "seconds"})),
     Table("entities", Entity, ("name", "kind", "description", "origin")),
     Table("entity_names", EntityName, ("text",), {"entity": "entities"}),
     Table("facts", GraphFact, ("subject", "predicate", "object", "origin"), {"source_chunk": "chunks"}),

@@ -12,6 +12,7 @@ from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
+import msgspec
 import regex
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -22,10 +23,12 @@ from django.utils.translation import gettext as _, gettext_noop
 from kb.access.models import KnowledgeBase
 from kb.base.findings import Remark, RemarkCode
 from kb.base.net.addresses import FetchError, parse_url
+from kb.base.shapes import as_values
 from kb.base.text import hash_content, normalized_key
 from kb.content.models import Chunk, ChunkParent, Document
 from kb.graph.models import Concept, ConceptTerm, EntityName, GraphFact
 from kb.index.services.tokenizing import read_settings
+from kb.ingest.services.rechunk import MOST_REGIONS
 from kb.operations.services.archives.format import (
     FILE_LIST,
     KNOWLEDGE_BASE_FIELDS,
@@ -47,11 +50,13 @@ from kb.sources.models import SearchProvider, WebPage, WebSource
 from kb.sources.web.services.pages import hash_of
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.judged_sets import anchor_hash
+from retrieval.types import PageRegion
 
 FAILED_BEFORE: Final = gettext_noop(
     "This document had failed in the knowledge base that the archive was made from: process it again."
 )
 NO_IDS: Mapping[str, Sequence[int]] = {}
+MOST_PAGES: Final = 2**31
 # The types that JSON gives for the fields of the tables.
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "ArrayField": (list,),
@@ -221,8 +226,9 @@ def _key(archive: Archive, into: str, line: Any, ids: Mapping[str, Sequence[int]
 
 def _row_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | None], kb_id: int) -> Any:
     """A row of the database, unsaved, with the ids of those that it refers to."""
-    _require(row.keys() == table.keys, ", ".join(sorted(row.keys() ^ table.keys))[:200])
-    values = _checked_fields(table.model, table.fields, row)
+    wrong = row.keys() ^ table.keys
+    _require(wrong <= table.added - row.keys(), ", ".join(sorted(wrong))[:200])
+    values = _checked_fields(table.model, [name for name in table.fields if name in row], row)
     for name, key in keys.items():
         reference = table.model._meta.get_field(name)
         _require(key is not None or reference.null, name)
@@ -234,7 +240,7 @@ def _row_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | None]
     return made
 
 
-def _checked_fields(model: type[models.Model], names: tuple[str, ...], row: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_fields(model: type[models.Model], names: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
     """The values of fields, as the model wants them: of its types, not too long, in range, among its choices."""
     return {name: _checked(model._meta.get_field(name), row[name]) for name in names}
 
@@ -264,8 +270,10 @@ def _complete(row: Any) -> None:
     """Sets what follows from other fields, and checks what no validator of a field does."""
     match row:
         case Chunk():
-            _require(row.text.strip(), "text")
+            _require(row.text.strip() and _are_regions(row.regions), "text, regions")
             row.content_hash = hash_content(row.text)
+        case ChunkParent():
+            _require(_are_regions(row.regions), "regions")
         case ConceptTerm() | EntityName():
             row.key = normalized_key(row.text)
         case Document():
@@ -306,6 +314,22 @@ def _is_remark(value: Any) -> bool:
         return is_plain and bool(Remark(RemarkCode(value["code"]), params).message)
     except (TypeError, AttributeError, KeyError, IndexError, ValueError):
         return False
+
+
+def _are_regions(value: Any) -> bool:
+    try:
+        regions = msgspec.convert(value, list[PageRegion])
+    except msgspec.ValidationError:
+        return False
+    is_exact = as_values(regions) == value  # nothing besides is stored
+    return is_exact and len(regions) <= MOST_REGIONS and all(map(_is_on_page, regions))
+
+
+def _is_on_page(region: PageRegion) -> bool:
+    if not 0 < region.page < MOST_PAGES:
+        return False
+    left, top, right, bottom = region.box or (0, 0, 1, 1)
+    return 0 <= left <= right <= 1 and 0 <= top <= bottom <= 1
 
 
 def _check_profile_settings(settings: Any) -> None:

@@ -39,7 +39,7 @@ from kb.quality.runs.admin.report import (
     signed,
     three_decimals,
 )
-from kb.search.admin.explain.rows import cutters, found_url
+from kb.search.admin.explain.rows import cutters, found_url, page_label
 from kb.search.admin.labels import milliseconds, notices, stage_label
 from kb.search.services.search import SearchOutcome, request_as_json
 from kb.web.admin.scoped import Choice
@@ -358,7 +358,7 @@ def _card(hit: Hit, tokenizer: Tokenizer | None) -> dict[str, Any]:
     passage = hit.passage
     place = (
         passage.source if passage.title else "",
-        _("page %(page)d") % {"page": passage.page} if passage.page else "",
+        page_label(passage),
         "" if passage.origin else _("chunk %(number)d") % {"number": passage.position + 1},
     )
     text = [Segment(passage.searched, is_match=False)]

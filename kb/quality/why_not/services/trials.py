@@ -151,7 +151,7 @@ class _PassagesAlso:
     def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
         return self.store.neighbours(passages, count)
 
-    def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
+    def parents(self, passages: Sequence[Passage]) -> Mapping[int, Passage]:
         return self.store.parents(passages)
 
 
@@ -415,6 +415,7 @@ def _passage_of(chunk: Chunk) -> Passage:
         chunk.position,
         chunk.parent_id,
         questions=tuple(chunk.questions),
+        seconds=chunk.seconds,
     )
 
 

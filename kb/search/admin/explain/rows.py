@@ -20,7 +20,7 @@ from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.rerankers.chain import AGREEMENT_SHARE
 from retrieval.selection import ORDER, RELEVANCE, ScoreScale, gated_stage, result_count, source_caps, stands_for_parent
-from retrieval.types import STAGES, Candidate, CutBy, Dropped, Passage, Provenance, Span
+from retrieval.types import STAGES, Candidate, CutBy, Dropped, Passage, Provenance, Span, clock
 
 LABELS = {
     CutBy.FUSION: gettext_lazy("Fusion"),
@@ -322,8 +322,14 @@ def _place(passage: Passage) -> tuple[str, ...]:
         place = _("from %(source)s, place %(rank)d") % {"source": origin.source, "rank": origin.rank}
         return tuple(filter(None, (place, origin.url, origin.published)))
     source = passage.source if passage.title else ""
-    page = _("page %(page)d") % {"page": passage.page} if passage.page else ""
-    return tuple(filter(None, (source, page, _("chunk %(number)d") % {"number": passage.position + 1})))
+    return tuple(filter(None, (source, page_label(passage), _("chunk %(number)d") % {"number": passage.position + 1})))
+
+
+def page_label(passage: Passage) -> str:
+    """The page that it is on, or the time at which a recording says it; blank where neither is known."""
+    if passage.seconds is not None:
+        return clock(passage.seconds)
+    return _("page %(page)d") % {"page": passage.page} if passage.page else ""
 
 
 MOST_LISTED = 100

@@ -5,7 +5,7 @@ from kb.ingest.chunkers.strategies import ChunkDraft
 
 
 def drafts_of(*texts):
-    return [ChunkDraft(text, position, None, (), len(text)) for position, text in enumerate(texts)]
+    return [ChunkDraft(text, position, (), len(text)) for position, text in enumerate(texts)]
 
 
 def pinned(texts, *pins):

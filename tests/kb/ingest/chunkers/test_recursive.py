@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, approximate_tokens, split
-from kb.ingest.parser.parsed import ParsedDocument, Section
+from kb.ingest.parser.parsed import ParsedDocument, Region, Section
 
 MIXED = "机器学习是人工智能。The end. “对话。”她说！表 1：a, b；\n\n\t 第条—…🙂é\u3000"
 SENTENCE = "机器学习是人工智能的一个分支。"
@@ -23,7 +23,9 @@ def visible(text):
 
 def test_a_short_section_is_one_chunk_with_all_its_facts():
     parsed = document(Section("退款 policy", 3, ("手册", "退款")))
-    assert split(parsed, ChunkSettings()) == [ChunkDraft("退款 policy", 0, 3, ("手册", "退款"), 4)]
+    assert split(parsed, ChunkSettings()) == [
+        ChunkDraft("退款 policy", 0, ("手册", "退款"), 4, regions=(Region(page=3),))
+    ]
 
 
 def test_chinese_text_is_cut_after_its_sentences():
