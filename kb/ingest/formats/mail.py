@@ -329,14 +329,14 @@ def _word_bytes(word: "re.Match[str]") -> bytes:
 
 
 def as_file(mail: Mail) -> bytes:
-    """A mail as a file of its own, for one that lies within a mail of Outlook."""
-    message = MIMEMultipart()
+    """A mail as a file of its own, the same each time, for one that lies within a mail of Outlook."""
+    message = MIMEMultipart(boundary="=_mail")  # which no Base64 holds
     for name, value in (("Subject", mail.subject), ("From", mail.sender), ("To", mail.to), ("Cc", mail.cc)):
         message[name] = Header(value, "utf-8").encode()
     if mail.date is not None:
         message["Date"] = format_datetime(mail.date)
     for text, html in mail.bodies:
-        both = MIMEMultipart("alternative")
+        both = MIMEMultipart("alternative", boundary="=_body")
         for content, kind in ((text, "plain"), (html, "html")):
             if content:
                 both.attach(MIMEText(content, kind, "utf-8"))

@@ -27,6 +27,7 @@ _PROPERTIES: Final = "__properties_version1.0"
 _INNER_MAIL: Final = "__substg1.0_3701000D"
 _INNER_HEADER: Final = 24  # Bytes before the properties of a mail that is not the file's own
 _TO, _CC = 1, 2
+_UNSET_YEAR: Final = 1601  # What Outlook counts from
 _DAMAGE = (
     OSError,
     EOFError,
@@ -122,7 +123,7 @@ def _recipients(storage: Storage, codec: str, kind: int) -> str:
 def _date(properties: Properties) -> datetime | None:
     for tag in (tags.PID_CLIENT_SUBMIT_TIME, tags.PID_MESSAGE_DELIVERY_TIME):
         with suppress(AttributeError, OverflowError, struct.error):  # it is no date
-            if date := properties.date_prop_value(tag):
+            if (date := properties.date_prop_value(tag)) and date.year > _UNSET_YEAR:
                 return date
     return None
 
