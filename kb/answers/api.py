@@ -94,7 +94,9 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
         read_only_fields = fields
 
     def to_representation(self, message: Message) -> dict[str, Any]:
-        """Answers of earlier versions may hold links and images still."""
+        """Answers of earlier versions may hold links and images still, and their sources no regions."""
+        for source in (*message.sources, *message.near_misses):
+            source.setdefault("regions", [])
         row = super().to_representation(message)
         return row | {"text": inert(row["text"])} if message.role == Message.Role.ASSISTANT else row
 

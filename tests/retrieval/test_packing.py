@@ -247,3 +247,18 @@ def test_a_tool_reads_the_part_that_was_found():
     chunk = {"text": "前" * 500 + "找到的。", "matched_text": "找到的。", "title": "手册", "source": "", "page": None}
     shown = format_for_tool_output([chunk | {"score": 1.0, "score_scale": "cosine"}], 1, max_chunk_chars=60)
     assert shown.endswith("找到的。")
+
+
+@pytest.mark.parametrize(("seconds", "time"), [(0, "0:00"), (754, "12:34"), (3723, "1:02:03"), (36_000, "10:00:00")])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_recording_is_cited_by_its_time_in_place_of_a_page(seconds, time, language):
+    cited = Fragment("甲", "课程", "课程.srt", 3, 1, 1, 1, seconds=seconds)
+    assert packed([cited], language=language).citations[0].label == f"课程.srt {time}"
+    assert (
+        Fragment.of_hit(Hit(Passage(1, 1, 1, "课程", "课程.srt", 3, "甲", seconds=seconds), 1, "rrf", {}, {})).label(
+            language
+        )
+        == f"课程.srt {time}"
+    )
+    chunk = {"text": "甲", "title": "课程", "source": "课程.srt", "page": None, "seconds": seconds}
+    assert format_for_context([chunk], 100, max_chunk_chars=100) == f"[1] 课程.srt {time}\n甲"

@@ -259,7 +259,7 @@ def _pinned(text: str, span: Span, covered: Sequence[tuple[ChunkDraft, int, Span
     questions = tuple(dict.fromkeys(question for draft, _, _ in covered for question in draft.questions))
     regions: list[Region] = []
     for draft, start, (begin, end) in covered:
-        ahead = place_of(text, begin - span[0])
+        ahead = place_of(text, begin - span[0] + 1) - 1  # behind the white space before it
         places = (place_of(draft.text, each - start) for each in (begin, end))
         own = regions_within(draft.regions, *places)
         regions += (replace(each, start=each.start + ahead) for each in own)

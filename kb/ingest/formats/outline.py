@@ -3,12 +3,12 @@
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
 from typing import NamedTuple
 
-from kb.ingest.parser.parsed import Section
+from kb.ingest.parser.parsed import Region, Section
 
 # Scripts that put no space between words.
 CJK = "\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff"
@@ -34,7 +34,15 @@ _ROW_STEP = 3.5
 _COLUMN = 4.0
 # A table with longer cells lays out a page; of its equal cells that follow each other the longer ones are merged ones.
 _MOST_CELL = 500
+_SEPARATOR = "\n\n"
 _MOST_MERGED = 20
+
+
+class Block(NamedTuple):
+    """A heading, a paragraph or a table, and the regions of its text."""
+
+    text: str
+    regions: Sequence[Region] = ()
 
 
 class Cell(NamedTuple):
@@ -50,7 +58,7 @@ class Line:
     """A line of a page, in points; baseline counts upwards.
 
     A line of two cells or more, with wide gaps between, is a row of a table. `size` is that of its letters, 0 where that
-    is not known; `height` is that of the line.
+    is not known; `height` is that of the line. The region holds all its letters.
     """
 
     text: str
@@ -61,6 +69,7 @@ class Line:
     size: float = 0.0
     is_bold: bool = False
     cells: tuple[Cell, ...] = ()
+    region: Region | None = None
 
     @property
     def width(self) -> float:
@@ -105,7 +114,7 @@ def flow(text: str) -> str:
     return re.sub(r"\s+", " ", _CJK_LINE_BREAK.sub("", text))
 
 
-def paragraphs(lines: Sequence[Line]) -> list[str]:
+def paragraphs(lines: Sequence[Line]) -> list[Block]:
     """Groups the lines of one page by spacing, indent, size, list marks and short last lines."""
     if not lines:
         return []
@@ -122,8 +131,48 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
         ):
             groups.append([])
         groups[-1].append(lines[index])
-    texts = (_table(group) if group[0].cells else join_lines(line.text for line in group) for group in groups)
-    return list(filter(None, texts))
+    blocks = (
+        Block(_table(group), around(line.region for line in group)) if group[0].cells else paragraph(group)
+        for group in groups
+    )
+    return [block for block in blocks if block.text]
+
+
+def paragraph(lines: Sequence[Line]) -> Block:
+    """Lines as one text, with a region for each column, or page, that they stand in."""
+    runs: list[list[Line]] = []
+    for number, line in enumerate(lines):
+        if not number or line.baseline >= lines[number - 1].baseline:
+            runs.append([])
+        runs[-1].append(line)
+    regions: list[Region] = []
+    done: list[Line] = []
+    for run in runs:
+        start = len(join_lines(line.text for line in [*done, run[0]])) - len(run[0].text.strip())
+        regions += (replace(each, start=start) for each in around(line.region for line in run))
+        done += run
+    return Block(join_lines(line.text for line in lines), regions)
+
+
+def around(regions: Iterable[Region | None]) -> list[Region]:
+    """One region of the same page around all; none where none is known."""
+    known = [each for each in regions if each is not None and each.box is not None]
+    if not known:
+        return []
+    lefts, tops, rights, bottoms = zip(*(each.box for each in known if each.box), strict=True)
+    return [Region(page=known[0].page, box=(min(lefts), min(tops), max(rights), max(bottoms)))]
+
+
+def section_of(blocks: Sequence[Block], page: int | None, path: tuple[str, ...]) -> Section:
+    """Blocks as a section; where some have regions, those without are on its page, at no place that is known."""
+    regions: list[Region] = []
+    start = 0
+    has_regions = any(block.regions for block in blocks)
+    for block in blocks:
+        own = block.regions or ([Region(page=page)] if has_regions else [])
+        regions += (replace(each, start=start + each.start) for each in own)
+        start += len(block.text) + len(_SEPARATOR)
+    return Section(_SEPARATOR.join(block.text for block in blocks), page, path, regions=tuple(regions))
 
 
 def _full_widths(lines: Sequence[Line]) -> list[float]:
@@ -219,11 +268,11 @@ class Outline:
         self._page: int | None = None
         self._sections: list[Section] = []
         self._path: list[tuple[int, str]] = []
-        self._parts: list[str] = []
+        self._parts: list[Block] = []
         self._has_body = False
 
-    def heading(self, level: int, text: str) -> None:
-        """Opens a section; level 1 is the highest."""
+    def heading(self, level: int, text: str, regions: Sequence[Region] = ()) -> None:
+        """Opens a section; level 1 is the highest. The regions are by their places in the text."""
         title = " ".join(text.split())
         if not title:
             return
@@ -231,7 +280,7 @@ class Outline:
         if self._has_body or not opens_below:
             self._close()
         self._path = [*(entry for entry in self._path if entry[0] < level), (level, title)]
-        self._parts.append(title)
+        self._parts.append(Block(title, regions))
         self.first_heading = self.first_heading or title
 
     def turn(self, page: int) -> None:
@@ -240,14 +289,16 @@ class Outline:
             self._close()
         self._page = page
 
-    def block(self, text: str, *, joined: bool = False) -> None:
+    def block(self, text: str, regions: Sequence[Region] = (), *, joined: bool = False) -> None:
         """Adds a paragraph; joined puts it on the next line, as a list item, not after a blank one."""
         if not text.strip():
             return
         if joined and self._has_body:
-            self._parts[-1] += f"\n{text}"
+            above = self._parts[-1]
+            below = (replace(each, start=each.start + len(above.text) + 1) for each in regions)
+            self._parts[-1] = Block(f"{above.text}\n{text}", [*above.regions, *below])
         else:
-            self._parts.append(text)
+            self._parts.append(Block(text, regions))
         self._has_body = True
 
     def sections(self) -> tuple[Section, ...]:
@@ -256,8 +307,6 @@ class Outline:
 
     def _close(self) -> None:
         if self._parts:
-            self._sections.append(
-                Section("\n\n".join(self._parts), self._page, tuple(title for _, title in self._path))
-            )
+            self._sections.append(section_of(self._parts, self._page, tuple(title for _, title in self._path)))
         self._parts = []
         self._has_body = False

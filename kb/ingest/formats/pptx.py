@@ -1,7 +1,8 @@
-"""PowerPoint by python-pptx: a section a slide, under its title, with tables and notes."""
+"""PowerPoint by python-pptx: a section a slide, which counts as a page, under its title, with tables and notes."""
 
 import io
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pptx
@@ -9,9 +10,9 @@ from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats.outline import markdown_table
+from kb.ingest.formats.outline import Block, markdown_table, section_of
 from kb.ingest.formats.package import checked_package
-from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Region, Section
 
 # python-pptx's shapes have no types that mypy reads.
 Shape = Any
@@ -26,7 +27,8 @@ def read(data: bytes) -> ParsedDocument:
         presentation = pptx.Presentation(io.BytesIO(data))
         slides = list(enumerate(presentation.slides, start=1))
         hidden = [number for number, slide in slides if slide.element.get("show") in ("0", "false")]
-        sections = tuple(_section(slide, number) for number, slide in slides if number not in hidden)
+        size = (presentation.slide_width or 1, presentation.slide_height or 1)
+        sections = tuple(_section(slide, number, size) for number, slide in slides if number not in hidden)
         title = str(presentation.core_properties.title or "")
     remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(map(str, hidden))}),) if hidden else ()
     first = next((section.heading_path[0] for section in sections if section.heading_path), "")
@@ -34,16 +36,49 @@ def read(data: bytes) -> ParsedDocument:
     return ParsedDocument("" if title == "PowerPoint Presentation" else title or first, sections, remarks)
 
 
-def _section(slide: Any, number: int) -> Section:
+def _section(slide: Any, number: int, size: tuple[int, int]) -> Section:
     title = slide.shapes.title
     heading = " ".join(title.text_frame.text.split()) if title is not None else ""
-    blocks = [heading, *_blocks(slide.shapes, title)]
+    frame = _Frame(number, *size)
+    blocks = [Block(heading, frame.regions(title)), *_blocks(slide.shapes, title, frame)]
     if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
-        blocks.append(_lines(notes.text))
-    return Section("\n\n".join(filter(None, blocks)), number, (heading,) if heading else ())
+        blocks.append(Block(_lines(notes.text)))
+    return section_of([block for block in blocks if block.text], number, (heading,) if heading else ())
 
 
-def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What the places of shapes are counted by: the slide, or within a group its own unit and origin."""
+
+    slide: int
+    width: float
+    height: float
+    left: float = 0.0
+    top: float = 0.0
+
+    def regions(self, shape: Shape | None) -> tuple[Region, ...]:
+        """Where a shape stands; none where it says nothing of that."""
+        if shape is None or None in (shape.left, shape.top, shape.width, shape.height):
+            return ()
+        left, top = (shape.left - self.left) / self.width, (shape.top - self.top) / self.height
+        right, bottom = left + shape.width / self.width, top + shape.height / self.height
+        left, top, right, bottom = (min(max(side, 0.0), 1.0) for side in (left, top, right, bottom))
+        return (Region(page=self.slide, box=(left, top, right, bottom)),)
+
+    def within(self, group: Shape) -> "_Frame":
+        """Of the shapes of a group, which has a scale of its own."""
+        own = group._element.grpSpPr.xfrm
+        if own is None or None in (own.off, own.ext, own.chOff, own.chExt):
+            return self
+        if not (group.width and group.height and own.chExt.cx and own.chExt.cy):
+            return self
+        across, down = own.chExt.cx / group.width, own.chExt.cy / group.height
+        left = own.chOff.x - (group.left - self.left) * across
+        top = own.chOff.y - (group.top - self.top) * down
+        return _Frame(self.slide, self.width * across, self.height * down, left, top)
+
+
+def _blocks(shapes: Iterable[Shape], title: Shape | None, frame: _Frame, depth: int = 0) -> Iterator[Block]:
     for shape in shapes:
         if title is not None and shape.shape_id == title.shape_id:
             continue
@@ -52,11 +87,11 @@ def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Ite
         if hasattr(shape, "shapes"):
             if depth == _MAX_GROUPS:
                 raise ParseError("nested_too_deeply")
-            yield from _blocks(shape.shapes, title, depth + 1)
+            yield from _blocks(shape.shapes, title, frame.within(shape), depth + 1)
         elif shape.has_text_frame:
-            yield _lines(shape.text_frame.text)
+            yield Block(_lines(shape.text_frame.text), frame.regions(shape))
         elif getattr(shape, "has_table", False):
-            yield markdown_table(_rows(shape.table))
+            yield Block(markdown_table(_rows(shape.table)), frame.regions(shape))
 
 
 def _rows(table: Any) -> list[list[str]]:

@@ -2,6 +2,7 @@ import pytest
 
 from kb.models import Chunk, ChunkParent
 from kb.search.selectors import PassageReader
+from retrieval.types import PageRegion
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db
@@ -40,6 +41,26 @@ def test_a_passage_carries_its_provenance(kb, reader_of):
     assert (passage.title, passage.source, passage.page, passage.text) == ("手册", "a.md", 3, "第二")
     assert (passage.heading_path, passage.source_type, passage.position) == (("一", "二"), "qa", 1)
     assert passage.metadata == {"year": 2024, "source_type": "qa", "tags": ["保修"]}
+
+
+def test_a_passage_says_where_it_stands_and_a_longer_one_where_that_does(kb, reader_of):
+    document = make_document(kb, "第一句。", "第二句。")
+    parent = give_parent(document, "第一句。第二句。")
+    first, second = ids(document)
+    Chunk.objects.filter(pk=second).update(seconds=75, regions=[{"page": 3, "box": [0.1, 0.2, 0.3, 0.4]}])
+
+    passages = reader_of(kb.owner).fetch([first, second])
+    assert [(passages[each].seconds, passages[each].regions) for each in (first, second)] == [
+        (None, ()),
+        (75, (PageRegion(3, (0.1, 0.2, 0.3, 0.4)),)),
+    ]
+    given = reader_of(kb.owner).parents(list(passages.values()))
+    assert given[second].regions == passages[second].regions  # as of a parent of an earlier release
+    parent.regions = [{"page": 2, "box": None}, {"page": 3, "box": [0, 0, 1, 1]}]
+    parent.save()
+    given = reader_of(kb.owner).parents(list(passages.values()))
+    assert given[first].regions == (PageRegion(2, None), PageRegion(3, (0, 0, 1, 1)))
+    assert given[second].seconds == 75
 
 
 def test_all_are_read_in_one_query(kb, reader_of, django_assert_num_queries):
@@ -156,7 +177,10 @@ def test_a_chunk_knows_the_longer_passage_that_is_given_in_its_place(kb, reader_
     assert {each.parent_id for each in passages.values()} == {parent.pk}
     with django_assert_num_queries(1):
         given = reader.parents(list(passages.values()))
-    assert given == dict.fromkeys(wanted, "第一句。第二句。")
+    assert {key: (each.text, each.matched) for key, each in given.items()} == {
+        wanted[0]: ("第一句。第二句。", "第一句。"),
+        wanted[1]: ("第一句。第二句。", "第二句。"),
+    }
 
 
 def test_a_longer_passage_shows_what_a_curator_has_changed_and_not_what_is_switched_off(kb, reader_of):
@@ -167,7 +191,7 @@ def test_a_longer_passage_shows_what_a_curator_has_changed_and_not_what_is_switc
     chunks.filter(position=1).update(enabled=False)
     reader = reader_of(kb.owner)
     [passage] = reader.fetch(ids(document)[2:]).values()
-    assert reader.parents([passage]) == {passage.chunk_id: "改过了。第三句。"}
+    assert reader.parents([passage])[passage.chunk_id].text == "改过了。第三句。"
 
 
 def test_a_longer_passage_of_another_knowledge_base_is_not_given(kb, reader_of):

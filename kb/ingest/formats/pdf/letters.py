@@ -45,6 +45,7 @@ class Letters:
             270: lambda x, y: (top - y, x - left),
         }
         self.point = turned[page.get_rotation()]
+        self._size: Point = page.get_size()
         codes = (pdfium.FPDFText_GetUnicode(textpage, index) for index in range(textpage.count_chars()))
         # Exactly one character for each index, so that positions in a line lead back to the page.
         self.text = _SYMBOLS.sub("•", "".join(chr(code) if code < 0x110000 else "\ufffd" for code in codes))
@@ -54,6 +55,18 @@ class Letters:
         pdfium.FPDFText_GetLooseCharBox(self._raw, index, box)
         (x1, y1), (x2, y2) = self.point(box.left, box.bottom), self.point(box.right, box.top)
         return Box(min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
+
+    def share(self, start: int, stop: int) -> tuple[float, float, float, float]:
+        """The box around the letters from one to another, as `Region.box`."""
+        left, top, right, bottom = ctypes.c_double(), ctypes.c_double(), ctypes.c_double(), ctypes.c_double()
+        places: list[Point] = []
+        for number in range(pdfium.FPDFText_CountRects(self._raw, start, stop - start)):
+            pdfium.FPDFText_GetRect(self._raw, number, left, top, right, bottom)
+            places += [self.point(left.value, top.value), self.point(right.value, bottom.value)]
+        width, height = self._size
+        across = [min(max(x / width, 0.0), 1.0) for x, _ in places] or [0.0, 1.0]
+        down = [min(max(1 - y / height, 0.0), 1.0) for _, y in places] or [0.0, 1.0]
+        return min(across), min(down), max(across), max(down)
 
     def baseline(self, index: int) -> float:
         x, y = ctypes.c_double(), ctypes.c_double()

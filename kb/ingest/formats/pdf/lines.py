@@ -14,6 +14,7 @@ from kb.ingest.formats.pdf.grids import Grid, grids
 from kb.ingest.formats.pdf.items import Item, Ruled
 from kb.ingest.formats.pdf.letters import Box, Letters, Page, rules
 from kb.ingest.formats.pdf.order import in_order
+from kb.ingest.parser.parsed import Region
 
 # PDFium puts one of these in place of a hyphen at the end of a line, and drops the line end.
 _HYPHENS = str.maketrans("\x02\ufffe", "--")
@@ -32,8 +33,8 @@ def cleaned(text: str) -> str:
     return _UNREADABLE.sub("", text.translate(_HYPHENS)).strip()
 
 
-def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item], str]:
-    """The lines and tables of a page, and all its characters."""
+def read_items(page: Page, textpage: pypdfium2.PdfTextPage, number: int) -> tuple[list[Item], str]:
+    """The lines and tables of a page, whose number is from 1, and all its characters."""
     letters = Letters(page, textpage)
     drawn = [_Drawn(grid) for grid in grids(*rules(page, letters))]
     found: list[tuple[Line, _Drawn | None]] = []
@@ -43,7 +44,7 @@ def read_items(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item],
         if not visible or not cleaned(match[0]):
             continue
         table = next((each for each in drawn if each.takes(letters, visible)), None)
-        found.append((_line(letters, match.start(), match.end(), visible), table))
+        found.append((_line(letters, match.start(), match.end(), visible, number), table))
         places.append(visible)
     others = _of_other_fonts(letters, places)
     lines = [
@@ -101,7 +102,7 @@ class _Drawn:
         return Ruled(tuple(map(tuple, rows)), self._grid.lefts, self._grid.tops[0], tuple(self.lines))
 
 
-def _line(letters: Letters, start: int, stop: int, visible: Sequence[int]) -> Line:
+def _line(letters: Letters, start: int, stop: int, visible: Sequence[int], page: int) -> Line:
     first, last = letters.box(visible[0]), letters.box(visible[-1])
     height = first.top - first.bottom
     cuts = [
@@ -128,6 +129,7 @@ def _line(letters: Letters, start: int, stop: int, visible: Sequence[int]) -> Li
         size=round(median_low(letters.size(index) for index in sampled) * 2) / 2,
         is_bold=all(letters.is_bold(index) for index in (visible[0], visible[len(visible) // 2], visible[-1])),
         cells=cells if len(cells) > 1 else (),
+        region=Region(page=page, box=letters.share(visible[0], visible[-1] + 1)),
     )
 
 

@@ -10,6 +10,7 @@ from statistics import median_low
 from typing import Any, Final
 
 from kb.ingest.formats.outline import Line
+from kb.ingest.parser.parsed import Region
 
 # Neither PDFium's pages nor RapidOCR have types that mypy reads.
 Page = Any
@@ -33,17 +34,19 @@ _PARAMETERS: Final = {
 }
 
 
-def recognise(page: Page) -> list[Line]:
+def recognise(page: Page, number: int) -> list[Line]:
     """The lines that can be read on the picture of a page; none without RapidOCR, or once the time is nearly up."""
     allowed = resource.getrlimit(resource.RLIMIT_CPU)[0]
     has_time = allowed == resource.RLIM_INFINITY or time.process_time() < _SHARE_OF_TIME * allowed
     if not is_installed() or not has_time:
         return []
     found = _recogniser()(page.render(scale=_SCALE).to_numpy())
-    height = page.get_size()[1]
+    size = page.get_size()
     entries = zip(found.boxes, found.txts, found.scores, strict=True) if found.txts else ()
     lines = [
-        _recognised_line(box, text, height) for box, text, score in entries if score >= _MIN_SCORE and text.strip()
+        _recognised_line(box, text, size, number)
+        for box, text, score in entries
+        if score >= _MIN_SCORE and text.strip()
     ]
     return _with_sizes(lines)
 
@@ -68,9 +71,11 @@ def _recogniser() -> Any:
     return importlib.import_module("rapidocr").RapidOCR(params=dict(_PARAMETERS))
 
 
-def _recognised_line(box: Any, text: str, page_height: float) -> Line:
+def _recognised_line(corners: Any, text: str, size: tuple[float, float], page: int) -> Line:
     """From pixels that count downwards to points that count upwards."""
-    horizontal = [float(corner[0]) / _SCALE for corner in box]
-    vertical = [page_height - float(corner[1]) / _SCALE for corner in box]
-    bottom, top = min(vertical), max(vertical)
-    return Line(text.strip(), min(horizontal), max(horizontal), bottom, top - bottom)
+    width, height = size
+    across = [min(max(float(corner[0]) / _SCALE, 0.0), width) for corner in corners]
+    down = [min(max(float(corner[1]) / _SCALE, 0.0), height) for corner in corners]
+    left, top, right, bottom = min(across), min(down), max(across), max(down)
+    box = (left / width, top / height, right / width, bottom / height)
+    return Line(text.strip(), left, right, height - bottom, bottom - top, region=Region(page=page, box=box))

@@ -9,7 +9,7 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats.outline import Line, Outline, join_lines, paragraphs
+from kb.ingest.formats.outline import Block, Line, Outline, around, paragraph, paragraphs, section_of
 from kb.ingest.formats.pdf.bookmarks import Bookmarks
 from kb.ingest.formats.pdf.edges import without_edges
 from kb.ingest.formats.pdf.headings import headings
@@ -48,7 +48,7 @@ def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
     noted: dict[RemarkCode, list[int]] = {RemarkCode.PAGES_WITHOUT_TEXT: [], RemarkCode.PAGES_RECOGNISED: []}
     for number in range(1, len(document) + 1):
         with closing(document[number - 1]) as page, closing(page.get_textpage()) as textpage:
-            items, code = _read_page(page, textpage)
+            items, code = _read_page(page, textpage, number)
             heights.append(page.get_height())
         pages.append(items)
         if code is not None:
@@ -66,8 +66,8 @@ def _by_bookmarks(pages: Sequence[Sequence[Item]], bookmarks: Bookmarks) -> list
     sections = []
     for number, page in enumerate(pages, start=1):
         for path, heading, below in bookmarks.split(page, number):
-            if blocks := list(filter(None, [join_lines(line.text for line in heading), *_blocks(below)])):
-                sections.append(Section("\n\n".join(blocks), number, path))
+            if blocks := [*_blocks_of_heading(heading), *_blocks(below)]:
+                sections.append(section_of(blocks, number, path))
     return sections
 
 
@@ -79,26 +79,32 @@ def _by_looks(pages: Sequence[Sequence[Item]]) -> list[Section]:
         while start < len(page):
             if at := found.get(id(page[start])):
                 level, lines = at
-                outline.heading(level, join_lines(line.text for line in lines))
+                outline.heading(level, *paragraph(lines))
                 start += len(lines)
                 continue
             stop = start
             while stop < len(page) and id(page[stop]) not in found:
                 stop += 1
             for block in _blocks(page[start:stop]):
-                outline.block(block)
+                outline.block(*block)
             start = stop
     return list(outline.sections())
 
 
-def _blocks(items: Sequence[Item]) -> Iterator[str]:
+def _blocks_of_heading(items: Sequence[Item]) -> Iterator[Block]:
+    lines = [line for item in items for line in (item.lines if isinstance(item, Ruled) else (item,))]
+    if lines:
+        yield paragraph(lines)
+
+
+def _blocks(items: Sequence[Item]) -> Iterator[Block]:
     """Paragraphs and tables in their order."""
     lines: list[Line] = []
     for item in items:
         if isinstance(item, Ruled):
             yield from paragraphs(lines)
             lines = []
-            yield item.text
+            yield Block(item.text, around(line.region for line in item.lines))
         else:
             lines.append(item)
     yield from paragraphs(lines)
@@ -120,13 +126,13 @@ def _title(document: pypdfium2.PdfDocument) -> str:
     return "" if _NO_TITLE.match(title) else title
 
 
-def _read_page(page: Page, textpage: pypdfium2.PdfTextPage) -> tuple[list[Item], RemarkCode | None]:
-    items, text = read_items(page, textpage)
+def _read_page(page: Page, textpage: pypdfium2.PdfTextPage, number: int) -> tuple[list[Item], RemarkCode | None]:
+    items, text = read_items(page, textpage, number)
     visible = "".join(text.split())
     is_garbled = visible and not cleaned(visible)  # letters are drawn whose font does not say which they are
     if sum(len(item.text) for item in items) >= _STAMP_LENGTH or not (is_garbled or _is_scan(page)):
         return items, None
-    recognised = recognise(page)
+    recognised = recognise(page, number)
     if recognised:
         return [*recognised], RemarkCode.PAGES_RECOGNISED
     return items, RemarkCode.PAGES_WITHOUT_TEXT

@@ -269,11 +269,8 @@ def _checked(field: Any, value: Any) -> Any:
 def _complete(row: Any) -> None:
     """Sets what follows from other fields, and checks what no validator of a field does."""
     match row:
-        case Chunk():
-            _require(row.text.strip() and _are_regions(row.regions), "text, regions")
-            row.content_hash = hash_content(row.text)
-        case ChunkParent():
-            _require(_are_regions(row.regions), "regions")
+        case Chunk() | ChunkParent():
+            _complete_passage(row)
         case ConceptTerm() | EntityName():
             row.key = normalized_key(row.text)
         case Document():
@@ -292,6 +289,13 @@ def _complete(row: Any) -> None:
             row.url_hash = hash_of(row.url)
         case WebSource():
             _complete_web_source(row)
+
+
+def _complete_passage(row: Chunk | ChunkParent) -> None:
+    _require(_are_regions(row.regions), "regions")
+    if isinstance(row, Chunk):
+        _require(row.text.strip(), "text")
+        row.content_hash = hash_content(row.text)
 
 
 def _complete_document(document: Document) -> None:

@@ -156,3 +156,8 @@ def test_a_passage_says_which_question_the_query_equals():
 
     assert text.count("equal_question") == 1
     assert """equal_question="年假'几天？" """ in text
+
+
+def test_a_passage_of_a_recording_has_its_time_in_place_of_a_page():
+    assert ' time="12:34" ' in found(passage("甲", seconds=754)).as_text()
+    assert ' page="' not in found(passage("甲", seconds=754)).as_text()

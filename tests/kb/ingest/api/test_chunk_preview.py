@@ -33,6 +33,8 @@ def test_a_text_is_cut_by_the_settings_given(client, url):
         "text": "第二段说的是别的事情。",
         "overlap": 0,
         "page": None,
+        "seconds": None,
+        "regions": [],
         "heading_path": [],
         "tokens": body["chunks"][1]["tokens"],
         "questions": [],

@@ -28,6 +28,8 @@ def test_a_chunk_is_described_by_the_documented_fields(client, chunk, url):
         "position",
         "text",
         "page",
+        "seconds",
+        "regions",
         "heading_path",
         "keywords",
         "questions",
@@ -185,3 +187,10 @@ def test_near_duplicates_are_listed(client, kb, chunk):
 
 def test_a_look_for_near_duplicates_is_asked_for(client, kb):
     assert client.post(f"/api/v1/knowledge-bases/{kb.pk}/near-duplicates/").status_code == 202
+
+
+def test_a_chunk_says_where_it_stands(client, chunk, url):
+    regions = [{"page": 3, "box": [0.1, 0.2, 0.3, 0.4]}, {"page": 4, "box": None}]
+    Chunk.objects.filter(pk=chunk.pk).update(regions=regions, seconds=75)
+    row = client.get(url).json()
+    assert (row["regions"], row["seconds"]) == (regions, 75)

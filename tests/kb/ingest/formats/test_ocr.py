@@ -38,4 +38,4 @@ def test_pages_are_not_recognised_once_the_time_is_nearly_up(monkeypatch):
 
 def test_without_the_extra_no_page_is_recognised(monkeypatch):
     monkeypatch.setattr(ocr.importlib.util, "find_spec", lambda _name: None)
-    assert ocr.recognise(None) == []
+    assert ocr.recognise(None, 1) == []

@@ -17,6 +17,10 @@ def lines(*specifications, step=18):
     return made
 
 
+def texts(made):
+    return [block.text for block in paragraphs(made)]
+
+
 def test_chinese_lines_meet_without_a_space():
     assert join_lines(["机器学习是人工", "智能的分支，", "也是学科。"]) == "机器学习是人工智能的分支，也是学科。"
 
@@ -45,17 +49,17 @@ def test_flow_drops_a_line_end_between_chinese_characters_only():
     assert flow("中文\n  换行 空格\nand  english\nwords") == "中文换行 空格 and english words"
 
 
-def test_no_lines_give_no_paragraphs():
-    assert paragraphs([]) == []
+def test_no_lines_give_no_texts():
+    assert texts([]) == []
 
 
 def test_full_lines_are_one_paragraph():
-    assert paragraphs(lines("第一行没有完", "第二行也没有", "第三行。")) == ["第一行没有完第二行也没有第三行。"]
+    assert texts(lines("第一行没有完", "第二行也没有", "第三行。")) == ["第一行没有完第二行也没有第三行。"]
 
 
 def test_a_short_line_that_ends_a_sentence_ends_the_paragraph():
     short = {"right": 72 + 0.9 * FULL}
-    assert paragraphs(lines("第一行没有完", ("到此为止。", short), "新的一段")) == [
+    assert texts(lines("第一行没有完", ("到此为止。", short), "新的一段")) == [
         "第一行没有完到此为止。",
         "新的一段",
     ]
@@ -63,15 +67,15 @@ def test_a_short_line_that_ends_a_sentence_ends_the_paragraph():
 
 def test_a_line_almost_full_that_ends_no_sentence_goes_on():
     short = {"right": 72 + 0.9 * FULL}
-    assert paragraphs(lines("one line", ("and one", short), "more")) == ["one line and one more"]
+    assert texts(lines("one line", ("and one", short), "more")) == ["one line and one more"]
 
 
 def test_a_very_short_line_stands_alone_like_a_heading():
-    assert paragraphs(lines(("第一部分", {"right": 130}), "正文很长", "还有正文")) == ["第一部分", "正文很长还有正文"]
+    assert texts(lines(("第一部分", {"right": 130}), "正文很长", "还有正文")) == ["第一部分", "正文很长还有正文"]
 
 
 def test_an_indent_begins_a_paragraph():
-    assert paragraphs(lines("没有句号的一行", ("缩进的一行", {"left": 96}), "接着")) == [
+    assert texts(lines("没有句号的一行", ("缩进的一行", {"left": 96}), "接着")) == [
         "没有句号的一行",
         "缩进的一行接着",
     ]
@@ -80,16 +84,16 @@ def test_an_indent_begins_a_paragraph():
 def test_a_wide_gap_between_lines_begins_a_paragraph():
     made = lines("line one", "line two", "line three")
     made.append(Line("below a gap", 72, 472, made[-1].baseline - 30, 12))
-    assert paragraphs(made) == ["line one line two line three", "below a gap"]
+    assert texts(made) == ["line one line two line three", "below a gap"]
 
 
 def test_a_change_of_size_begins_a_paragraph():
-    assert paragraphs(lines(("A heading", {"height": 20}), "the body")) == ["A heading", "the body"]
+    assert texts(lines(("A heading", {"height": 20}), "the body")) == ["A heading", "the body"]
 
 
 def test_list_marks_begin_a_paragraph():
     made = lines("包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定", "3.5 percent")
-    assert paragraphs(made) == ["包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定3.5 percent"]
+    assert texts(made) == ["包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定3.5 percent"]
 
 
 def row(*cells):
@@ -100,12 +104,12 @@ def row(*cells):
 
 def test_rows_of_cells_are_a_table_by_their_columns():
     made = lines(row(("名", 72), ("价", 200)), row(("甲", 72), ("10", 205)), row(("乙", 72), ("20", 195)), "正文")
-    assert paragraphs(made) == ["| 名 | 价 |\n| --- | --- |\n| 甲 | 10 |\n| 乙 | 20 |", "正文"]
+    assert texts(made) == ["| 名 | 价 |\n| --- | --- |\n| 甲 | 10 |\n| 乙 | 20 |", "正文"]
 
 
 def test_a_cell_that_is_missing_leaves_its_column_empty():
     made = lines(row(("名", 72), ("价", 200), ("注", 300)), row(("甲", 72), ("见下", 300)))
-    assert paragraphs(made) == ["| 名 | 价 | 注 |\n| --- | --- | --- |\n| 甲 |  | 见下 |"]
+    assert texts(made) == ["| 名 | 价 | 注 |\n| --- | --- | --- |\n| 甲 |  | 见下 |"]
 
 
 def test_a_line_below_a_cell_goes_on_with_it():
@@ -115,16 +119,16 @@ def test_a_line_below_a_cell_goes_on_with_it():
         ("有完", {"left": 200, "right": 220}),
         "正文",
     )
-    assert paragraphs(made) == ["| 名 | 说明 |\n| --- | --- |\n| 甲 | 第一行没有完 |", "正文"]
+    assert texts(made) == ["| 名 | 说明 |\n| --- | --- |\n| 甲 | 第一行没有完 |", "正文"]
 
 
 def test_a_row_without_its_first_cell_is_a_row():
     made = lines(*(row(*cells) for cells in ([("North", 72), ("Q1", 200), ("10", 300)], [("Q2", 200), ("20", 300)])))
-    assert paragraphs(made) == ["| North | Q1 | 10 |\n| --- | --- | --- |\n|  | Q2 | 20 |"]
+    assert texts(made) == ["| North | Q1 | 10 |\n| --- | --- | --- |\n|  | Q2 | 20 |"]
 
 
 def test_one_row_is_no_table():
-    assert paragraphs(lines(row(("姓名", 72), ("李雯", 300)), "正文")) == ["姓名 | 李雯", "正文"]
+    assert texts(lines(row(("姓名", 72), ("李雯", 300)), "正文")) == ["姓名 | 李雯", "正文"]
 
 
 def test_a_bar_within_a_cell_is_no_border():
@@ -134,15 +138,15 @@ def test_a_bar_within_a_cell_is_no_border():
 def test_a_sentence_goes_on_in_the_next_column():
     made = lines("left one", "left two", "left three")
     made += [Line("right one", 300, 700, 800, 12), Line("right two", 300, 700, 782, 12)]
-    assert paragraphs(made) == ["left one left two left three right one right two"]
+    assert texts(made) == ["left one left two left three right one right two"]
 
 
 def test_a_finished_sentence_ends_with_its_column():
-    assert paragraphs([Line("结束了。", 72, 472, 100, 12), Line("右栏", 300, 700, 800, 12)]) == ["结束了。", "右栏"]
+    assert texts([Line("结束了。", 72, 472, 100, 12), Line("右栏", 300, 700, 800, 12)]) == ["结束了。", "右栏"]
 
 
 def test_a_hyphenated_line_never_ends_a_paragraph():
-    assert paragraphs(lines("a full line", ("hyphen-", {"right": 120}), "ated")) == ["a full line hyphenated"]
+    assert texts(lines("a full line", ("hyphen-", {"right": 120}), "ated")) == ["a full line hyphenated"]
 
 
 @given(st.lists(st.text(alphabet="中文。ab c.1", max_size=8), max_size=8))
@@ -164,7 +168,7 @@ def test_joining_keeps_every_visible_character_but_hyphens(texts):
     )
 )
 def test_paragraphs_keep_every_visible_character_in_order(made):
-    kept = "".join("".join(paragraphs(made)).split())
+    kept = "".join("".join(texts(made)).split())
     assert kept == "".join(line.text for line in made)
 
 

@@ -3,7 +3,7 @@ import pytest
 from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats.pdf.reader import ranges
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import ParseError, Section
+from kb.ingest.parser.parsed import ParseError
 from tests.kb.ingest.parser.documents import make_pdf, make_scan, make_table_pdf
 
 LINE = "机器学习是人工智能的一个分支，研究计算机怎样模拟"
@@ -21,7 +21,8 @@ def failure(data):
 
 def test_chinese_text_is_read_page_by_page():
     document = parse(make_pdf(["第一页的文字。"], ["第二页的文字。"]), "a.pdf")
-    assert document.sections == (Section("第一页的文字。", 1, ()), Section("第二页的文字。", 2, ()))
+    read = [(section.text, section.page, section.heading_path) for section in document.sections]
+    assert read == [("第一页的文字。", 1, ()), ("第二页的文字。", 2, ())]
     assert document.mime == "application/pdf"
 
 
@@ -115,12 +116,13 @@ def test_a_ruled_table_is_one_in_markdown():
 def test_bookmarks_are_the_headings_of_what_follows_them():
     pages = (["前言。"], ["第一章 退款", "七天内。", "", "第二章 换货", "十天内。"], ["又一页。"])
     bookmarks = ((2, 0, "第一章 退款"), (2, 1, "第二章 换货"))
-    assert parse(make_pdf(*pages, bookmarks=bookmarks), "a.pdf").sections == (
-        Section("前言。", 1, ()),
-        Section("第一章 退款\n\n七天内。", 2, ("第一章 退款",)),
-        Section("第二章 换货\n\n十天内。", 2, ("第一章 退款", "第二章 换货")),
-        Section("又一页。", 3, ("第一章 退款", "第二章 换货")),
-    )
+    read = parse(make_pdf(*pages, bookmarks=bookmarks), "a.pdf").sections
+    assert [(section.text, section.page, section.heading_path) for section in read] == [
+        ("前言。", 1, ()),
+        ("第一章 退款\n\n七天内。", 2, ("第一章 退款",)),
+        ("第二章 换货\n\n十天内。", 2, ("第一章 退款", "第二章 换货")),
+        ("又一页。", 3, ("第一章 退款", "第二章 换货")),
+    ]
 
 
 def test_a_bookmark_whose_words_are_not_on_its_page_begins_with_the_page():

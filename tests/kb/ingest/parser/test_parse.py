@@ -11,7 +11,15 @@ from kb.base import findings
 from kb.base.findings import REMARKS, RemarkCode
 from kb.ingest.parser import parsed
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import MESSAGES, SUPPORTED_EXTENSIONS, ParseError, Section, clean
+from kb.ingest.parser.parsed import (
+    MESSAGES,
+    SUPPORTED_EXTENSIONS,
+    ParseError,
+    Region,
+    Section,
+    clean,
+    moved_regions,
+)
 
 
 def test_the_title_is_the_file_name_without_its_extension_when_the_file_names_none():
@@ -79,6 +87,17 @@ def test_cleaning_keeps_every_visible_character(text):
 @given(st.text(alphabet=string.printable + "中文，。\u3000\u2028\x85"))
 def test_cleaning_twice_changes_nothing_more(text):
     assert clean(clean(text)) == clean(text)
+
+
+@given(
+    st.text(alphabet="ab中。 \t\r\n\x00\x0b\x1f\u3000\u2028\x85\ufeff"),
+    st.lists(st.integers(0, 40), min_size=1, max_size=5),
+)
+def test_regions_begin_with_the_same_letters_after_cleaning(text, starts):
+    regions = tuple(Region(min(start, len(text))) for start in sorted(starts))
+    cleaned = clean(text)
+    moved = moved_regions(regions, text, cleaned)
+    assert [clean(text[each.start :]).split() for each in regions] == [cleaned[each.start :].split() for each in moved]
 
 
 @given(st.binary(max_size=400), st.sampled_from(SUPPORTED_EXTENSIONS))

@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from kb.content.services import knowledge_base_delete
 from kb.ingest.chunkers.strategies import split
-from kb.ingest.parser.parsed import ParsedDocument, Section
+from kb.ingest.parser.parsed import ParsedDocument, Region, Section
 from kb.ingest.services import indexing
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
@@ -18,10 +18,11 @@ from kb.ingest.services.documents import (
     documents_recut,
 )
 from kb.ingest.services.indexing import chunk_settings, index_document, outdated_documents
-from kb.ingest.services.rechunk import MOST_ENTRIES, chunks_of, recut, share_questions
+from kb.ingest.services.rechunk import MOST_ENTRIES, MOST_REGIONS, chunks_of, page_regions, recut, share_questions
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.quality.eval_sets.services.sets import judge, judgments_in
 from kb.search.services.search import SearchRequest, search
+from retrieval.types import PageRegion
 from tests.factories import make_document, make_kb, principal
 from tests.fakes import CountingEmbedder
 from tests.kb.ingest.parser.documents import save
@@ -148,6 +149,40 @@ def test_a_new_heading_indexes_the_chunk_under_it(kb, counted):
     last = after[PARAGRAPHS[3]]
     assert (last.pk, last.heading_path) == (before[PARAGRAPHS[3]], ["二"])
     assert len(counted.embedded) == len(after)
+
+
+@pytest.mark.parametrize("strategy", ["recursive", "parent_child"])
+def test_regions_that_have_moved_are_written_without_embedding_anything(kb, counted, monkeypatch, strategy):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_strategy=strategy, parent_size=TWO)
+    places = {"page": 1, "left": 0.123456, "seconds": None}
+
+    def parsed(*_args, **_options):
+        regions = tuple(
+            Region(TEXT.index(text), page=places["page"], box=(places["left"], 0, 1, 1), seconds=places["seconds"])
+            for text in PARAGRAPHS
+        )
+        return ParsedDocument("题", (Section(TEXT, 1, regions=regions),), mime="application/pdf")
+
+    monkeypatch.setattr(indexing, "parse_file", parsed)
+    added = document_add(knowledge_base=kb, file=ContentFile(TEXT.encode() * 20), name="a.pdf", user=kb.owner)
+    index_document(added.pk)
+    before = chunks_of(added)
+    assert [chunk.regions for chunk in before] == [[{"page": 1, "box": [0.1235, 0, 1, 1]}]] * 4
+    counted.embedded.clear()
+    places |= {"page": 2, "left": 0.5, "seconds": 75}
+    after = again(added, TEXT * 20)
+    assert counted.embedded == []
+    assert [chunk.pk for chunk in after] == [chunk.pk for chunk in before]
+    assert [(chunk.page, chunk.seconds, chunk.regions) for chunk in after] == [
+        (2, 75, [{"page": 2, "box": [0.5, 0, 1, 1]}])
+    ] * 4
+    for parent in ChunkParent.objects.filter(document=added):
+        assert parent.regions == [{"page": 2, "box": [0.5, 0, 1, 1]}]
+
+
+def test_at_most_a_hundred_regions_are_stored_each_once():
+    regions = [Region(number, page=number // 2 + 1) for number in range(250)] + [Region(250, seconds=3)]
+    assert page_regions(regions) == [PageRegion(page, None) for page in range(1, MOST_REGIONS + 1)]
 
 
 def test_a_chunk_that_lacks_its_vector_gets_one(document, counted):

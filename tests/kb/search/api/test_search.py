@@ -32,6 +32,8 @@ def test_a_result_carries_its_text_provenance_and_scores(search, kb, document, c
         "title",
         "source",
         "page",
+        "seconds",
+        "regions",
         "text",
         "score",
         "score_scale",

@@ -166,3 +166,13 @@ def test_a_change_made_meanwhile_is_not_overwritten(document, monkeypatch, meanw
 
     assert error.value.code == "chunk_changed"
     assert len(texts_of(document)) == 3
+
+
+def test_a_merged_chunk_stands_where_all_of_them_did(document):
+    first, second, _third = chunks_of(document)
+    shared, own = {"page": 1, "box": [0, 0, 1, 0.5]}, {"page": 2, "box": None}
+    for chunk, regions in ((first, [shared]), (second, [shared, own])):
+        Chunk.objects.filter(pk=chunk.pk).update(regions=regions, seconds=chunk.position + 5)
+    chunks_merge(document=document, chunk_ids=[first.pk, second.pk])
+    merged, _third = chunks_of(document)
+    assert (merged.regions, merged.seconds) == ([shared, own], 5)

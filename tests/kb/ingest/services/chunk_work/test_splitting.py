@@ -4,7 +4,7 @@ import pytest
 
 from kb.base.errors import Rejected
 from kb.ingest.services.chunks import chunk_split, chunk_update, sentence_starts
-from kb.models import ChunkEmbedding, ChunkPostings, EvalSet
+from kb.models import Chunk, ChunkEmbedding, ChunkPostings, EvalSet
 from kb.quality.eval_sets.services.sets import judge, judgments_in
 from tests.factories import make_document, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
@@ -139,3 +139,10 @@ def test_sentences_begin_where_others_end(text, sentences):
     starts = [0, *sentence_starts(text), len(text)]
 
     assert [text[start:end] for start, end in itertools.pairwise(starts)] == sentences
+
+
+def test_the_parts_stand_where_the_whole_did(long):
+    regions = [{"page": 1, "box": [0, 0, 1, 0.5]}]
+    Chunk.objects.filter(document=long).update(regions=regions, seconds=75)
+    chunk_split(chunk=chunks_of(long)[1], at=[MIDDLE])
+    assert [(chunk.regions, chunk.seconds) for chunk in chunks_of(long)] == [(regions, 75)] * 4

@@ -268,6 +268,29 @@ def test_a_weight_that_no_external_source_can_have_is_refused(small, archive, re
     assert refusal(rewritten(archive(small), added("search_providers", given | {"weight": weight}))) == "bad_archive"
 
 
+@pytest.mark.parametrize(
+    "regions",
+    [
+        {},
+        [1],
+        [{"page": 1}],
+        [{"page": 0, "box": None}],
+        [{"page": 2**31, "box": None}],
+        [{"page": 1, "box": [0, 0, 1]}],
+        [{"page": 1, "box": [0.5, 0, 0.4, 1]}],
+        [{"page": 1, "box": [0, 0, 1, 1.5]}],
+        [{"page": 1, "box": [0, 0, 1, float("nan")]}],
+        [{"page": 1, "box": None, "more": "<script>"}],
+        [{"page": 1, "box": None}] * 101,
+    ],
+)
+def test_a_place_that_no_page_has_is_refused(small, archive, refusal, regions):
+    def change(rows):
+        return [row | {"regions": regions} for row in rows]
+
+    assert refusal(rewritten(archive(small), with_rows("chunks", change))) == "bad_archive"
+
+
 def test_a_passage_of_another_document_is_refused(small, archive, refusal):
     def change(entries):
         parent = {"position": 0, "text": "long", "page": None, "heading_path": [], "document": 1}

@@ -24,7 +24,15 @@ from kb.operations.services.archives.export import export_open
 from kb.operations.services.archives.restore import restore_kb
 from retrieval.tokenize import engine_versions
 from tests.factories import make_member, make_user, principal
-from tests.kb.operations.services.archives.bases import delete_everything, figures, results
+from tests.kb.operations.services.archives.bases import (
+    delete_everything,
+    figures,
+    lines_of,
+    part_of,
+    results,
+    rewritten,
+)
+from tests.kb.operations.services.archives.test_hostile import signed
 
 pytestmark = pytest.mark.django_db
 
@@ -203,3 +211,32 @@ def test_editors_export_and_viewers_do_not(kb):
         export_open(principal(make_member(kb, "viewer")), kb)
     with pytest.raises(NotVisible):
         export_open(principal(make_user()), kb)
+
+
+REGIONS = [{"page": 3, "box": [0.1, 0.2, 0.3, 0.4]}, {"page": 4, "box": None}]
+
+
+def test_chunks_and_longer_passages_stand_where_they_did(kb, archive):
+    Chunk.objects.filter(knowledge_base=kb).update(regions=REGIONS, seconds=75)
+    ChunkParent.objects.filter(knowledge_base=kb).update(regions=REGIONS)
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+    chunks = Chunk.objects.filter(knowledge_base=restored)
+    assert chunks.count() == chunks.filter(regions=REGIONS, seconds=75).count() > 0
+    assert all(each.regions == REGIONS for each in ChunkParent.objects.filter(knowledge_base=restored))
+
+
+def test_an_archive_of_a_release_without_regions_is_read(kb, archive):
+    def older(entries):
+        changed = {}
+        for name in ("chunks", "parents"):
+            rows = lines_of(entries[f"{name}.jsonl"])
+            changed[name] = part_of(
+                [{key: row[key] for key in row if key not in ("regions", "seconds")} for row in rows]
+            )
+        signed(entries, **changed)
+
+    restored = restore_kb(rewritten(archive(kb), older), owner=kb.owner, name="copy").knowledge_base
+    assert {(str(each.regions), each.seconds) for each in Chunk.objects.filter(knowledge_base=restored)} == {
+        ("[]", None)
+    }
+    assert results(restored) == results(kb)
