@@ -24,7 +24,7 @@ from unfold.widgets import (
     UnfoldAdminTextInputWidget,
 )
 
-from kb.access.models import KnowledgeBase, Membership
+from kb.access.models import KnowledgeBase, Membership, notes_only
 from kb.base.errors import Rejected
 from kb.base.models import count_of
 from kb.content.admin import LeaveView, SharingView, invitation_notice
@@ -198,6 +198,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
     word_parts = forms.MultipleChoiceField(
         label=gettext_lazy("Read in Word documents"),
         choices=KnowledgeBase.WordPart.choices,
+        initial=notes_only,
         required=False,
         help_text=gettext_lazy("Beside their body. Notes follow the paragraph that refers to them, comments too."),
         widget=UnfoldAdminCheckboxSelectMultipleWidget,

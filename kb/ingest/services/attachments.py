@@ -17,7 +17,7 @@ from kb.ingest.services.batches import NewFile, add_notes, notes_of, take_in, un
 from kb.jobs.leases import Job
 from retrieval.errors import Message
 
-BETWEEN: Final = " \u203a "  # the name of a mail and that of its attachment
+BETWEEN: Final = " › "  # the name of a mail and that of its attachment
 MOST_DEPTH: Final = 3  # A mail within so many others keeps its attachments
 _SHOWN: Final = 10
 

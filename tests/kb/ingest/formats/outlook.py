@@ -9,39 +9,12 @@ ROOT, STORAGE, STREAM = 5, 1, 2
 EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
 
 
-def make_msg(
-    subject="",
-    body="",
-    html=b"",
-    sender=("", ""),
-    to=(),
-    cc=(),
-    date=None,
-    attachments=(),
-    kind="IPM.Note",
-    narrow="",
-    codepage=0,
-):
-    """The bytes of a .msg; an attachment is (name, bytes) or (name, dict), which makes a mail in this mail.
+def make_msg(subject="", body="", **others):
+    """The bytes of a .msg with the properties of `mail`; an attachment is (name, bytes), or (name, dict) for a mail in it.
 
     `narrow` names an encoding, in which the texts are written in place of UTF-16.
     """
-    return compound_file(
-        mail(
-            32,
-            subject=subject,
-            body=body,
-            html=html,
-            sender=sender,
-            to=to,
-            cc=cc,
-            date=date,
-            attachments=attachments,
-            kind=kind,
-            narrow=narrow,
-            codepage=codepage,
-        )
-    )
+    return compound_file(mail(32, subject=subject, body=body, **others))
 
 
 def mail(header, *, attachments=(), to=(), cc=(), narrow="", codepage=0, date=None, html=b"", **texts):
@@ -84,96 +57,83 @@ def finished(storage, header, fixed):
     return {"__properties_version1.0": bytes(header) + b"".join(listed), **storage}
 
 
-def compound_file(root):
-    """An OLE file of storages, which are dictionaries, and streams, which are bytes."""
-    entries, streams = [("Root Entry", ROOT, None)], []
-    links = {}
+class Sectors:
+    """Chains of sectors of one size, and the table of which follows which."""
 
-    def add(storage, parent):
+    def __init__(self, size):
+        self.size, self.table, self.body = size, [], bytearray()
+
+    def put(self, data):
+        begin, count = len(self.table), -(-len(data) // self.size)
+        if not count:
+            return END
+        self.table += [*range(begin + 1, begin + count), END]
+        self.body += data.ljust(count * self.size, b"\0")
+        return begin
+
+    def packed(self):
+        whole = -(-len(self.table) // 128) * SECTOR
+        return struct.pack(f"<{len(self.table)}I", *self.table).ljust(whole, b"\xff")
+
+
+class Directory:
+    """The entries of an OLE file, those of a storage as a balanced tree."""
+
+    def __init__(self, root):
+        self.entries, self.links = [("Root Entry", ROOT, None)], {}
+        self.add(root, 0)
+
+    def add(self, storage, parent):
         places = []
         for name, content in sorted(storage.items(), key=lambda item: (len(item[0]), item[0].upper())):
-            places.append(len(entries))
-            entries.append((name, STORAGE if isinstance(content, dict) else STREAM, content))
+            places.append(len(self.entries))
+            self.entries.append((name, STORAGE if isinstance(content, dict) else STREAM, content))
             if isinstance(content, dict):
-                add(content, places[-1])
-        links[parent, "child"] = tree(places)
+                self.add(content, places[-1])
+        self.links[parent, "child"] = self.tree(places)
 
-    def tree(places):
+    def tree(self, places):
         if not places:
             return FREE
         middle = len(places) // 2
         place = places[middle]
-        links[place, "left"], links[place, "right"] = tree(places[:middle]), tree(places[middle + 1 :])
+        self.links[place, "left"], self.links[place, "right"] = (
+            self.tree(places[:middle]),
+            self.tree(places[middle + 1 :]),
+        )
         return place
 
-    add(root, 0)
-    small = bytearray()
-    mini_fat, fat, body = [], [], bytearray()
+    def packed(self, begins, mini_size):
+        written = bytearray()
+        for place, (name, kind, content) in enumerate(self.entries):
+            encoded = name.encode("utf-16-le")
+            links = [self.links.get((place, each), FREE) for each in ("left", "right", "child")]
+            size = {ROOT: mini_size, STORAGE: 0}.get(kind, len(content or b""))
+            written += encoded.ljust(64, b"\0")
+            written += struct.pack("<HBBIII36xIQ", len(encoded) + 2, kind, 1, *links, begins.get(place, 0), size)
+        return bytes(written)
 
-    def put(data):
-        begin, count = len(fat), -(-len(data) // SECTOR)
-        fat.extend([*range(begin + 1, begin + count), END] if count else [])
-        body.extend(data.ljust(count * SECTOR, b"\0"))
-        return begin if count else END
 
-    where = {}
-    for place, (_, kind, content) in enumerate(entries):
-        if kind != STREAM:
-            continue
-        if len(content) >= CUTOFF:
-            where[place] = put(content)
-        elif content:
-            begin, count = len(mini_fat), -(-len(content) // MINI)
-            mini_fat.extend([*range(begin + 1, begin + count), END])
-            small.extend(content.ljust(count * MINI, b"\0"))
-            where[place] = begin
-    where[0] = put(bytes(small))
-    mini_begin = put(
-        b"".join(struct.pack("<I", each) for each in mini_fat).ljust(-(-len(mini_fat) // 128) * SECTOR, b"\xff")
-    )
-    directory = bytearray()
-    for place, (name, kind, content) in enumerate(entries):
-        encoded = name.encode("utf-16-le")
-        size = len(small) if kind == ROOT else len(content) if kind == STREAM else 0
-        directory += encoded.ljust(64, b"\0") + struct.pack(
-            "<HBBIII16xIQQIQ",
-            len(encoded) + 2,
-            kind,
-            1,
-            links.get((place, "left"), FREE),
-            links.get((place, "right"), FREE),
-            links.get((place, "child"), FREE),
-            0,
-            0,
-            0,
-            where.get(place, END if kind == STREAM else 0),
-            size,
-        )
-    directory_begin = put(bytes(directory))
-    sectors = 1
-    while (len(fat) + sectors) > sectors * 128:
-        sectors += 1
-    assert sectors <= 109
-    first = len(fat)
-    fat.extend([FAT] * sectors)
-    fat_bytes = b"".join(struct.pack("<I", each) for each in fat).ljust(sectors * SECTOR, b"\xff")
+def compound_file(root):
+    """An OLE file of storages, which are dictionaries, and streams, which are bytes."""
+    directory, large, small = Directory(root), Sectors(SECTOR), Sectors(MINI)
+    begins = {
+        place: (large if len(content) >= CUTOFF else small).put(content)
+        for place, (_, kind, content) in enumerate(directory.entries)
+        if kind == STREAM
+    }
+    begins[0] = large.put(bytes(small.body))
+    mini_begin = large.put(small.packed())
+    directory_begin = large.put(directory.packed(begins, len(small.body)))
+    first = len(large.table)
+    count = next(count for count in range(1, 110) if first + count <= 128 * count)
+    large.table += [FAT] * count
     header = struct.pack(
-        "<8s16xHHHHH6xIIIIIIIII",
+        "<8s16xHHHHH6xIIIIIIIIII",
         b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-        0x3E,
-        3,
-        0xFFFE,
-        9,
-        6,
-        0,
-        sectors,
-        directory_begin,
-        0,
-        CUTOFF,
-        mini_begin if mini_fat else END,
-        -(-len(mini_fat) // 128),
-        END,
-        0,
+        *(0x3E, 3, 0xFFFE, 9, 6),
+        *(0, count, directory_begin, 0, CUTOFF, mini_begin, -(-len(small.table) // 128), END, 0),
+        first,
     )
-    table = [*range(first, first + sectors), *[FREE] * (109 - sectors)]
-    return header + struct.pack("<109I", *table) + bytes(body) + fat_bytes
+    rest = [*range(first + 1, first + count), *[FREE] * (109 - count)]
+    return header + struct.pack(f"<{len(rest)}I", *rest) + bytes(large.body) + large.packed()

@@ -61,8 +61,17 @@ def test_a_mail_in_english_has_english_labels():
 
 @pytest.mark.parametrize(
     ("declared", "encoding"),
-    [("gb2312", "gbk"), ("gbk", "gbk"), ("gb2312", "big5"), ("big5", "gbk"), ("us-ascii", "gbk"), ("iso-8859-1", "gbk")]
-    + [("big5", "big5"), ("gb2312", "utf-8"), ("", "big5"), ("x-unknown", "gb18030"), ("utf-8", "gbk")],
+    [
+        *(
+            ("gb2312", "gbk"),
+            ("gbk", "gbk"),
+            ("big5", "gbk"),
+            ("us-ascii", "gbk"),
+            ("iso-8859-1", "gbk"),
+            ("utf-8", "gbk"),
+        ),
+        *(("gb2312", "big5"), ("big5", "big5"), ("", "big5"), ("gb2312", "utf-8"), ("x-unknown", "gb18030")),
+    ],
 )
 def test_chinese_is_read_whatever_the_label_says(declared, encoding):
     sentence = TRADITIONAL if encoding == "big5" else f"{SENTENCE}朱镕基"[: len(SENTENCE) + 3]
