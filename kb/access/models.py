@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, cast
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser, AnonymousUser
+from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import EmptyResultSet, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
@@ -183,6 +184,10 @@ class ApiKeyKnowledgeBase(ApiKey.knowledge_bases.through):  # type: ignore[misc,
         triggers: ClassVar = KEY_BINDING_TRIGGERS
 
 
+def notes_only() -> list[str]:
+    return ["notes"]
+
+
 class KnowledgeBase(models.Model):
     class Language(models.TextChoices):
         CHINESE = "zh", _("Chinese")
@@ -198,6 +203,13 @@ class KnowledgeBase(models.Model):
         QUESTIONS = "questions", _("questions and answers")
         PARENT_CHILD = "parent_child", _("small to search, large to return")
         TOKENS = "tokens", _("fixed numbers of the model’s tokens")
+
+    class WordPart(models.TextChoices):
+        """What is read of Word documents beside their body."""
+
+        NOTES = "notes", _("footnotes and endnotes")
+        COMMENTS = "comments", _("comments")
+        MARGINS = "margins", _("headers and footers")
 
     class Store(models.TextChoices):
         """What searches its vectors, and with Milvus its keywords; PostgreSQL holds everything in any case."""
@@ -243,6 +255,14 @@ class KnowledgeBase(models.Model):
         default=2_000,
         validators=[MinValueValidator(100), MaxValueValidator(32_000)],
         help_text=_("Only where small chunks are searched and large ones returned; in chunk units."),
+    )
+    word_parts = ArrayField(
+        models.CharField(max_length=10, choices=WordPart),
+        verbose_name=_("read in Word documents"),
+        default=notes_only,
+        db_default=["notes"],
+        blank=True,
+        help_text=_("Beside their body. Notes follow the paragraph that refers to them, comments too."),
     )
     profile = models.ForeignKey(
         "kb.RetrievalProfile",

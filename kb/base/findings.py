@@ -53,6 +53,8 @@ def one_line(error: BaseException) -> str:
 
 
 class RemarkCode(StrEnum):
+    ATTACHMENTS_LEFT_OUT = "attachments_left_out"
+    ATTACHMENTS_NOT_READ = "attachments_not_read"
     HIDDEN_LEFT_OUT = "hidden_left_out"
     MODEL_DID_NOT_READ = "model_did_not_read"
     PAGES_RECOGNISED = "pages_recognised"
@@ -82,6 +84,10 @@ def gettext_noop(message: str) -> str:
 
 
 REMARKS: Final[Mapping[str, str]] = {
+    RemarkCode.ATTACHMENTS_LEFT_OUT: gettext_noop(
+        "These attachments of the mail became no documents: {names}. The page of the upload says why."
+    ),
+    RemarkCode.ATTACHMENTS_NOT_READ: gettext_noop("The attachments of the mail became no documents: {reason}"),
     RemarkCode.HIDDEN_LEFT_OUT: gettext_noop(
         "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
     ),

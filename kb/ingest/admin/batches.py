@@ -96,7 +96,7 @@ class IngestBatchAdmin(UploadedAdmin):
             return JsonResponse({"message": _("There is no file in the request.")}, status=HTTPStatus.BAD_REQUEST)
         source_type = request.POST.get("source_type", "")
         if source_type not in Document.SourceType.values:
-            source_type = Document.SourceType.BOOK
+            source_type = ""
         name = request.POST.get("path") or file.name or ""
         try:
             document = batch_add(batch, file, name[:1_000], user=signed_in(request), source_type=source_type)

@@ -70,7 +70,10 @@ class FilesField(forms.FileField):
 
 class UploadForm(IntoKnowledgeBaseForm):
     source_type = forms.ChoiceField(
-        label=gettext_lazy("Source type"), choices=Document.SourceType.choices, widget=UnfoldAdminSelectWidget
+        label=gettext_lazy("Source type"),
+        choices=[("", gettext_lazy("by file: video for subtitles, else book")), *Document.SourceType.choices],
+        required=False,
+        widget=UnfoldAdminSelectWidget,
     )
     uploads = FilesField(
         label=gettext_lazy("Files"),

@@ -17,13 +17,14 @@ from django.utils.translation import get_language, gettext as _, gettext_lazy
 from django.views.generic import FormView
 from unfold.decorators import action
 from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminSelectWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
 )
 
-from kb.access.models import KnowledgeBase, Membership
+from kb.access.models import KnowledgeBase, Membership, notes_only
 from kb.base.errors import Rejected
 from kb.base.models import count_of
 from kb.content.admin import LeaveView, SharingView, invitation_notice
@@ -194,6 +195,14 @@ class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
 
 class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
     request: HttpRequest
+    word_parts = forms.MultipleChoiceField(
+        label=gettext_lazy("Read in Word documents"),
+        choices=KnowledgeBase.WordPart.choices,
+        initial=notes_only,
+        required=False,
+        help_text=gettext_lazy("Beside their body. Notes follow the paragraph that refers to them, comments too."),
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+    )
     profile = ProfileField(
         RetrievalProfile.objects.none(),
         to_field_name="name",
@@ -273,7 +282,13 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Chunking"),
             {
-                "fields": ("chunk_strategy", ("chunk_size", "chunk_overlap"), "chunk_unit", "parent_size"),
+                "fields": (
+                    "chunk_strategy",
+                    ("chunk_size", "chunk_overlap"),
+                    "chunk_unit",
+                    "parent_size",
+                    "word_parts",
+                ),
                 "description": gettext_lazy(
                     "Applies to documents that are uploaded or processed again from now on. “Preview chunks” on the page of "
                     "a knowledge base shows what other settings would do."

@@ -14,7 +14,7 @@ from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.files import UnnamedFileUploadHandler, largest_upload_bytes
 from kb.content.models import Document, IngestBatch
-from kb.ingest.api.documents import DocumentErrorSerializer
+from kb.ingest.api.documents import USUAL_SOURCE_TYPE, DocumentErrorSerializer
 from kb.ingest.services.batches import (
     BatchProgress,
     batch_add_files,
@@ -53,7 +53,7 @@ class BatchFilesSerializer(StrictSerializer):
         max_length=FILES_A_REQUEST,
         help_text="The names of the files with the folders that they lay in, in the same order. Left out: the files' names.",
     )
-    source_type = serializers.ChoiceField(Document.SourceType.choices, required=False)
+    source_type = serializers.ChoiceField(Document.SourceType.choices, required=False, help_text=USUAL_SOURCE_TYPE)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("paths") and len(attrs["paths"]) != len(attrs["files"]):
@@ -230,7 +230,7 @@ class BatchViewSet(ApiViewSet):
 
     def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
         names = fields.get("paths") or [file.name or "" for file in fields["files"]]
-        kind = fields.get("source_type", Document.SourceType.BOOK)
+        kind = fields.get("source_type", "")
         files = list(zip(names, fields["files"], strict=True))
         refused = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
         described = self.described(batch.pk)

@@ -109,13 +109,16 @@ class DocumentSerializer(Etagged, serializers.ModelSerializer[Document]):
         return remark_sentences(document)
 
 
+USUAL_SOURCE_TYPE = "Left out: video for subtitles and transcripts with times, book for all else."
+
+
 class DocumentDetailsSerializer(StrictSerializer):
     """What a caller may say about a document, whichever way its content comes."""
 
     title = StrictCharField(
         max_length=500, required=False, help_text="Left out: taken from the content, or from the file's name."
     )
-    source_type = serializers.ChoiceField(Document.SourceType.choices, required=False)
+    source_type = serializers.ChoiceField(Document.SourceType.choices, required=False, help_text=USUAL_SOURCE_TYPE)
     metadata = JsonObjectField(
         required=False, help_text="Returned with every result. In a form: the text of a JSON object."
     )

@@ -59,6 +59,7 @@ class KnowledgeBaseSerializer(Etagged, serializers.ModelSerializer[KnowledgeBase
             "store",
             "profile",
             *CHUNKING,
+            "word_parts",
             "keyword_vectors",
             "keyword_method",
             "ask_questions",
@@ -102,6 +103,17 @@ class ChunkingSerializer(StrictSerializer):
     )
 
 
+class ReadingSerializer(StrictSerializer):
+    """What is read of files, where that is a choice."""
+
+    word_parts = serializers.ListField(
+        child=serializers.ChoiceField(KnowledgeBase.WordPart.choices),
+        required=False,
+        max_length=len(KnowledgeBase.WordPart.values),
+        help_text="What is read of Word documents beside their body.",
+    )
+
+
 class DerivedSerializer(StrictSerializer):
     """What is made of chunks beside their text."""
 
@@ -120,7 +132,7 @@ class DerivedSerializer(StrictSerializer):
     )
 
 
-class KnowledgeBaseChangeSerializer(ChunkingSerializer, DerivedSerializer):
+class KnowledgeBaseChangeSerializer(ChunkingSerializer, ReadingSerializer, DerivedSerializer):
     name = StrictCharField(max_length=120, help_text="Unique among the knowledge bases of its owner.")
     description = StrictCharField(max_length=10_000, allow_blank=True, required=False)
     language = serializers.ChoiceField(KnowledgeBase.Language.choices, required=False)

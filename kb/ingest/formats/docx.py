@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import docx
@@ -10,10 +10,10 @@ from docx.opc.exceptions import PackageNotFoundError
 from docx.oxml.ns import qn
 from lxml import etree
 
-from kb.ingest.formats.outline import Outline, markdown_table
+from kb.ingest.formats.outline import CJK, Outline, markdown_table
 from kb.ingest.formats.package import Element, checked_package, parse_xml
 from kb.ingest.formats.pictures import Gallery
-from kb.ingest.parser.parsed import ParsedDocument, Section
+from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, Reading, Section, WordPart
 
 _W: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 # Text, also of equations and inserted by tracked changes; not of what was moved away, nor a text box's second copy.
@@ -30,7 +30,13 @@ _TEXT_NODES = etree.XPath(
 )
 _CHARACTERS = {qn("w:tab"): "\t", qn("w:br"): "\n", qn("w:cr"): "\n", qn("w:p"): "\n", qn("w:noBreakHyphen"): "-"}
 _NOTE_PARTS: Final = {"footnote": "/footnotes", "endnote": "/endnotes"}
-_REFERENCES = etree.XPath(".//w:footnoteReference | .//w:endnoteReference", namespaces={"w": _W})
+_COMMENT_PARTS: Final = {"comment": "/comments"}
+_REFERENCES = etree.XPath(
+    "(.//w:footnoteReference | .//w:endnoteReference | .//w:commentReference)"
+    "[not(ancestor::mc:Fallback) and not(ancestor::w:moveFrom) and not(ancestor::w:del)]",
+    namespaces={"w": _W, "mc": "http://schemas.openxmlformats.org/markup-compatibility/2006"},
+)
+_CJK = re.compile(f"[{CJK}]")
 _MARGINS: Final = ("header", "first_page_header", "even_page_header", "footer", "first_page_footer", "even_page_footer")
 
 
@@ -71,13 +77,20 @@ def _alternative(node: Element) -> str:
 
 
 class Notes:
-    def __init__(self, part: Any) -> None:
+    """Footnotes, endnotes and comments, as many of them as are chosen."""
+
+    def __init__(self, part: Any, chosen: Collection[WordPart]) -> None:
         self._texts: dict[tuple[str, str], str] = {}
+        parts = {
+            **(_NOTE_PARTS if WordPart.NOTES in chosen else {}),
+            **(_COMMENT_PARTS if WordPart.COMMENTS in chosen else {}),
+        }
         for relation in part.rels.values():
-            for kind, ending in _NOTE_PARTS.items():
+            for kind, ending in parts.items():
                 if relation.reltype.endswith(ending) and not relation.is_external:
                     for note in parse_xml(relation.target_part.blob).iterfind(qn(f"w:{kind}")):
-                        self._texts[kind, note.get(qn("w:id"))] = text_of(note)
+                        text = text_of(note)
+                        self._texts[kind, note.get(qn("w:id"))] = _comment(note, text) if kind == "comment" else text
 
     def referred_to(self, block: Element) -> Iterator[str]:
         """Each where it is first referred to."""
@@ -85,6 +98,14 @@ class Notes:
             kind = etree.QName(reference).localname.removesuffix("Reference")
             if text := self._texts.pop((kind, reference.get(qn("w:id"))), ""):
                 yield text
+
+
+def _comment(comment: Element, text: str) -> str:
+    """A comment with its author, in the language that it is written in."""
+    author = str(comment.get(qn("w:author"), "")).strip()
+    if not text or _CJK.search(text):
+        return text and (f"批注（{author}）：{text}" if author else f"批注：{text}")
+    return f"Comment ({author}): {text}" if author else f"Comment: {text}"
 
 
 def margin_sections(document: Any) -> tuple[Section, ...]:
@@ -109,14 +130,15 @@ _MAX_COLUMNS = 100
 _W_P, _W_TBL, _W_TR, _W_TC, _W_SECTPR = (qn(f"w:{name}") for name in ("p", "tbl", "tr", "tc", "sectPr"))
 
 
-def read(data: bytes) -> ParsedDocument:
+def read(data: bytes, reading: Reading = DEFAULT_READING) -> ParsedDocument:
+    """The notes that a paragraph or a table refers to follow it, and headers and footers come first."""
     with checked_package(data, "DOCX", PackageNotFoundError):
-        return _read(docx.Document(io.BytesIO(data)))
+        return _read(docx.Document(io.BytesIO(data)), reading.word_parts)
 
 
-def _read(document: Any) -> ParsedDocument:
+def _read(document: Any, parts: Collection[WordPart]) -> ParsedDocument:
     styles = _Styles(document.styles.element)
-    notes = Notes(document.part)
+    notes = Notes(document.part, parts)
     outline, gallery = Outline(), Gallery()
     pictures = Pictures(document.part, gallery)
     title = ""
@@ -134,7 +156,8 @@ def _read(document: Any) -> ParsedDocument:
         for note in notes.referred_to(block):
             outline.block(note, joined=True)
     title = title or document.core_properties.title or outline.first_heading
-    return gallery.finished(ParsedDocument(title, (*margin_sections(document), *outline.sections())))
+    margins = margin_sections(document) if WordPart.MARGINS in parts else ()
+    return gallery.finished(ParsedDocument(title, (*margins, *outline.sections())))
 
 
 def _rows(table: Element, pictures: Pictures) -> list[list[str]]:

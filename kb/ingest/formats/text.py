@@ -1,10 +1,10 @@
-"""Plain text: one section, decoded without guessing into mojibake."""
+"""Bytes of plain text, decoded without guessing into mojibake."""
 
 import codecs
 import re
 from contextlib import suppress
 
-from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ParseError
 
 UTF16_MARKS = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
@@ -18,10 +18,12 @@ _DECLARABLE = re.compile(
 # As browsers read them: the older names stand for their supersets.
 _SUPERSETS = {"gb2312": "gb18030", "gbk": "gb18030", "iso8859-1": "cp1252"}
 _NON_ASCII_RUN = re.compile(r"[^\x00-\x7f]+")
-
-
-def read(data: bytes) -> ParsedDocument:
-    return ParsedDocument("", (Section(decode(data)),))
+# Encodings of ASCII bytes, which would pass for UTF-8.
+_SEVEN_BIT = frozenset(["hz", "iso2022_jp", "iso2022_kr", "utf-7"])
+# Labels that Chinese mails carry whatever their encoding is.
+_DOUBTFUL = frozenset(["", "ascii", "big5", "big5hkscs", "cp1252", "cp950", "gb18030", "iso8859-1", "utf-8"])
+_SAMPLE = 2_000
+_CLEARLY_BETTER = 0.1
 
 
 def is_binary(data: bytes) -> bool:
@@ -79,3 +81,40 @@ def _is_plausible(text: str) -> bool:
     adjacent = sum(len(run) for run in runs if len(run) > 1)
     common = len(characters.encode("gb2312", errors="ignore")) // 2
     return 2 * max(adjacent, common) >= len(characters)
+
+
+def decode_mislabelled(data: bytes, declared: str = "") -> str:
+    """Decodes what its label may be wrong about, as in mails: by the reading with the most usual Chinese characters.
+
+    Never fails: bytes that do not fit become U+FFFD.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
+    codec = _declared_codec(declared) or _other_codec(declared)
+    if codec not in _SEVEN_BIT:
+        with suppress(UnicodeDecodeError):
+            return data.decode()
+    if codec not in _DOUBTFUL:
+        return data.decode(codec, errors="replace")
+    likely = "gb18030" if codec in ("", "ascii", "utf-8") else codec
+    texts = [data.decode(each, errors="replace") for each in dict.fromkeys([likely, "gb18030", "big5hkscs", "utf-8"])]
+    best = max(texts, key=_usual_share)
+    return best if _usual_share(best) > _usual_share(texts[0]) + _CLEARLY_BETTER else texts[0]
+
+
+def _other_codec(declared: str) -> str:
+    try:
+        name = codecs.lookup(declared.strip()).name
+    except (LookupError, ValueError):
+        return ""
+    return name if name in _SEVEN_BIT or name in _DOUBTFUL else ""
+
+
+def _usual_share(text: str) -> float:
+    """How many of the characters beyond ASCII are among the usual ones of GB 2312 or Big5."""
+    found = "".join(_NON_ASCII_RUN.findall(text[: 8 * _SAMPLE]))[:_SAMPLE]
+    return sum(map(_is_usual, found)) / max(1, len(found))
+
+
+def _is_usual(character: str) -> bool:
+    simplified, traditional = (character.encode(each, errors="ignore")[:1] for each in ("gb2312", "big5"))
+    return b"\xa1" <= simplified <= b"\xd7" or b"\xa1" <= traditional <= b"\xc6"

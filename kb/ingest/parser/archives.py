@@ -1,4 +1,4 @@
-"""ZIP archives of documents: their files, unpacked into a folder under limits."""
+"""Files that hold documents: those of a ZIP archive and the attachments of a mail, unpacked into a folder under limits."""
 
 import stat
 import zipfile
@@ -6,8 +6,10 @@ import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
+from pkgutil import resolve_name
 from typing import Any, BinaryIO, Final
 
+from kb.ingest.parser.parse import detect_readable
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ParseError, unsupported_name
 from kb.ingest.parser.sandbox import Limits, run_job
 
@@ -23,6 +25,7 @@ _ENCRYPTED_FLAG = 0x1
 _NESTED = (".zip", ".rar", ".7z", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 # What file managers add.
 _LITTER = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
+_MAILS: Final = {"eml": "mail", "msg": "msg"}
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, LookupError)
 
 
@@ -39,6 +42,7 @@ class ArchiveLimits:
 
 
 DEFAULT_LIMITS: Final = ArchiveLimits()
+MAIL_LIMITS: Final = ArchiveLimits(files=500, archive_bytes=50 * _MIB, memory_bytes=1024 * _MIB)
 
 
 def is_archive_name(name: str) -> bool:
@@ -56,14 +60,30 @@ def unpack(
     why it was not, by its name with the folders in the archive. Raises ParseError where the archive is damaged,
     protected, empty or too large, or a path in it leads outside; OSError where archive or folder is not there.
     """
+    return _unpacked("unpack", archive, folder, limits)
+
+
+def detach(
+    mail: Path, filename: str, folder: Path, *, limits: ArchiveLimits = MAIL_LIMITS
+) -> tuple[list[tuple[str, Path]], list[tuple[str, ParseError]]]:
+    """Takes the attachments out of a mail, as `unpack` does with the files of an archive; archives among them too.
+
+    Raises ParseError where the mail is damaged or has too many; OSError where mail or folder is not there.
+    """
+    return _unpacked("detach", mail, folder, limits, filename=filename)
+
+
+def _unpacked(
+    job: str, path: Path, folder: Path, limits: ArchiveLimits, **arguments: Any
+) -> tuple[list[tuple[str, Path]], list[tuple[str, ParseError]]]:
     sandbox = Limits(
         memory_bytes=limits.memory_bytes,
         seconds=limits.seconds,
         input_bytes=limits.archive_bytes,
         file_bytes=limits.file_bytes,
     )
-    target = str(folder.resolve(strict=True))
-    answer = run_job("unpack", archive, limits=sandbox, writable=folder, folder=target, allowed=asdict(limits))
+    arguments |= {"folder": str(folder.resolve(strict=True)), "allowed": asdict(limits)}
+    answer = run_job(job, path, limits=sandbox, writable=folder, **arguments)
     # The child's word is not trusted: only files that it could have written are taken.
     try:
         members = [(str(name), folder / str(int(number))) for name, number in answer["members"]]
@@ -81,6 +101,41 @@ def unpack_job(file: BinaryIO, folder: str, allowed: dict[str, Any]) -> dict[str
             return _unpack(archive, Path(folder), ArchiveLimits(**allowed))
     except _DAMAGE as error:
         raise ParseError("damaged_file", format="ZIP") from error
+
+
+def detach_job(file: BinaryIO, folder: str, allowed: dict[str, Any], filename: str) -> dict[str, Any]:
+    data, limits = file.read(), ArchiveLimits(**allowed)
+    kind = detect_readable(data, PurePosixPath(filename).suffix.lower())
+    if kind not in _MAILS:
+        raise ParseError("damaged_file", format="MSG")
+    mail = resolve_name(f"kb.ingest.formats.{_MAILS[kind]}:read_mail")(data)
+    if len(mail.attachments) > limits.files:
+        raise ParseError("too_many_attachments", files=limits.files)
+    members: list[tuple[str, int]] = []
+    skipped: list[tuple[str, str, dict[str, str | int]]] = []
+    for number, attachment in enumerate(mail.attachments, start=1):
+        try:
+            data = _attached(attachment, limits)
+        except ParseError as reason:
+            skipped.append((attachment.name, reason.code, reason.params))
+            continue
+        with Path(folder, str(number)).open("xb") as target:
+            target.write(data)
+        members.append((attachment.name, number))
+    return {"members": members, "skipped": skipped}
+
+
+def _attached(attachment: Any, limits: ArchiveLimits) -> bytes:
+    """The bytes of an attachment; ParseError: it becomes no document."""
+    extension = PurePosixPath(attachment.name).suffix.lower()
+    if extension not in (*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS):
+        raise unsupported_name(attachment.name)
+    data: bytes = attachment.data()
+    if not data:
+        raise ParseError("empty_file")
+    if len(data) > limits.file_bytes:
+        raise ParseError("too_large", megabytes=max(1, limits.file_bytes // _MIB))
+    return data
 
 
 def _unpack(archive: zipfile.ZipFile, folder: Path, limits: ArchiveLimits) -> dict[str, Any]:

@@ -15,13 +15,16 @@ from typing import Final
 import filetype
 
 from kb.ingest.formats.records import pair_of
-from kb.ingest.formats.text import UTF16_MARKS, is_binary
+from kb.ingest.formats.text import UTF16_MARKS, decode_mislabelled, is_binary
+from kb.ingest.formats.transcripts import is_transcript
 from kb.ingest.parser.parsed import (
+    DEFAULT_READING,
     LEGACY_EXTENSIONS,
     PROGRAM_EXTENSIONS,
     SUPPORTED_EXTENSIONS,
     ParsedDocument,
     ParseError,
+    Reading,
     Section,
     SectionKind,
     clean,
@@ -40,11 +43,17 @@ READERS: Final = {
     "xlsx": (f"{_OFFICE}.spreadsheetml.sheet", "xlsx:read"),
     "epub": ("application/epub+zip", "epub:read"),
     "html": ("text/html", "html:read"),
-    "text": ("text/plain", "text:read"),
+    "text": ("text/plain", "transcripts:read"),
     "markdown": ("text/markdown", "markdown:read"),
     "csv": ("text/csv", "records:read_csv"),
     "jsonl": ("application/jsonl", "records:read_jsonl"),
+    "eml": ("message/rfc822", "mail:read"),
+    "msg": ("application/vnd.ms-outlook", "msg:read"),
+    "srt": ("application/x-subrip", "subtitles:read"),
+    "vtt": ("text/vtt", "subtitles:read"),
 }
+# Kinds of which a knowledge base chooses what is read: their readers take a `Reading` too.
+WITH_CHOICE: Final = frozenset(["docx"])
 
 # Bytes of plain text may be any of these, so the name is believed.
 _TEXT_KINDS: Final = {
@@ -56,7 +65,12 @@ _TEXT_KINDS: Final = {
     ".ndjson": "jsonl",
     ".html": "html",
     ".htm": "html",
+    ".srt": "srt",
+    ".vtt": "vtt",
 }
+# A mail may hold any bytes below its headers, so the name is believed where it begins as one.
+_MAIL_START = re.compile(rb"\s*(?:From [^\r\n]*\r?\n)?[A-Za-z][\w-]*:[ \t\r\n]")
+_SUBTITLES: Final = frozenset([".srt", ".vtt"])
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # The stream that each legacy format keeps its content in.
 _OLE_STREAMS: Final = {
@@ -64,6 +78,7 @@ _OLE_STREAMS: Final = {
     "Workbook".encode("utf-16-le"): ".xls",
     "PowerPoint Document".encode("utf-16-le"): ".ppt",
 }
+_MAIL_STREAM = "__properties_version1.0".encode("utf-16-le")
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_PARTS = {"word/": "docx", "xl/": "xlsx", "ppt/": "pptx"}
 _PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub"])
@@ -78,13 +93,15 @@ _TITLE_LENGTH = 255
 _NO_TEXT = frozenset({"binary_content", "undecodable", "unsupported_type"})
 
 
-def parse(data: bytes, filename: str) -> ParsedDocument:
+def parse(data: bytes, filename: str, reading: Reading = DEFAULT_READING) -> ParsedDocument:
     """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown."""
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:
-        mime, reader = READERS[detect_readable(data, extension)]
-        document: ParsedDocument = resolve_name(f"kb.ingest.formats.{reader}")(data)
+        kind = detect_readable(data, extension)
+        mime, reader = READERS[kind]
+        choice = (reading,) if kind in WITH_CHOICE else ()
+        document: ParsedDocument = resolve_name(f"kb.ingest.formats.{reader}")(data, *choice)
     except ParseError as error:
         if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
             raise legacy_office(extension) from error
@@ -120,6 +137,8 @@ def detect_readable(data: bytes, extension: str) -> str:
         raise ParseError("empty_file")
     if extension in PROGRAM_EXTENSIONS:
         raise unsupported_name(f"program{extension}")
+    if kind := _mail_kind(data, extension):
+        return kind
     if data.startswith(_OLE_MAGIC):
         _refuse_legacy(data)
     detected = detect(data)
@@ -176,6 +195,21 @@ def is_readable_head(head: bytes) -> bool:
 def is_legacy_head(head: bytes, extension: str) -> bool:
     """Whether a file begins as those of Office before 2007 do, and is named as one: others may be protected new ones."""
     return head.startswith(_OLE_MAGIC) and extension in LEGACY_EXTENSIONS
+
+
+def is_recording_head(head: bytes, extension: str) -> bool:
+    """Whether a file is named as subtitles, or begins as a transcript with times."""
+    if extension in _SUBTITLES:
+        return True
+    return extension == ".txt" and not is_binary(head) and is_transcript(decode_mislabelled(head))
+
+
+def _mail_kind(data: bytes, extension: str) -> str:
+    """Of a mail, as a key of READERS; blank for any other file."""
+    if extension == ".eml" and _MAIL_START.match(data):
+        return "eml"
+    is_outlook = data.startswith(_OLE_MAGIC) and _MAIL_STREAM in data
+    return "msg" if is_outlook and resolve_name("kb.ingest.formats.msg:is_mail")(data) else ""
 
 
 def _refuse_legacy(data: bytes) -> None:

@@ -1,7 +1,7 @@
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import PurePath
 
@@ -21,6 +21,10 @@ MESSAGES: Mapping[str, str] = {
     ),
     "empty_archive": gettext_noop("The ZIP archive holds no files. Pack the documents again and upload that."),
     "empty_file": gettext_noop("The file holds no text. Upload a file that has content."),
+    "encrypted_mail": gettext_noop(
+        "The mail is encrypted, or sealed by its signature ({form}). "
+        "Open it in the mail program that has the key, save its text and its attachments, and upload those."
+    ),
     "legacy_office": gettext_noop(
         "The file is in the {detected} format of Office before 2007. "
         "Open it in Office or LibreOffice, save it as {wanted} and upload that."
@@ -31,8 +35,12 @@ MESSAGES: Mapping[str, str] = {
     "nested_archive": gettext_noop(
         "“{name}” is an archive inside the archive. Unpack it and upload the files that it holds."
     ),
+    "nested_mail": gettext_noop(
+        "The mail came within {depth} others, and attachments are taken out of no deeper one. "
+        "Save its attachments and upload those."
+    ),
     "nested_too_deeply": gettext_noop(
-        "The page nests its elements too deeply to be read. Save it as plain text or Markdown and upload that."
+        "The file nests its parts too deeply to be read. Save it as plain text or Markdown and upload that."
     ),
     "no_text_layer": gettext_noop(
         "None of the {pages} pages of the PDF has a text layer, so it is probably a scan. "
@@ -56,6 +64,9 @@ MESSAGES: Mapping[str, str] = {
         "Reading the file took longer than {seconds} seconds. Split it into smaller files and upload those."
     ),
     "too_large": gettext_noop("The file is larger than {megabytes} MB. Split it into smaller files and upload those."),
+    "too_many_attachments": gettext_noop(
+        "The mail has more than {files} attachments. Save those that matter and upload them."
+    ),
     "too_many_columns": gettext_noop(
         "The table has more than {columns} columns. Keep those that matter, or split it, and upload that."
     ),
@@ -176,18 +187,41 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class ParsedDocument:
-    """What a module of `kb.ingest.formats` makes of a file and `parse` completes; an empty title: the file has none."""
+    """What a module of `kb.ingest.formats` makes of a file and `parse` completes; an empty title: the file has none.
+
+    `metadata` is what the file says of itself beyond its title; `attachments` counts the files in it that become
+    documents of their own.
+    """
 
     title: str
     sections: tuple[Section, ...]
     remarks: tuple[Remark, ...] = ()
     mime: str = ""
     pictures: tuple[Picture, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    attachments: int = 0
 
+
+class WordPart(StrEnum):
+    """What a Word document holds beside its body."""
+
+    NOTES = "notes"
+    COMMENTS = "comments"
+    MARGINS = "margins"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a knowledge base has read of its files, where that is its choice."""
+
+    word_parts: tuple[WordPart, ...] = (WordPart.NOTES,)
+
+
+DEFAULT_READING = Reading()
 
 SUPPORTED_EXTENSIONS = (
     *(".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx", ".pptx", ".xlsx"),
-    *(".csv", ".tsv", ".epub", ".jsonl"),
+    *(".csv", ".tsv", ".epub", ".jsonl", ".eml", ".msg", ".srt", ".vtt"),
 )
 # Formats of Office before 2007, and what to save them as.
 LEGACY_EXTENSIONS = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}

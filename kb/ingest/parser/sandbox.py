@@ -22,7 +22,7 @@ import msgspec
 
 from kb.ingest.parser.confinement import confine
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import ParsedDocument, ParseError
+from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, ParseError, Reading
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segm
 JOBS: Final = {
     "parse": "kb.ingest.parser.sandbox:parse_job",
     "unpack": "kb.ingest.parser.archives:unpack_job",
+    "detach": "kb.ingest.parser.archives:detach_job",
     "page": "kb.sources.connectors.markup:page_job",
     "links": "kb.sources.connectors.markup:links_job",
     "feed": "kb.sources.connectors.markup:feed_job",
@@ -77,9 +78,11 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
-def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
+def parse_file(
+    path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS, reading: Reading = DEFAULT_READING
+) -> ParsedDocument:
     """Parses a stored file under limits; raises as `run_job`."""
-    return decode_document(run_job("parse", path, limits=limits, filename=filename))
+    return decode_document(run_job("parse", path, limits=limits, filename=filename, reading=asdict(reading)))
 
 
 def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = None, **arguments: Any) -> Any:
@@ -242,8 +245,9 @@ def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
     return json.dumps(told, ensure_ascii=False).encode(errors="replace")
 
 
-def parse_job(file: BinaryIO, filename: str) -> Any:
-    return msgspec.to_builtins(parse(file.read(), filename))
+def parse_job(file: BinaryIO, filename: str, reading: Any = None) -> Any:
+    chosen = DEFAULT_READING if reading is None else msgspec.convert(reading, Reading)
+    return msgspec.to_builtins(parse(file.read(), filename, chosen))
 
 
 FILES_A_CHILD: Final = 500
@@ -273,9 +277,9 @@ class WarmParser:
         self._child: subprocess.Popen[bytes] | None = None
         self._files = 0
 
-    def parse(self, path: Path, filename: str) -> ParsedDocument:
+    def parse(self, path: Path, filename: str, reading: Reading = DEFAULT_READING) -> ParsedDocument:
         """As `parse_file`; raises as `run`."""
-        return self.run("parse", path, decode_document, filename=filename)
+        return self.run("parse", path, decode_document, filename=filename, reading=asdict(reading))
 
     def run(self, job: str, path: Path, decode: Callable[[Any], _Read], **arguments: Any) -> _Read:
         """As `run_job`, for a job that writes no files; TooSlow: it is allowed more time than the others should wait.

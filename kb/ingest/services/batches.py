@@ -28,8 +28,8 @@ from kb.content.models import Document, FileDetails, IngestBatch, batch_waiting,
 from kb.index.bm25 import BM25Store
 from kb.index.services.writing import copy_rows
 from kb.ingest.parser.archives import ArchiveLimits, unpack
-from kb.ingest.parser.parsed import MESSAGES
-from kb.ingest.services.documents import DOCUMENTS, document_add, source_of_name, waiting
+from kb.ingest.parser.parsed import MESSAGES, ParseError
+from kb.ingest.services.documents import DOCUMENTS, HEAD_BYTES, document_add, source_of_name, usual_source_type, waiting
 from kb.jobs.leases import Job
 
 Status = Document.Status
@@ -175,7 +175,7 @@ def batch_add(
     name: str,
     *,
     user: User | None,
-    source_type: str = Document.SourceType.BOOK,
+    source_type: str = "",
 ) -> Document:
     """Takes a file of an upload in, named with the folders that it lay in; raises as `document_add`."""
     details = details_of(batch, [name]).get(name) or FileDetails()
@@ -197,19 +197,21 @@ def batch_add_many(
     files: Sequence[NewFile],
     *,
     user: User | None,
-    source_type: str = Document.SourceType.BOOK,
+    source_type: str = "",
     hold: Callable[[], None] = lambda: None,
 ) -> tuple[list[int], dict[str, int]]:
     """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
 
-    Their types and sizes are the caller's matter. `hold` is called first in the transaction; what it raises keeps the
+    Their types and sizes are the caller's matter, and a blank source type is `usual_source_type`. `hold` is called first in the transaction; what it raises keeps the
     files out. Returns the ids of the documents that are new, and of those that held a file's bytes already, by its
     name.
     """
     described = defaultdict(FileDetails, details_of(batch, [file.name for file in files]))
-    digests = []
+    digests, kinds = [], {}
     for file in files:
         with file.path.open("rb") as opened:
+            kinds[file.name] = source_type or usual_source_type(source_of_name(file.name), opened.read(HEAD_BYTES))
+            opened.seek(0)
             digests.append(sha256_of(File(opened)))
     same = Document.objects.filter(knowledge_base=batch.knowledge_base_id, sha256__in=digests)
     for attempt in range(MOST_TRIES):
@@ -221,7 +223,7 @@ def batch_add_many(
                 batch=batch,
                 title=file.title or described[file.name].title,
                 source=source_of_name(file.name),
-                source_type=source_type,
+                source_type=kinds[file.name],
                 metadata={**described[file.name].metadata, **file.metadata},
                 tags=list(dict.fromkeys([*file.tags, *described[file.name].tags])),
                 size=file.path.stat().st_size,
@@ -267,7 +269,7 @@ def batch_add_files(
     files: Sequence[tuple[str, "File[bytes]"]],
     *,
     user: User | None,
-    source_type: str = Document.SourceType.BOOK,
+    source_type: str = "",
 ) -> list[dict[str, Any]]:
     """Takes files into an upload, each with the name, and the folders, that it is known by.
 
@@ -304,61 +306,79 @@ def expand_archive(job: Job[Document], report: Callable[[int], None]) -> None:
     and LeaseLost where the archive is no longer this worker's.
     """
     archive = job.row
-    if archive.batch is None:  # it came alone
-        archive.batch = batch_create(
-            knowledge_base=archive.knowledge_base, name=archive.source, user=archive.created_by
-        )
-        Document.objects.filter(pk=archive.pk).update(batch=archive.batch)
-    batch = archive.batch
-    with _folder(archive) as folder:
+    with unpacking_folder(archive) as folder:
         with local_file(archive.file) as path:
             limits = ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
             members, skipped = unpack(path, Path(folder), limits=limits)
-        notes: list[dict[str, Any]] = [
-            {"name": name, "code": reason.code, "params": dict(reason.params)} for name, reason in skipped
-        ]
-        for start in range(0, len(members), PIECE):
-            piece = members[start : start + PIECE]
-            _added, known = batch_add_many(
-                batch,
-                [
-                    NewFile(
-                        name,
-                        file,
-                        metadata={**archive.metadata, "archive": archive.source, "path": name},
-                        tags=archive.tags,
-                    )
-                    for name, file in piece
-                ],
-                user=archive.created_by,
-                source_type=archive.source_type,
-                hold=job.update,  # cancelled meanwhile, it brings nothing in
+        files = [
+            NewFile(
+                name, file, metadata={**archive.metadata, "archive": archive.source, "path": name}, tags=archive.tags
             )
-            # Notes of members whose bytes were there, unless it was an earlier attempt that brought them
-            rows = Document.objects.in_bulk(set(known.values()))
-            notes += [
-                {"name": name, "code": "known", "params": {}, "document": document_id}
-                for name, document_id in known.items()
-                if document_id in rows and not _is_of(rows[document_id], archive, name)
-            ]
-            report(100 * (start + len(piece)) // len(members))
+            for name, file in members
+        ]
+        notes = [*notes_of(skipped), *take_in(job, files, ("archive", "path"), report)]
     with transaction.atomic():
-        row = IngestBatch.objects.select_for_update(no_key=True).get(pk=batch.pk)
-        row.notes = [*row.notes, *notes][:MOST_NOTES]
-        row.note_count = F("note_count") + len(notes)
-        row.save(update_fields=["notes", "note_count"])
+        add_notes(archive, notes)
         job.update()
         archive.delete()
 
 
-def _folder(archive: Document) -> "tempfile.TemporaryDirectory[str]":
-    """An empty folder; what a worker that was killed has left of the same archive goes."""
-    prefix = f"zhiku-unpack-{Installation.objects.values_list('pk', flat=True).get()}-{archive.pk}-"
+def take_in(
+    job: Job[Document], files: Sequence[NewFile], marks: Sequence[str], report: Callable[[int], None]
+) -> list[dict[str, Any]]:
+    """Makes documents of the files that a document holds, in its upload; it gets one if it came alone.
+
+    Returns notes of those whose bytes were there, unless it was an earlier attempt that brought them, which is known by
+    the metadata that `marks` name. Raises LeaseLost where the document is no longer this worker's.
+    """
+    holder = job.row
+    if holder.batch is None:
+        holder.batch = batch_create(knowledge_base=holder.knowledge_base, name=holder.source, user=holder.created_by)
+        Document.objects.filter(pk=holder.pk).update(batch=holder.batch)
+    notes: list[dict[str, Any]] = []
+    for start in range(0, len(files), PIECE):
+        piece = files[start : start + PIECE]
+        _added, known = batch_add_many(
+            holder.batch,
+            piece,
+            user=holder.created_by,
+            # A book is also what was never said to be anything
+            source_type="" if holder.source_type == Document.SourceType.BOOK else holder.source_type,
+            hold=job.update,  # cancelled meanwhile, it brings nothing in
+        )
+        named = {file.name: file for file in piece}
+        rows = Document.objects.in_bulk(set(known.values()))
+        notes += [
+            {"name": name, "code": "known", "params": {}, "document": document_id}
+            for name, document_id in known.items()
+            if document_id in rows and not _is_of(rows[document_id], holder, named[name], marks)
+        ]
+        report(100 * (start + len(piece)) // len(files))
+    return notes
+
+
+def add_notes(holder: Document, notes: Sequence[Mapping[str, Any]], *, once: bool = False) -> None:
+    """Adds to the notes of a document's upload, inside a transaction; with `once` those that it lacks."""
+    row = IngestBatch.objects.select_for_update(no_key=True).get(pk=holder.batch_id)
+    notes = [note for note in notes if not once or note not in row.notes]
+    row.notes = [*row.notes, *notes][:MOST_NOTES]
+    row.note_count = F("note_count") + len(notes)
+    row.save(update_fields=["notes", "note_count"])
+
+
+def notes_of(skipped: Iterable[tuple[str, ParseError]]) -> list[dict[str, Any]]:
+    """Notes of files that are of no use, each with its reason."""
+    return [{"name": name, "code": reason.code, "params": dict(reason.params)} for name, reason in skipped]
+
+
+def unpacking_folder(holder: Document) -> "tempfile.TemporaryDirectory[str]":
+    """An empty folder; what a worker that was killed has left of the same document goes."""
+    prefix = f"zhiku-unpack-{Installation.objects.values_list('pk', flat=True).get()}-{holder.pk}-"
     for left in Path(settings.FILE_UPLOAD_TEMP_DIR).glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
     return tempfile.TemporaryDirectory(prefix=prefix, dir=settings.FILE_UPLOAD_TEMP_DIR)
 
 
-def _is_of(document: Document, archive: Document, name: str) -> bool:
-    same = {"archive": archive.source, "path": name}
-    return document.batch_id == archive.batch_id and same.items() <= document.metadata.items()
+def _is_of(document: Document, holder: Document, file: NewFile, marks: Sequence[str]) -> bool:
+    same = {name: file.metadata[name] for name in marks}
+    return document.batch_id == holder.batch_id and same.items() <= document.metadata.items()

@@ -20,7 +20,7 @@ from kb.ingest.chunkers.strategies import ChunkDraft, split
 from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
-from kb.ingest.services.indexing import chunk_settings
+from kb.ingest.services.indexing import chunk_settings, reading_of
 from kb.ingest.services.rechunk import Survival, chunks_of, page_regions, recut
 from retrieval.errors import RetrievalError
 from retrieval.types import PageRegion
@@ -121,7 +121,7 @@ def _cut(path: Path, name: str, kb: KnowledgeBase) -> tuple[list[ChunkDraft], bo
     """What the settings of a knowledge base make of a file, and whether only of its beginning."""
     limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=min(SECONDS, settings.PARSE_SECONDS))
     try:
-        document, is_partial = _beginning(parse_file(path, name, limits=limits))
+        document, is_partial = _beginning(parse_file(path, name, limits=limits, reading=reading_of(kb)))
         return split(document, chunk_settings(kb)), is_partial
     except ParseError as error:
         raise Rejected(error.code, _(MESSAGES[error.code]).format(**error.params)) from error

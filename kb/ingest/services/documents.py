@@ -26,7 +26,7 @@ from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
 from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
 from kb.ingest.parser.archives import is_archive_name
-from kb.ingest.parser.parse import is_legacy_head, is_readable_head
+from kb.ingest.parser.parse import is_legacy_head, is_readable_head, is_recording_head
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
 from kb.jobs.leases import Queue
 from kb.providers.embedding_models import embedder
@@ -61,13 +61,13 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
     title: str = "",
     metadata: Mapping[str, Any] | None = None,
     tags: list[str] | None = None,
-    source_type: str = Document.SourceType.BOOK,
+    source_type: str = "",
     batch: IngestBatch | None = None,
 ) -> Document:
     """Takes a file in; a worker makes it searchable once the transaction commits.
 
-    The caller has checked that the user may write to the knowledge base. The last part of the name becomes the source, and
-    a blank title is taken from the file by the parser. A ZIP archive is taken in too; the worker puts the documents that it
+    The caller has checked that the user may write to the knowledge base. The last part of the name becomes the source, a
+    blank title is taken from the file by the parser, and a blank source type is `usual_source_type`. A ZIP archive is taken in too; the worker puts the documents that it
     holds in its place.
 
     Raises:
@@ -76,12 +76,12 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
         Rejected: the file is too large, or of a type that cannot be read.
     """
     source = source_of_name(name)
-    check_file(source, file)
+    head = check_file(source, file)
     document = Document(
         knowledge_base=knowledge_base,
         title=title,
         source=source,
-        source_type=source_type,
+        source_type=source_type or usual_source_type(source, head),
         metadata=dict(metadata or {}),
         tags=tags or [],
         size=file.size,
@@ -213,7 +213,7 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
         document.file.save(source, file, save=False)
         if known_as:
             after_commit(document.file.storage.delete, known_as)
-    _wait(document, "sha256", "size", "source", "file", keep_chunks=False, **changes)
+    _wait(document, "sha256", "size", "source", "file", keep_chunks=False, mime="", **changes)
 
 
 @contextmanager
@@ -251,13 +251,22 @@ def source_of_name(name: str) -> str:
     return path.name[: SOURCE_CHARACTERS - len(extension)] + extension
 
 
-def check_file(source: str, file: "File[bytes]") -> None:
-    """Refuses, as Rejected, what need not be stored first: by its size, and its first bytes, whatever its name says."""
+def usual_source_type(source: str, head: bytes) -> str:
+    """Video for what has the times of a recording, by the name and the first bytes of a file; book for all else."""
+    is_recording = is_recording_head(head, PurePath(source).suffix.lower())
+    return Document.SourceType.VIDEO if is_recording else Document.SourceType.BOOK
+
+
+def check_file(source: str, file: "File[bytes]") -> bytes:
+    """Refuses, as Rejected, what need not be stored first: by its size, and its first bytes, whatever its name says.
+
+    Returns these first bytes.
+    """
     most = settings.MAX_ZIP_BYTES if is_archive_name(source) else settings.MAX_UPLOAD_BYTES
     if file.size > most:
         template = gettext_noop("“{name}” is larger than {megabytes} MB: split it into smaller files.")
         raise Rejected("too_large", Message(template, name=source, megabytes=most // 1024**2))
-    head = file.read(HEAD_BYTES)
+    head: bytes = file.read(HEAD_BYTES)
     file.seek(0)
     extension = PurePath(source).suffix.lower()
     if is_legacy_head(head, extension):
@@ -266,6 +275,7 @@ def check_file(source: str, file: "File[bytes]") -> None:
     if extension in PROGRAM_EXTENSIONS or not is_readable_head(head):
         template = gettext_noop("“{name}” is of a type that cannot be read: upload one of {types}.")
         raise Rejected("unsupported_type", Message(template, name=source, types=", ".join(SUPPORTED_EXTENSIONS)))
+    return head
 
 
 def _refuse_known(document: Document) -> None:

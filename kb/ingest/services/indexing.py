@@ -42,8 +42,10 @@ from kb.index.services.writing import (
 )
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
-from kb.ingest.parser.parsed import ParsedDocument, ParseError
+from kb.ingest.parser.parse import READERS
+from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, ParseError, Reading, WordPart
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
+from kb.ingest.services.attachments import take_in_attachments
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
 from kb.ingest.services.pictures import (
@@ -77,10 +79,12 @@ INTERNAL_ERROR = gettext_noop(
 
 _FINISH: Final = """
     UPDATE kb_document d SET status = %s, stage = '', progress = 100, attempts = 0, keep_chunks = false, title = v.title,
-        indexed_title = v.title, mime = v.mime, chunking = v.chunking, remarks = v.remarks, lease = NULL,
-        lease_until = NULL, updated_at = %s
-    FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::jsonb[])
-        AS v(id, title, mime, chunking, remarks) WHERE d.id = v.id"""
+        indexed_title = v.title, mime = v.mime, chunking = v.chunking, remarks = v.remarks,
+        metadata = v.metadata || d.metadata, lease = NULL, lease_until = NULL, updated_at = %s
+    FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[])
+        AS v(id, title, mime, chunking, remarks, metadata) WHERE d.id = v.id"""
+# A curator's metadata are above those that the file says of itself.
+_OF_ATTACHMENTS: Final = (RemarkCode.ATTACHMENTS_LEFT_OUT, RemarkCode.ATTACHMENTS_NOT_READ)
 
 
 class DocumentBatch:
@@ -231,7 +235,7 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
     document = job.row
     try:
-        parsed, drafts = _read(batch, document)
+        parsed, drafts = _read(batch, job)
     except ParseError as error:
         if error.code in ("archive", "too_large") and is_archive_name(document.source):
             try:
@@ -272,11 +276,11 @@ def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) ->
     document = job.row
     with suppress(LeaseLost):
         try:
-            parsed, drafts = _read(batch, document, parser)
+            parsed, drafts = _read(batch, job, parser)
             return with_renewed(recut(document, (), drafts, parsed.pictures))
         except ParseError as error:
             _fail(job, error.code, str(error), error.params)
-        except TooSlow as error:
+        except (TooSlow, _GoesAlone) as error:
             logger.info("document %s is indexed alone: %s", document.pk, error)
             job.leave(Status.PENDING)
         except (RetrievalError, FilesUnavailable, WorkerEnds):
@@ -287,18 +291,33 @@ def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) ->
     return None
 
 
+class _GoesAlone(Exception):
+    """A document cannot be indexed together with others."""
+
+
 def _read(
-    batch: DocumentBatch, document: Document, parser: WarmParser | None = None
+    batch: DocumentBatch, job: Job[Document], parser: WarmParser | None = None
 ) -> tuple[ParsedDocument, list[ChunkDraft]]:
-    """Reads and cuts a document's file, and gives the document what the file says of itself."""
-    parsed, how = _parse(document, parser), chunk_settings(batch.kb)
+    """Reads and cuts a document's file, and gives the document what the file says of itself.
+
+    The attachments of a mail become documents when it is read for the first time, and not again: a curator may have
+    deleted some since.
+    """
+    document = job.row
+    parsed = _parse(document, parser)
     check_pictures(parsed)
     parsed = with_known_descriptions(document, parsed)
+    remarks = [remark for remark in document.remarks if remark["code"] in _OF_ATTACHMENTS]
+    if parsed.attachments and parsed.mime != document.mime:
+        if parser:
+            raise _GoesAlone("it has attachments")
+        remarks = stored_remarks(take_in_attachments(job, parsed.metadata, partial(batch.report, Stage.PARSE)))
     batch.report(Stage.CHUNK, 15)
     document.title = document.title or parsed.title
-    document.mime, document.remarks = parsed.mime, stored_remarks(parsed.remarks)
-    document.chunking = how.fingerprint(batch.kb.embedding_model)
-    return parsed, split(parsed, how)
+    document.metadata = {**parsed.metadata, **document.metadata}
+    document.mime, document.remarks = parsed.mime, [*stored_remarks(parsed.remarks), *remarks]
+    document.chunking = _fingerprint(batch.kb, parsed.mime)
+    return parsed, split(parsed, chunk_settings(batch.kb))
 
 
 def _prepare_and_write(batch: DocumentBatch, plans: Sequence[Recut]) -> None:
@@ -366,7 +385,7 @@ def _finish(batch: DocumentBatch, documents: Sequence[Document]) -> None:
         return
     columns = zip(
         *(
-            (each.pk, each.title, each.mime, each.chunking, json.dumps(each.remarks, ensure_ascii=False))
+            (each.pk, each.title, each.mime, each.chunking, *map(_json, (each.remarks, each.metadata)))
             for each in documents
         ),
         strict=True,
@@ -374,6 +393,10 @@ def _finish(batch: DocumentBatch, documents: Sequence[Document]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_FINISH, [Status.READY.value, timezone.now(), *map(list, columns)])
     after_commit(_are_ready, batch, [document.pk for document in documents])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _are_ready(batch: DocumentBatch, document_ids: Sequence[int]) -> None:
@@ -399,8 +422,16 @@ def _limits() -> Limits:
 
 
 def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocument:
+    reading = reading_of(document.knowledge_base)
     with local_file(document.file) as path:
-        return parser.parse(path, document.source) if parser else parse_file(path, document.source, limits=_limits())
+        if parser:
+            return parser.parse(path, document.source, reading)
+        return parse_file(path, document.source, limits=_limits(), reading=reading)
+
+
+def reading_of(kb: KnowledgeBase) -> Reading:
+    """What a knowledge base has read of its files, where that is its choice."""
+    return Reading(word_parts=tuple(part for part in WordPart if part in kb.word_parts))
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
@@ -419,6 +450,17 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
 
 
 def outdated_documents(kb: KnowledgeBase) -> QuerySet[Document]:
-    """The documents that are known to have been cut under other settings than the present ones."""
-    fingerprint = chunk_settings(kb).fingerprint(kb.embedding_model)
-    return cuttable(Document.objects.filter(knowledge_base=kb)).exclude(chunking__in=("", fingerprint))
+    """The documents that are known to have been read and cut under other settings than the present ones."""
+    usual, chosen = _fingerprint(kb, ""), _fingerprint(kb, WORD)
+    is_present = Q(chunking=chosen, mime=WORD) | (Q(chunking=usual) & ~Q(mime=WORD))
+    return cuttable(Document.objects.filter(knowledge_base=kb)).exclude(Q(chunking="") | is_present)
+
+
+WORD: Final = READERS["docx"][0]
+
+
+def _fingerprint(kb: KnowledgeBase, mime: str) -> str:
+    """Tells apart settings under which a file of this media type has other chunks."""
+    reading = reading_of(kb)
+    choice = reading.word_parts if mime == WORD and reading != DEFAULT_READING else ()
+    return chunk_settings(kb).fingerprint(kb.embedding_model, *choice)

@@ -99,8 +99,10 @@ class Table:
 
 KNOWLEDGE_BASE_FIELDS: Final = (
     "name", "description", "language", "chunk_size", "chunk_overlap", "chunk_unit", "chunk_strategy", "parent_size",
-    "keyword_vectors", "keyword_method", "ask_questions", "extract_graph", "no_answer",
+    "keyword_vectors", "keyword_method", "ask_questions", "extract_graph", "no_answer", "word_parts",
 )  # fmt: skip
+# What a knowledge base has that archives of earlier versions lack, with its default.
+LATER_FIELDS: Final = {"word_parts": ["notes"]}
 TOKENIZER_FIELDS: Final = ("engine", "dictionary", "stop_words", "simplify")
 # A table comes after those that it refers to, so that its rows can be written as they are read.
 TABLES: Final = (

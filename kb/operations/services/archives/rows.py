@@ -33,6 +33,7 @@ from kb.ingest.services.rechunk import MOST_REGIONS
 from kb.operations.services.archives.format import (
     FILE_LIST,
     KNOWLEDGE_BASE_FIELDS,
+    LATER_FIELDS,
     TABLE,
     TABLES,
     TOKENIZER_FIELDS,
@@ -96,7 +97,7 @@ def read_settings_of(archive: Archive) -> tuple[dict[str, Any], TokenizerSetting
 
 
 def _checked_settings(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], TokenizerSettings]:
-    of_kb, of_tokenizer = manifest["knowledge_base"], manifest["tokenizer"]
+    of_kb, of_tokenizer = {**LATER_FIELDS, **manifest["knowledge_base"]}, manifest["tokenizer"]
     embedding, profile = manifest["embedding"], manifest["profile"]
     has_all = of_kb.keys() == set(KNOWLEDGE_BASE_FIELDS) and of_tokenizer.keys() == {"id", *TOKENIZER_FIELDS}
     _require(has_all, "knowledge_base, tokenizer")
@@ -254,6 +255,8 @@ def _checked(field: Any, value: Any) -> Any:
         of_each = _TYPES[field.base_field.get_internal_type()]
         _require(all(type(each) in of_each for each in value), field.name)
     _require(not field.choices or value in dict(field.flatchoices), field.name)
+    among = dict(field.base_field.flatchoices) if kind == "ArrayField" else {}
+    _require(not among or among.keys() >= set(value), field.name)
     try:
         if kind != "DateTimeField":
             field.run_validators(value)

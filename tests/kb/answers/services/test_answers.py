@@ -2,12 +2,15 @@ import re
 import uuid
 
 import pytest
+from django.core.files.base import ContentFile
 from django.db import connections
 
 from kb.answers.services.answers import AnswerEvent, AskRequest, answer, stream_answer
 from kb.base.errors import NotVisible, Rejected
 from kb.base.shapes import as_values
-from kb.models import Conversation, GraphFact
+from kb.ingest.services.documents import document_add
+from kb.ingest.services.indexing import index_document
+from kb.models import Conversation, GraphFact, KnowledgeBase
 from retrieval.errors import DegradationCode, InvalidConfiguration
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.providers.language_model import language_model, no_language_model, prompts
@@ -92,6 +95,21 @@ def test_a_source_says_where_its_passage_stands_and_how_good_it_is(ask, kb, llm)
     assert (source["text"], source["knowledge_base_id"]) == (WARRANTY, kb.pk)
     assert (source["page"], source["score_scale"]) == (None, "overlap")
     assert source["chunk_id"] == kb.chunks.get(text=WARRANTY).pk
+
+
+def test_a_source_from_subtitles_names_its_time(ask, owner, llm):
+    kb = make_kb(owner, language="en")
+    text = "1\n00:00:01,000 --> 00:00:04,000\nWelcome.\n\n2\n00:12:34,000 --> 00:12:38,000\nThe warranty lasts two years.\n"
+    document = document_add(knowledge_base=kb, file=ContentFile(text.encode()), name="Heater.srt", user=owner)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=30, chunk_overlap=0)
+    index_document(document.pk)
+    llm.always("chat", Reply("Two years [1]."))
+    found = ask(kb)
+    assert (found.sources[0].text, found.sources[0].seconds) == ("The warranty lasts two years.", 754)
+    assert found.sources[0].label == "Heater.srt 12:34"
+    assert any("Heater.srt 12:34" in content for _role, content in prompts(llm)[0])
+    document.refresh_from_db()
+    assert document.source_type == "video"
 
 
 def test_confidence_is_the_score_of_the_best_source(ask, kb, llm):

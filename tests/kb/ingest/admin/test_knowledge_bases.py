@@ -68,6 +68,18 @@ def test_a_new_knowledge_base_belongs_to_its_maker_and_starts_with_a_profile_tha
     assert response.url == f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
 
 
+def test_what_is_read_of_word_documents_is_chosen_and_at_first_it_is_notes(client):
+    page = lxml.html.fromstring(client.get(reverse(ADD)).content)
+    chosen = page.xpath("//input[@name='word_parts'][@checked]/@value")
+    assert (page.xpath("//input[@name='word_parts']/@value"), chosen) == (["notes", "comments", "margins"], ["notes"])
+    client.post(reverse(ADD), form(word_parts=["comments", "margins"]))
+    kb = KnowledgeBase.objects.get(name="handbooks")
+    assert kb.word_parts == ["comments", "margins"]
+    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), change_form(kb, word_parts=["notes"]))
+    kb.refresh_from_db()
+    assert kb.word_parts == ["notes"]
+
+
 def test_a_model_whose_weights_are_elsewhere_is_refused_with_the_remedy(client):
     page = client.post(reverse(ADD), form(embedding_model="nobody/no-such-model"))
 

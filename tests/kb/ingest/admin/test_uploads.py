@@ -30,6 +30,14 @@ def test_several_files_are_added_and_the_list_of_their_knowledge_base_follows(cl
     assert list(added) == [("a.txt", "web", "pending", curator.pk), ("b.md", "web", "pending", curator.pk)]
 
 
+def test_subtitles_are_videos_unless_the_curator_says_otherwise(client, kb):
+    cue = b"00:00:01,000 --> 00:00:02,000\n"
+    upload(client, kb, SimpleUploadedFile("a.srt", cue + b"a"), SimpleUploadedFile("a.txt", b"text"), source_type="")
+    upload(client, kb, SimpleUploadedFile("b.srt", cue + b"b"), source_type="book")
+    kinds = dict(Document.objects.values_list("source", "source_type"))
+    assert kinds == {"a.srt": "video", "a.txt": "book", "b.srt": "book"}
+
+
 def test_a_duplicate_is_named_and_linked(client, kb):
     upload(client, kb, SimpleUploadedFile("a.txt", b"same"))
 

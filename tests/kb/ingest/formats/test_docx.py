@@ -8,14 +8,15 @@ from docx.oxml.ns import nsdecls
 
 from kb.ingest.formats import package
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import ParseError, Section
+from kb.ingest.parser.parsed import DEFAULT_READING, ParseError, Reading, Section, WordPart
 from tests.kb.ingest.parser.documents import make_docx, make_zip, read_part, replace_part, save
 
 DOCUMENT = "word/document.xml"
 
 
-def read(document):
-    return parse(document if isinstance(document, bytes) else save(document), "a.docx")
+def read(document, *parts):
+    reading = Reading(parts) if parts else DEFAULT_READING
+    return parse(document if isinstance(document, bytes) else save(document), "a.docx", reading)
 
 
 def failure(data):
@@ -235,7 +236,49 @@ def test_headers_and_footers_are_read_once_and_page_numbers_are_not():
     first.header.paragraphs[0].text = "内部资料"
     first.footer.paragraphs[0].text = "3"
     document.add_section().header.is_linked_to_previous = True
-    assert read(document).sections == (Section("内部资料"), Section("章", None, ("章",)))
+    assert read(document, WordPart.MARGINS).sections == (Section("内部资料"), Section("章", None, ("章",)))
+    assert read(document).sections == (Section("章", None, ("章",)),)
+
+
+def test_comments_are_read_by_choice_and_follow_the_paragraph_that_they_are_on():
+    document = docx.Document()
+    first = document.add_paragraph("期限是七天。")
+    document.add_paragraph("下一段")
+    document.add_comment(first.runs, "与合同不符", author="李四")
+    document.add_comment(first.runs, "Check this", author="")
+    assert read(document).sections[0].text == "期限是七天。\n\n下一段"
+    assert read(document, WordPart.COMMENTS).sections[0].text == (
+        "期限是七天。\n批注（李四）：与合同不符\nComment: Check this\n\n下一段"
+    )
+
+
+def test_notes_are_left_out_by_choice():
+    document = docx.Document()
+    insert(document, f'<w:p {nsdecls("w")}><w:r><w:t>正文</w:t><w:footnoteReference w:id="2"/></w:r></w:p>')
+    add_notes(document, "footnote", _2="注释内容")
+    assert read(document).sections[0].text == "正文\n注释内容"
+    assert read(document, WordPart.COMMENTS).sections[0].text == "正文"
+
+
+def test_of_tracked_changes_what_was_inserted_is_read_with_its_notes_and_what_was_deleted_is_not():
+    document = docx.Document()
+    ns = nsdecls("w")
+    kept, gone = (f'<w:r><w:footnoteReference w:id="{number}"/></w:r>' for number in (2, 3))
+    deleted = f"<w:del><w:r><w:delText>五天</w:delText></w:r>{gone}</w:del>"
+    insert(document, f"<w:p {ns}><w:ins><w:r><w:t>七天</w:t></w:r>{kept}</w:ins>{deleted}</w:p>")
+    add_notes(document, "footnote", _2="自签收之日起", _3="自下单之日起")
+    assert read(document).sections[0].text == "七天\n自签收之日起"
+
+
+def test_a_hundred_thousand_comments_are_read():
+    document = docx.Document()
+    count = 100_000
+    marks = "".join(f'<w:r><w:commentReference w:id="{number}"/></w:r>' for number in range(count))
+    insert(document, f"<w:p {nsdecls('w')}><w:r><w:t>正文</w:t></w:r>{marks}</w:p>")
+    add_notes(document, "comment", **{f"_{number}": f"批注{number}" for number in range(count)})
+    text = read(document, WordPart.COMMENTS).sections[0].text
+    assert text.count("\n") == count
+    assert text.endswith(f"批注{count - 1}")
 
 
 def test_a_document_with_macros_is_refused():

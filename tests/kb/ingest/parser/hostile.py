@@ -6,6 +6,7 @@ import zipfile
 
 import openpyxl
 
+from tests.kb.ingest.formats.outlook import make_msg
 from tests.kb.ingest.parser.documents import (
     make_docx,
     make_epub,
@@ -147,6 +148,31 @@ HOSTILE = {
     "a quotation without end": ("a.csv", lambda: b'a,b\n"' + b"x" * 2 * MIB, {"damaged_file"}),
     # contents
     "pages in a circle": ("a.pdf", cyclic_pdf, {"damaged_file", "no_text_layer"}),
+    "mails nested a thousand deep": (
+        "a.eml",
+        lambda: b"Subject: m\nContent-Type: message/rfc822\n\n" * 1_000 + b"Subject: x\n\nx",
+        {"nested_too_deeply"},
+    ),
+    "parts nested a thousand deep": (
+        "a.eml",
+        lambda: b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(1_000)),
+        {"nested_too_deeply"},
+    ),
+    "deep HTML in a mail": (
+        "a.eml",
+        lambda: b"Subject: x\nContent-Type: text/html\n\n" + deep("div", 100_000).encode(),
+        {"nested_too_deeply"},
+    ),
+    "an encrypted mail": (
+        "a.eml",
+        lambda: b"Content-Type: application/pkcs7-mime; smime-type=enveloped-data\n\nMIIB",
+        {"encrypted_mail"},
+    ),
+    "half a mail of Outlook": (
+        "a.msg",
+        lambda: make_msg("x", "正文" * 5_000)[:9_000],
+        {"binary_content", "damaged_file", "unsupported_type"},
+    ),
     "a PDF of noise": ("a.pdf", lambda: b"%PDF-1.7\n" + bytes(range(256)) * 4000, {"damaged_file"}),
     "broken encoding": ("a.txt", lambda: ("中文" * 100).encode() + b"\xff\xfe\xfd", {"undecodable"}),
     "half a UTF-16 character": ("a.md", lambda: "中文".encode("utf-16")[:-1], {"undecodable"}),

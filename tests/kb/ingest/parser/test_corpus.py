@@ -11,6 +11,7 @@ from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk
 from tests.factories import make_kb
+from tests.kb.ingest.formats.outlook import make_msg
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, save
 
 PASSAGE = "退货须在七天之内提出"
@@ -35,6 +36,16 @@ PAIRS = (
 PDF = make_pdf(["总则", "前言。"], ["退货", f"{PASSAGE}。"], bookmarks=((1, 0, "总则"), (2, 1, "退货")))
 TABLE = f"事项,规定\n退货,{PASSAGE}\n运费,{OTHER}\n"
 
+SRT = (
+    f"1\n00:00:01,000 --> 00:00:04,000\n{FILLER}\n\n"
+    f"2\n00:12:34,000 --> 00:12:38,000\n{PASSAGE}。\n\n3\n00:12:38,000 --> 00:12:40,000\n{OTHER}。\n"
+)
+VTT = "WEBVTT\n\n" + SRT.replace(",000", ".000").replace(f"{PASSAGE}", f"<v 张三>{PASSAGE}")
+MAIL = (
+    "Subject: 退货\r\nContent-Type: text/plain; charset=gb2312\r\nContent-Transfer-Encoding: 8bit\r\n\r\n"
+    f"{FILLER}\r\n\r\n{PASSAGE}。\r\n"
+)
+
 # name, bytes, page and headings of the chunk that holds the passage
 CORPUS = [
     ("规则.txt", f"{FILLER}\n\n{PASSAGE}。".encode("gb18030"), None, []),
@@ -50,6 +61,10 @@ CORPUS = [
     ("规则.tsv", TABLE.replace(",", "\t").encode(), None, []),
     ("规则.epub", make_epub({"总则": FILLER, "退货": f"{PASSAGE}。"}), None, ["退货"]),
     ("规则.jsonl", PAIRS.encode(), None, []),
+    ("规则.eml", MAIL.encode("gbk"), None, ["退货"]),
+    ("规则.msg", make_msg("退货", f"{FILLER}\n\n{PASSAGE}。"), None, ["退货"]),
+    ("规则.srt", SRT.encode("gb18030"), None, []),
+    ("规则.vtt", VTT.encode(), None, []),
 ]
 
 
@@ -67,6 +82,7 @@ def test_a_known_passage_is_in_the_right_chunk(name, data, page, headings):
     assert (document.status, document.error) == ("ready", "")
     [chunk] = Chunk.objects.filter(document=document, text__contains=PASSAGE)
     assert (chunk.page, chunk.heading_path) == (page, headings)
+    assert chunk.seconds == (754 if name.endswith((".srt", ".vtt")) else None)
 
 
 @pytest.mark.django_db

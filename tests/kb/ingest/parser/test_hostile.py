@@ -1,5 +1,6 @@
 """Each file ends as failed with a sentence, within limits, and the worker goes on."""
 
+import base64
 import hashlib
 import resource
 from pathlib import Path
@@ -10,6 +11,7 @@ from django.core.files.storage import default_storage
 
 from kb.base.errors import Rejected
 from kb.ingest.parser.parse import is_readable_head
+from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import HEAD_BYTES, document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document
@@ -72,3 +74,35 @@ def _is_indexed(kb):
     index_document(document.pk)
     document.refresh_from_db()
     return document.status == Document.Status.READY
+
+
+LARGE = {
+    "a hundred thousand parts": (
+        "a.eml",
+        b"Subject: p\nContent-Type: multipart/mixed; boundary=x\n\n"
+        + b"--x\nContent-Disposition: attachment; filename=a.txt\n\nhi\n" * 100_000,
+    ),
+    "headers of megabytes": (
+        "a.eml",
+        b"Subject: " + b"=?utf-8?Q?a?= " * 300_000 + b"\nTo: " + b'"a;b" <a@b.c>, ' * 200_000 + b"\n\nhi",
+    ),
+    "base64 of megabytes": (
+        "a.eml",
+        b"Subject: b\nContent-Transfer-Encoding: base64\n\n" + base64.encodebytes(b"a line of text\n" * 500_000),
+    ),
+    "a hundred thousand cues that run backwards": (
+        "a.srt",
+        b"".join(
+            b"%d:%02d:%02d,0 --> 99:00:00,0\nx\n\n" % (n // 3600, n // 60 % 60, n % 60) for n in range(100_000, 0, -1)
+        ),
+    ),
+    "tags without end": ("a.vtt", b"WEBVTT\n\n00:01.000 --> 00:02.000\n" + b"<v " * 500_000 + b"{\\" * 500_000),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_what_is_large_of_its_kind_is_read_within_the_limits(name, tmp_path):
+    filename, data = LARGE[name]
+    (tmp_path / "file").write_bytes(data)
+    document = parse_file(tmp_path / "file", filename, limits=Limits(memory_bytes=1024 * MIB, seconds=60))
+    assert document.sections

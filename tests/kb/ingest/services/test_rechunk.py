@@ -1,5 +1,6 @@
 from types import SimpleNamespace
 
+import docx
 import pytest
 from django.core.files.base import ContentFile
 from django.db import connection
@@ -24,6 +25,7 @@ from kb.search.services.search import SearchRequest, search
 from retrieval.types import PageRegion
 from tests.factories import make_document, make_kb, principal
 from tests.fakes import CountingEmbedder
+from tests.kb.ingest.parser.documents import save
 
 pytestmark = pytest.mark.django_db
 
@@ -415,6 +417,23 @@ def test_a_document_remembers_how_it_was_cut(document):
     assert not outdated_documents(kb).exists()
     kb.chunk_strategy = "headings"
     assert outdated_documents(kb).get() == document
+
+
+def test_another_choice_of_what_is_read_in_word_documents_makes_these_outdated_and_no_others(kb, document):
+    word = docx.Document()
+    commented = word.add_paragraph("期限是七天。")
+    word.add_comment(commented.runs, "与合同不符", author="李四")
+    file = ContentFile(save(word))
+    added = document_add(knowledge_base=kb, file=file, name="规定.docx", user=kb.owner)
+    index_document(added.pk)
+    kb.refresh_from_db()
+    assert not outdated_documents(kb).exists()
+    kb.word_parts = ["notes", "comments"]
+    kb.save()
+    assert outdated_documents(kb).get() == added
+    [chunk] = again(added)
+    assert chunk.text == "期限是七天。\n批注（李四）：与合同不符"
+    assert not outdated_documents(kb).exists()
 
 
 def test_what_was_never_cut_was_not_cut_otherwise(kb):

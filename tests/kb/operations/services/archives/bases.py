@@ -40,7 +40,12 @@ QUERIES = ("租期最长几年", "保修期是多久", "怎么装温控器", "�
 def curated_kb():
     kb = make_kb(name="约定")
     KnowledgeBase.objects.filter(pk=kb.pk).update(
-        chunk_strategy="parent_child", chunk_size=20, chunk_overlap=0, parent_size=100, no_answer="没有找到。"
+        chunk_strategy="parent_child",
+        chunk_size=20,
+        chunk_overlap=0,
+        parent_size=100,
+        no_answer="没有找到。",
+        word_parts=["comments"],
     )
     text = f"# 租赁\n\n{LEASE}\n\n# 保修\n\n{WARRANTY}"
     document = document_add(

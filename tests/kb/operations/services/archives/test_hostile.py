@@ -86,6 +86,16 @@ def with_manifest(change):
     return apply
 
 
+def test_an_archive_of_a_version_without_a_setting_gets_its_default(archive, small):
+    path = rewritten(archive(small), with_manifest(lambda manifest: manifest["knowledge_base"].pop("word_parts")))
+    assert restore_kb(path, owner=small.owner, name="copy").knowledge_base.word_parts == ["notes"]
+
+
+def test_a_choice_that_there_is_not_is_refused(refusal, archive, small):
+    change = with_manifest(lambda manifest: manifest["knowledge_base"].update(word_parts=["pictures"]))
+    assert refusal(rewritten(archive(small), change)) == "bad_archive"
+
+
 def test_what_is_no_zip_is_refused(refusal, tmp_path):
     path = tmp_path / "kb.zip"
     path.write_bytes(b"PK\x03\x04 and then nothing")

@@ -110,6 +110,7 @@ def test_what_curators_made_is_there(kb, archive):
     assert (fact.origin, fact.source_chunk.knowledge_base_id) == ("import", restored.pk)
     assert ChunkParent.objects.filter(knowledge_base=restored).count() == 2
     assert (restored.no_answer, restored.chunk_strategy) == ("没有找到。", "parent_child")
+    assert restored.word_parts == ["comments"]
 
 
 def test_originals_come_with_their_documents(kb, archive):
