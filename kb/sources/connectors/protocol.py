@@ -65,5 +65,10 @@ UNAVAILABLE = frozenset(
         "tls_failed",
         "timeout",
         "too_many_requests",
+        "bad_credentials",
+        "git_missing",
+        "git_failed",
+        "repository_too_large",
+        "host_key",
     }
 )

@@ -33,7 +33,14 @@ def unanswered(code: DegradationCode, source: str, **details: str) -> ChannelUna
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting: a text that matches `pattern` as a whole, if there is one; one of `choices`; or true or false."""
+    """A setting: a text that matches `pattern` as a whole, if there is one; one of `choices`; or true or false.
+
+    Attributes:
+        is_long: of several lines, such as a private key or patterns.
+        is_secret: encrypted where it is stored, and never shown again.
+        is_filter: says only which items are read. A change of any other setting asks for the secrets again, which could
+            otherwise be sent to a place of somebody else's choice.
+    """
 
     name: str
     label: str | Promise
@@ -43,3 +50,6 @@ class Field:
     choices: tuple[str, ...] = ()
     is_required: bool = False
     is_flag: bool = False
+    is_long: bool = False
+    is_secret: bool = False
+    is_filter: bool = False
