@@ -130,10 +130,13 @@ MESSAGES: Final[dict[str, str]] = {
         "server, or give the address of the folder as the server names it."
     ),
     "too_many_files": gettext_noop(
-        "The place holds more than {count} files, or folders more than {depth} deep. Give a folder below it."
+        "The place holds more than {count} files, or folders within folders without end. Give a folder below it."
     ),
     "no_repository": gettext_noop(
         "There is no Git repository at {url}, or these credentials may not read it. Check both in the settings of the source."
+    ),
+    "empty_repository": gettext_noop(
+        "{url} is no Git repository, or holds no commit. Check the address, or name a branch in the settings of the source."
     ),
     "no_branch": gettext_noop("The repository has no branch “{branch}”. Correct it in the settings of the source."),
     "repository_too_large": gettext_noop(

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 from kb.sources.external.providers.fields import Field
 
+MOST_FILES: Final = 200_000  # of one source, those that it leaves out too
 MOST_PATTERNS: Final = 100
 _SEPARATORS: Final = re.compile(r"[\n,]")
 
@@ -69,10 +70,10 @@ def _cut(pattern: str) -> tuple[str, ...]:
 
 
 def _fits(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    return _wild(pattern, parts, "**", lambda mask, part: _wild(mask, part, "*", lambda a, b: a in {"?", b}))
+    return wild_match(pattern, parts, "**", lambda mask, part: wild_match(mask, part, "*", lambda a, b: a in {"?", b}))
 
 
-def _wild(pattern: Sequence[str], text: Sequence[str], star: str, fits: Callable[[Any, Any], bool]) -> bool:
+def wild_match(pattern: Sequence[str], text: Sequence[str], star: str, fits: Callable[[Any, Any], bool]) -> bool:
     """Whether the whole text fits, where `star` stands for any number of elements; time at most the product of the lengths."""
     at, here, last, resumed = 0, 0, -1, 0
     while here < len(text):

@@ -16,13 +16,12 @@ from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
 from kb.base.net.client import MIB, header_of, too_large
 from kb.base.net.session import Session
-from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, Patterns
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
 from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
 from kb.sources.external.providers.fields import Field
 
 KIND: Final = "webdav"
-MOST_FILES: Final = 200_000
 MOST_DEPTH: Final = 60
 MOST_LISTING: Final = 64 * MIB  # of one folder
 _STRONG: Final = re.compile(r'"[!#-~]*"')  # an ETag that stands for the very bytes
@@ -93,7 +92,7 @@ class WebDav:
             found = self._listed(folder)
             count += len(found)
             if count > MOST_FILES or folder.count("/") > MOST_DEPTH:
-                raise FetchError("too_many_files", count=MOST_FILES, depth=MOST_DEPTH)
+                raise FetchError("too_many_files", count=MOST_FILES)
             for key, entry in sorted(found.items()):
                 if not entry.is_folder and self._patterns.accepts(key):
                     yield self._item(key, entry)
@@ -129,7 +128,7 @@ class WebDav:
             for piece in response.iter_stream():
                 content += piece
                 if len(content) > MOST_LISTING:
-                    raise FetchError("too_many_files", count=MOST_FILES, depth=MOST_DEPTH)
+                    raise FetchError("too_many_files", count=MOST_FILES)
         if not folder:
             self._root = at.copy_with(raw_path=at.raw_path.rstrip(b"/") + b"/")
         try:
