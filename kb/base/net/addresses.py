@@ -129,9 +129,6 @@ MESSAGES: Final[dict[str, str]] = {
         "{host} lists “{href}”, which does not lie in the folder that was asked for, so nothing was changed. Ask who runs the "
         "server, or give the address of the folder as the server names it."
     ),
-    "too_many_files": gettext_noop(
-        "The place holds more than {count} files, or folders within folders without end. Give a folder below it."
-    ),
     "no_repository": gettext_noop(
         "There is no Git repository at {url}, or these credentials may not read it. Check both in the settings of the source."
     ),
@@ -156,6 +153,20 @@ MESSAGES: Final[dict[str, str]] = {
     ),
     "lfs_pointer": gettext_noop(
         "The repository holds only a pointer to this file (Git LFS), which is not followed. Store the file itself, or leave it out."
+    ),
+    "many_missing": gettext_noop(
+        "{count} of {known} files of this source are not there any more. Their documents are kept. Look whether the place is as "
+        "it should be: accept the changes if they are to be deleted; else correct the source, or wait for the next run."
+    ),
+    "too_many_items": gettext_noop(
+        "The place has more than {most} files. Give a folder within it, or leave some out; nothing was changed."
+    ),
+    "changed_while_read": gettext_noop(
+        "The file changed while it was read. What was read is kept; the next run reads what it has become."
+    ),
+    "same_version": gettext_noop(
+        "The place gives this file the version that it had before, and other content. The new content was taken; a check of "
+        "all files by their content is made now and then."
     ),
     "slow_pattern": gettext_noop(
         "The expression “{pattern}” takes too long on an address. Write it without repetitions inside repetitions."

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.utils.translation import gettext_lazy as _
 
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
-from kb.sources.external.providers.fields import Field
+from kb.sources.fields import Field
 
 MOST_FILES: Final = 200_000  # of one source, those that it leaves out too
 MOST_PATTERNS: Final = 100

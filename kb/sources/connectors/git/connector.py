@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 
 from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
@@ -23,9 +23,8 @@ from kb.sources.connectors.git.repository import Repository, head_of
 from kb.sources.connectors.git.workspace import workspace
 from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
 from kb.sources.connectors.protocol import Item
-from kb.sources.external.providers.fields import Field
+from kb.sources.fields import Field
 
-KIND: Final = "git"
 FIRST_ROUND: Final = 16
 GROWTH: Final = 4
 _POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
@@ -82,14 +81,6 @@ _BRANCH: Final = next(field.pattern for field in FIELDS if field.name == "branch
 _Answer = TypeVar("_Answer")
 
 
-def check(values: Mapping[str, Any]) -> None:
-    """Raises Rejected for settings with which no repository can be read; nobody is asked."""
-    try:
-        _Settings.of(values, AllowList.parse(settings.WEB_ALLOWED_HOSTS))
-    except FetchError as error:
-        raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
-
-
 @dataclass(frozen=True, slots=True)
 class _Settings:
     remote: Remote
@@ -138,7 +129,9 @@ class _Settings:
 
 
 class GitBranch:
-    """See `Connector`. `values` are of FIELDS, secrets among them; None takes the operator's guard and limits."""
+    """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and limits."""
+
+    fields: ClassVar[tuple[Field, ...]] = FIELDS
 
     def __init__(
         self,
@@ -160,6 +153,14 @@ class GitBranch:
         self._before: Listing | None = None
         self._repository: Repository | None = None
         self._round = FIRST_ROUND
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Raises Rejected for settings with which no repository can be read; nobody is asked."""
+        try:
+            _Settings.of(values, AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+        except FetchError as error:
+            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
 
     def __enter__(self) -> "GitBranch":
         return self
@@ -212,7 +213,7 @@ class GitBranch:
                 tree = repository.tree()
                 self._listing = Listing.of(repository.commit, tree)
                 if len(self._listing.blobs) > MOST_FILES:
-                    raise FetchError("too_many_files", count=MOST_FILES)
+                    raise FetchError("too_many_items", most=MOST_FILES)
                 self._listings.write(repository.commit, tree)
         return self._repository
 

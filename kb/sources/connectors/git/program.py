@@ -148,7 +148,7 @@ class Git:
                     else:
                         output += data
                     if len(output) > MOST_OUTPUT:
-                        raise FetchError("too_many_files", count=MOST_FILES)
+                        raise FetchError("too_many_items", most=MOST_FILES)
                     if (now := time.monotonic()) > deadline:
                         raise self._timeout(limit)
                     if now >= look_at:

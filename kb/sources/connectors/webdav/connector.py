@@ -4,7 +4,7 @@ import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, ClassVar, Final
 from urllib.parse import quote, unquote_to_bytes
 
 import httpcore
@@ -19,9 +19,8 @@ from kb.base.net.session import Session
 from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
 from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
-from kb.sources.external.providers.fields import Field
+from kb.sources.fields import Field
 
-KIND: Final = "webdav"
 MOST_DEPTH: Final = 60
 MOST_LISTING: Final = 64 * MIB  # of one folder
 _STRONG: Final = re.compile(r'"[!#-~]*"')  # an ETag that stands for the very bytes
@@ -48,18 +47,10 @@ FIELDS: Final = (
 )
 
 
-def check(values: Mapping[str, Any]) -> None:
-    """Raises Rejected for settings with which no folder can be read; nobody is asked."""
-    try:
-        WebDav(values)
-    except FetchError as error:
-        raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
-    if values.get("password") and not values.get("user"):
-        raise Rejected("user_invalid", _("A password needs the user name that it belongs to."))
-
-
 class WebDav:
-    """See `Connector`. `values` are of FIELDS, secrets among them; None takes the operator's guard and time limit."""
+    """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and time limit."""
+
+    fields: ClassVar[tuple[Field, ...]] = FIELDS
 
     def __init__(self, values: Mapping[str, Any], *, guard: Guard | None = None, seconds: float | None = None) -> None:
         guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
@@ -77,6 +68,16 @@ class WebDav:
         self._session = Session(guard, headers=headers, seconds=self._seconds)
         self._paths: dict[str, str] = {}
 
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Raises Rejected for settings with which no folder can be read; nobody is asked."""
+        try:
+            WebDav(values)
+        except FetchError as error:
+            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
+        if values.get("password") and not values.get("user"):
+            raise Rejected("user_invalid", _("A password needs the user name that it belongs to."))
+
     def __enter__(self) -> "WebDav":
         return self
 
@@ -92,7 +93,7 @@ class WebDav:
             found = self._listed(folder)
             count += len(found)
             if count > MOST_FILES or folder.count("/") > MOST_DEPTH:
-                raise FetchError("too_many_files", count=MOST_FILES)
+                raise FetchError("too_many_items", most=MOST_FILES)
             for key, entry in sorted(found.items()):
                 if not entry.is_folder and self._patterns.accepts(key):
                     yield self._item(key, entry)
@@ -128,7 +129,7 @@ class WebDav:
             for piece in response.iter_stream():
                 content += piece
                 if len(content) > MOST_LISTING:
-                    raise FetchError("too_many_files", count=MOST_FILES)
+                    raise FetchError("too_many_items", most=MOST_FILES)
         if not folder:
             self._root = at.copy_with(raw_path=at.raw_path.rstrip(b"/") + b"/")
         try:

@@ -391,7 +391,7 @@ def test_a_tree_that_unfolds_without_end_is_bounded(server, partial):
         blob, kind = git(partial.folder, "mktree", given=lines.encode()), "tree"
     commit = git(partial.folder, "commit-tree", blob, "-m", "x")
     git(partial.folder, "update-ref", "refs/heads/main", commit)
-    assert refusal(server).code == "too_many_files"
+    assert refusal(server).code == "too_many_items"
 
 
 def test_ten_thousand_files_are_listed_and_read(server, bare):

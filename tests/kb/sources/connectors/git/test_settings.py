@@ -4,7 +4,7 @@ import pytest
 
 from kb.base.errors import Rejected
 from kb.base.net.addresses import FetchError
-from kb.sources.connectors.git.connector import FIELDS, check
+from kb.sources.connectors.git.connector import GitBranch
 from kb.sources.connectors.git.remote import Remote
 
 
@@ -45,23 +45,23 @@ SSH = {"url": "git@github.com:o/r.git", "key": KEY, "known_hosts": f"github.com 
 )
 def test_only_addresses_of_https_and_ssh_are_taken(url):
     with pytest.raises(Rejected) as caught:
-        check(SSH | {"url": url})
+        GitBranch.check(SSH | {"url": url})
     assert caught.value.code == "url_invalid"
 
 
 @pytest.mark.parametrize("url", ["https://github.com/o/r", "https://git.example.org:8443/a/b/r.git"])
 def test_https_needs_nothing_else(url):
-    check({"url": url})
+    GitBranch.check({"url": url})
 
 
 @pytest.mark.parametrize(
     "url", ["git@github.com:o/r.git", "ssh://git@github.com/o/r.git", "ssh://git@github.com:443/o/r.git"]
 )
 def test_ssh_needs_a_key_and_the_keys_of_the_host(url):
-    check(SSH | {"url": url})
+    GitBranch.check(SSH | {"url": url})
     for name in ("key", "known_hosts"):
         with pytest.raises(Rejected) as caught:
-            check(SSH | {"url": url, name: ""})
+            GitBranch.check(SSH | {"url": url, name: ""})
         assert caught.value.code == f"{name}_invalid"
 
 
@@ -76,14 +76,14 @@ def test_ssh_needs_a_key_and_the_keys_of_the_host(url):
 )
 def test_what_is_no_key_or_has_a_passphrase_is_refused_and_not_repeated(key):
     with pytest.raises(Rejected) as caught:
-        check(SSH | {"key": key})
+        GitBranch.check(SSH | {"key": key})
     assert caught.value.code == "key_invalid"
     assert key not in str(caught.value)
 
 
 @pytest.mark.parametrize("branch", ["main", "-x", "feature/中文", "release-1.2", "--upload-pack=x", "@"])
 def test_names_of_branches_are_taken(branch):
-    check({"url": "https://github.com/o/r", "branch": branch})
+    GitBranch.check({"url": "https://github.com/o/r", "branch": branch})
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_names_of_branches_are_taken(branch):
 )
 def test_what_git_takes_for_no_name_of_a_branch_is_refused(branch):
     with pytest.raises(Rejected) as caught:
-        check({"url": "https://github.com/o/r", "branch": branch})
+        GitBranch.check({"url": "https://github.com/o/r", "branch": branch})
     assert caught.value.code == "branch_invalid"
 
 
 def test_a_folder_leads_nowhere_else():
     with pytest.raises(Rejected) as caught:
-        check({"url": "https://github.com/o/r", "path": "docs/../../x"})
+        GitBranch.check({"url": "https://github.com/o/r", "path": "docs/../../x"})
     assert caught.value.code == "path_invalid"
 
 
@@ -130,4 +130,4 @@ def test_what_else_is_no_address_says_so():
 
 
 def test_secrets_are_declared_as_such():
-    assert {field.name for field in FIELDS if field.is_secret} == {"password", "key"}
+    assert {field.name for field in GitBranch.fields if field.is_secret} == {"password", "key"}

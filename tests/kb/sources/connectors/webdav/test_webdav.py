@@ -11,7 +11,7 @@ import pytest
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard
 from kb.sources.connectors.protocol import UNAVAILABLE, Item
-from kb.sources.connectors.webdav.connector import WebDav, check
+from kb.sources.connectors.webdav.connector import WebDav
 from tests.dav_server import PASSWORD, USER, DavServer
 
 ALLOWED = Guard(AllowList.parse(["127.0.0.1"]))
@@ -259,7 +259,7 @@ def test_a_folder_that_holds_itself_is_listed_to_a_bound(dav):
         return "207 Multi-Status", {}, body.replace("<d:href>/dav/</d:href></d:response>", _ITSELF, 1).encode()
 
     dav.answer = endless
-    assert refusal(dav).code in {"too_many_files", "not_webdav"}
+    assert refusal(dav).code in {"too_many_items", "not_webdav"}
     assert len(dav.asked) < 100
 
 
@@ -359,12 +359,12 @@ def test_a_password_goes_over_https_unless_the_operator_names_the_host(settings)
     values = {"url": "http://cloud.example.org/dav/", "user": "me", "password": "secret"}
     settings.WEB_ALLOWED_HOSTS = []
     with pytest.raises(Rejected) as caught:
-        check(values)
+        WebDav.check(values)
     assert "https://" in str(caught.value)
-    check(values | {"url": "https://cloud.example.org/dav/"})
-    check(values | {"user": "", "password": ""})
+    WebDav.check(values | {"url": "https://cloud.example.org/dav/"})
+    WebDav.check(values | {"user": "", "password": ""})
     settings.WEB_ALLOWED_HOSTS = ["cloud.example.org"]
-    check(values)
+    WebDav.check(values)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_a_password_goes_over_https_unless_the_operator_names_the_host(settings)
 )
 def test_settings_that_cannot_be_used_are_refused_with_a_sentence(values):
     with pytest.raises(Rejected) as caught:
-        check(values)
+        WebDav.check(values)
     assert caught.value.code in {"url_invalid", "user_invalid"}
     assert str(caught.value)[-1] in ".。"
 
