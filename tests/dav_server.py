@@ -1,8 +1,6 @@
-"""wsgidav behind cheroot on the loopback, as a WebDAV server for tests; `Answers` stands before it where one has to misbehave."""
+"""wsgidav behind cheroot on the loopback, as a WebDAV server for tests."""
 
-import base64
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,7 @@ class Asked:
     path: str
     headers: dict[str, str]
     connection: tuple[str, str]
+    query: str = ""
 
 
 @dataclass
@@ -34,27 +33,21 @@ class DavServer:
     """
 
     folder: Path
-    is_open: bool = False
     asked: list[Asked] = field(default_factory=list)
     answer: Callable[[Asked], tuple[str, dict[str, str], bytes] | None] = lambda _: None
     rewrite: Callable[[bytes], bytes] = lambda body: body
-    before_get: deque[Callable[[], None]] = field(default_factory=deque)
 
     def __enter__(self) -> "DavServer":
         self._dav = WsgiDAVApp(
             {
                 "provider_mapping": {"/dav": str(self.folder)},
-                "simple_dc": {"user_mapping": {"*": True if self.is_open else {"unused": {"password": "unused"}}}},
+                "simple_dc": {"user_mapping": {"*": {USER: {"password": PASSWORD}}}},
                 "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
                 "logging": {"enable": False},
                 "verbose": 0,
                 "property_manager": False,
                 "lock_storage": False,
-                "hotfixes": {"re_encode_path_info": True},
-                "dir_browser": {"enable": True},
             }
-            if self.is_open
-            else _WITH_PASSWORD | {"provider_mapping": {"/dav": str(self.folder)}}
         )
         self._server = Server(("127.0.0.1", 0), self._app, numthreads=4)
         self._server.prepare()
@@ -70,17 +63,16 @@ class DavServer:
     def url(self, path: str = "/dav/", host: str = "127.0.0.1") -> str:
         return f"http://{host}:{self.port}{path}"
 
-    def methods(self) -> list[str]:
-        return [each.method for each in self.asked]
-
     def _app(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         headers = {name[5:].replace("_", "-").title(): value for name, value in environ.items() if name[:5] == "HTTP_"}
         asked = Asked(
-            environ["REQUEST_METHOD"], environ["PATH_INFO"], headers, (environ["REMOTE_ADDR"], environ["REMOTE_PORT"])
+            environ["REQUEST_METHOD"],
+            environ["PATH_INFO"],
+            headers,
+            (environ["REMOTE_ADDR"], environ["REMOTE_PORT"]),
+            environ.get("QUERY_STRING", ""),
         )
         self.asked.append(asked)
-        if asked.method == "GET" and self.before_get:
-            self.before_get.popleft()()
         if given := self.answer(asked):
             status, fields, body = given
             start_response(status, [*fields.items(), ("Content-Length", str(len(body)))])
@@ -91,17 +83,3 @@ class DavServer:
         body = self.rewrite(body) if status.startswith("207") else body
         start_response(status, [*fields, ("Content-Length", str(len(body)))])
         return [body]
-
-
-_WITH_PASSWORD = {
-    "simple_dc": {"user_mapping": {"*": {USER: {"password": PASSWORD}}}},
-    "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
-    "logging": {"enable": False},
-    "verbose": 0,
-    "property_manager": False,
-    "lock_storage": False,
-}
-
-
-def basic(user: str, password: str) -> str:
-    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"

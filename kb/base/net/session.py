@@ -73,7 +73,7 @@ class Session:
                         return
                 finally:
                     response.close()
-            at = _next(at, header_of(response, "location"))
+            at = within_site(at, header_of(response, "location"))
         raise FetchError("too_many_redirects", count=MAX_REDIRECTS)
 
     def _sent(self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes) -> httpcore.Response:
@@ -88,7 +88,8 @@ class Session:
             return self._pool.handle_request(httpcore.Request(method, target, headers=fields, content=content))
 
 
-def _next(at: httpx.URL, location: str) -> httpx.URL:
+def within_site(at: httpx.URL, location: str) -> httpx.URL:
+    """Where an answer leads on to; raises FetchError("off_site") for another host or port, or back from https://."""
     try:
         joined = str(at.join(location))
     except (httpx.InvalidURL, ValueError) as error:

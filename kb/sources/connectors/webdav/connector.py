@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
 from kb.base.net.client import MIB, header_of, too_large
-from kb.base.net.session import Session
+from kb.base.net.session import Session, within_site
 from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
 from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
@@ -24,6 +24,7 @@ from kb.sources.fields import Field
 MOST_DEPTH: Final = 60
 MOST_LISTING: Final = 64 * MIB  # of one folder
 _STRONG: Final = re.compile(r'"[!#-~]*"')  # an ETag that stands for the very bytes
+_NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
 SLOWEST: Final = 50 * 1024  # bytes a second that a file has to come at
 
 FIELDS: Final = (
@@ -114,11 +115,22 @@ class WebDav:
 
     def _listed(self, folder: str) -> dict[str, Entry]:
         """What lies in a folder, by path below the root; a folder's own path ends with a slash, the root's is blank."""
-        url = self._root.copy_with(raw_path=self._path(folder).encode())
+        found: dict[str, Entry] = {}
+        following: httpx.URL | None = self._root.copy_with(raw_path=self._path(folder).encode())
+        while following is not None and len(found) <= MOST_FILES:
+            entries, following = self._page(folder, following)
+            before = len(found)
+            found.update(self._children(folder, entries))
+            if following is not None and len(found) == before:
+                raise self._not_webdav("Link: rel=next")  # it would go round in a circle
+        return found
+
+    def _page(self, folder: str, url: httpx.URL) -> tuple[list[Entry], httpx.URL | None]:
+        """A part of a folder, which most servers give as a whole, and the address of the next one, as Nutstore gives it."""
         headers = {"Depth": "1", "Content-Type": "application/xml; charset=utf-8"}
         with self._session.request("PROPFIND", url, headers=headers, content=REQUEST) as (at, response):
-            if response.status == 404 and folder:
-                return {}  # deleted while the listing went on
+            if response.status == 404 and folder and not url.query:
+                return [], None  # deleted while the listing went on
             if response.status != 207:
                 if response.status in {404, 410}:
                     raise FetchError("no_folder", path=self._root.path, host=self._root.host)
@@ -130,15 +142,16 @@ class WebDav:
                 content += piece
                 if len(content) > MOST_LISTING:
                     raise FetchError("too_many_items", most=MOST_FILES)
-        if not folder:
-            self._root = at.copy_with(raw_path=at.raw_path.rstrip(b"/") + b"/")
+            link = _NEXT.search(header_of(response, "link"))
+        if not folder and not url.query:
+            self._root = at.copy_with(raw_path=at.raw_path.partition(b"?")[0].rstrip(b"/") + b"/")
         try:
             entries = read(bytes(content))
         except NotMultistatus as error:
             raise self._not_webdav("no multistatus") from error
         if not entries:
             raise self._not_webdav("empty multistatus")
-        return dict(self._children(folder, entries))
+        return entries, within_site(at, link[1]) if link else None
 
     def _children(self, folder: str, entries: list[Entry]) -> Iterator[tuple[str, Entry]]:
         parent = _parts(self._path(folder))
@@ -193,9 +206,12 @@ class WebDav:
         status, host = response.status, self._root.host
         if status == 401:
             raise FetchError("bad_credentials", host=host, reason="HTTP 401")
-        wait = header_of(response, "retry-after")
-        if status in {423, 429} or (status == 503 and wait):
-            # Whoever runs it again may look at `retry_after`: seconds, or 0 where the server has not said.
+        if status in {
+            423,
+            429,
+            503,
+        }:  # the last also of a server that is being maintained: none of its files can be read
+            wait = header_of(response, "retry-after")
             seconds = int(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 7 else 0
             raise FetchError("too_many_requests", host=host, status=status, retry_after=seconds)
         if status in {404, 410}:

@@ -180,7 +180,7 @@ def test_the_address_of_a_file_is_no_folder(dav):
         ("429 Too Many Requests", {"Retry-After": "120"}, "too_many_requests", 120),
         ("503 Service Unavailable", {"Retry-After": "7"}, "too_many_requests", 7),
         ("423 Locked", {}, "too_many_requests", 0),
-        ("503 Service Unavailable", {}, "bad_status", None),
+        ("503 Service Unavailable", {}, "too_many_requests", 0),
         ("500 Internal Server Error", {}, "bad_status", None),
         ("403 Forbidden", {}, "forbidden", None),
     ],
@@ -396,6 +396,36 @@ def test_what_is_not_listed_can_be_fetched_by_its_key(dav):
     write(dav, **NAMES)
     with opened(dav) as place:
         assert content(place, Item("手册/100%?.md"))[1] == "二"
+
+
+def part(names, path="/dav/"):
+    """A part of a folder as Nutstore gives it, which may name the folder itself again."""
+    files = "".join(f"<d:response><d:href>{path}{name}</d:href></d:response>" for name in names)
+    folder = (
+        f"<d:response><d:href>{path}</d:href><d:propstat><d:prop><d:resourcetype><d:collection/></d:resourcetype></d:prop>"
+        "</d:propstat></d:response>"
+    )
+    return f'<d:multistatus xmlns:d="DAV:">{folder}{files}</d:multistatus>'.encode()
+
+
+def test_a_folder_that_comes_in_parts_is_read_to_its_end(dav):
+    parts = {
+        "": (["a.md", "b.md"], "?mk=2"),
+        "mk=2": (["c.md"], "http://127.0.0.1:{port}/dav/?mk=3"),
+        "mk=3": (["d.md"], ""),
+    }
+
+    def answer(asked):
+        names, following = parts[asked.query]
+        link = {"Link": f'<{following.format(port=dav.port)}>; rel="next"'} if following else {}
+        return "207 Multi-Status", link, part(names)
+
+    dav.answer = answer
+    assert keys(dav) == ["a.md", "b.md", "c.md", "d.md"]
+    parts["mk=3"] = (["d.md"], "http://elsewhere.example.org/dav/?mk=4")
+    assert refusal(dav).code == "off_site"
+    parts["mk=3"] = (["c.md"], "?mk=3")
+    assert refusal(dav).code == "not_webdav"
 
 
 class HangingUp:
