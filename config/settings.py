@@ -274,6 +274,9 @@ WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 # After which a page that is gone loses its document.
 WEB_DELETE_AFTER_HOURS = env.float("WEB_DELETE_AFTER_HOURS", default=24.0)
 
+# -- Files of this server that sources may read: none unless their folder is below one of these ---------------------------
+SOURCE_FOLDERS = env.list("SOURCE_FOLDERS", default=[])
+
 # -- Search services elsewhere: queries leave this server, so none may be asked unless its kind is named here ------------
 EXTERNAL_PROVIDERS = env.list("EXTERNAL_PROVIDERS", default=[])  # such as vertex_ai_search
 VERTEX_ENDPOINTS = env.list("VERTEX_ENDPOINTS", default=[])  # that curators may name besides Google's own

@@ -33,7 +33,10 @@ def unanswered(code: DegradationCode, source: str, **details: str) -> ChannelUna
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A setting: a text that matches `pattern` as a whole, if there is one; one of `choices`; or true or false."""
+    """A setting: a text that matches `pattern` as a whole, if there is one; one of `choices`; or true or false.
+
+    One that `is_secret` is stored encrypted and never shown again.
+    """
 
     name: str
     label: str | Promise
@@ -43,3 +46,4 @@ class Field:
     choices: tuple[str, ...] = ()
     is_required: bool = False
     is_flag: bool = False
+    is_secret: bool = False
