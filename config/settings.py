@@ -50,6 +50,7 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])  # former ones, which still open what they closed
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -173,7 +174,7 @@ CELERY_BEAT_SCHEDULE = {
     "check-stores": {"task": "kb.tasks.check_stores", "schedule": 3_600.0, "options": {"expires": 3_600}},
     "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
     "sweep-graph-extractions": {"task": "kb.tasks.sweep_graph_extractions", "schedule": 30.0, **_SWEEP},
-    "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
+    "sweep-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
@@ -273,6 +274,9 @@ WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its
 WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 # After which a page that is gone loses its document.
 WEB_DELETE_AFTER_HOURS = env.float("WEB_DELETE_AFTER_HOURS", default=24.0)
+
+# Every so many runs, all files of a source are compared by their content, whatever versions the place gives; 0: never.
+SOURCE_FULL_CHECK_RUNS = env.int("SOURCE_FULL_CHECK_RUNS", default=50)
 
 # -- Files of this server that sources may read: none unless their folder is below one of these ---------------------------
 SOURCE_FOLDERS = env.list("SOURCE_FOLDERS", default=[])

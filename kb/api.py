@@ -35,8 +35,8 @@ from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
 from kb.quality.runs.api import EmbeddingModelViewSet, EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
 from kb.search.api import CacheInvalidateView, ChunkQueriesViewSet, ReplayView, SearchBatchView, SearchView, TraceView
-from kb.sources.api import ExternalSourceViewSet, WebSourceViewSet
-from kb.sources.web.services.pages import page_read
+from kb.sources.api import ExternalSourceViewSet, SourceViewSet
+from kb.sources.connectors.web.preview import page_read
 
 app_name = "api"
 
@@ -109,11 +109,11 @@ urlpatterns = [
     path("api-keys/<str:prefix>/", ApiKeyViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("audit/", AuditViewSet.as_view({"get": "list"})),
     path("audit/<int:pk>/", AuditViewSet.as_view({"get": "retrieve"})),
-    path("web-sources/", WebSourceViewSet.as_view(COLLECTION)),
-    path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
-    path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
-    *posts("web-sources/<int:pk>/", WebSourceViewSet, "run", "cancel", "accept"),
-    path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
+    path("sources/", SourceViewSet.as_view(COLLECTION)),
+    path("sources/test/", SourceViewSet.as_view({"post": "test"})),
+    path("sources/<int:pk>/", SourceViewSet.as_view(ROW)),
+    *posts("sources/<int:pk>/", SourceViewSet, "run", "cancel", "accept"),
+    path("sources/<int:pk>/pages/", SourceViewSet.as_view({"get": "pages"})),
     path("search/batch/", SearchBatchView.as_view()),
     path("compare/", CompareView.as_view()),
     path("eval-sets/", EvalSetViewSet.as_view(COLLECTION)),

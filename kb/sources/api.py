@@ -9,21 +9,22 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.sources.connectors.listing import MOST_PATTERNS, web_client
+from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.connectors.web.preview import Preview, PreviewItem
 from kb.sources.external.services import KINDS, external_source_test, external_source_update, state_text
-from kb.sources.models import SearchProvider, WebPage, WebSource
-from kb.sources.web.services.pages import Preview, PreviewPage, web_source_preview
-from kb.sources.web.services.sources import (
+from kb.sources.models import SearchProvider, Source, SourceItem
+from kb.sources.services.preview import source_preview
+from kb.sources.services.sources import (
     error_of,
     error_text,
-    web_source_accept,
-    web_source_cancel,
-    web_source_check,
-    web_source_create,
-    web_source_delete,
-    web_source_overview,
-    web_source_request,
-    web_source_update,
+    source_accept,
+    source_cancel,
+    source_check,
+    source_create,
+    source_delete,
+    source_overview,
+    source_request,
+    source_update,
 )
 from kb.web.api.callers import user_of
 from kb.web.api.fields import (
@@ -38,7 +39,7 @@ from kb.web.api.fields import (
 )
 from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, Related, Text, asked, knowledge_bases_of, one
 
-WEB_KINDS = ", ".join(WebSource.Kind.values)
+WEB_KINDS = ", ".join(Source.Kind.values)
 
 
 class WebErrorSerializer(serializers.Serializer[Any]):
@@ -56,23 +57,23 @@ class WebErrorField(serializers.Field[Any, Any, Any, Any]):
     def to_representation(self, value: Any) -> dict[str, str] | None:
         if not value.error:
             return None
-        if isinstance(value, WebSource | WebPage):
+        if isinstance(value, Source | SourceItem):
             return {"code": value.error_code, "message": error_text(value.error, value.error_code, value.error_params)}
         return {"code": str(value.error.code), "message": error_of(value.error)}
 
 
-class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
+class SourceSerializer(serializers.ModelSerializer[Source]):
     kind = serializers.CharField(max_length=40, help_text=f"One of: {WEB_KINDS}.")
-    status = serializers.CharField(help_text=f"Of the last run, one of: {', '.join(WebSource.Status.values)}.")
+    status = serializers.CharField(help_text=f"Of the last run, one of: {', '.join(Source.Status.values)}.")
     counts = serializers.DictField(
         child=serializers.IntegerField(), help_text="Addresses of the present or the last run by what became of them."
     )
-    page_count = serializers.IntegerField()
+    item_count = serializers.IntegerField()
     document_count = serializers.IntegerField()
     error = WebErrorField(help_text="Why the last run failed, and what to do about it.")
 
     class Meta:
-        model = WebSource
+        model = Source
         fields = (
             "id",
             "knowledge_base_id",
@@ -90,7 +91,7 @@ class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
             "status",
             "error",
             "counts",
-            "page_count",
+            "item_count",
             "document_count",
             "started_at",
             "finished_at",
@@ -100,7 +101,7 @@ class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
         read_only_fields = fields
 
 
-class WebSourceChangeSerializer(StrictSerializer):
+class SourceChangeSerializer(StrictSerializer):
     name = StrictCharField(max_length=200)
     # No enumeration: other models have kinds too, and two of one name would need names of their own.
     kind = StrictCharField(max_length=40, help_text=f"One of: {WEB_KINDS}.")
@@ -127,32 +128,32 @@ class WebSourceChangeSerializer(StrictSerializer):
     tags = TagsField(required=False, help_text="Of its documents.")
 
     def validate_kind(self, kind: str) -> str:
-        if kind not in WebSource.Kind.values:
+        if kind not in Source.Kind.values:
             self.fields["kind"].fail("invalid")
         return kind
 
 
-class WebSourceCreateSerializer(WebSourceChangeSerializer):
+class SourceCreateSerializer(SourceChangeSerializer):
     knowledge_base_id = StrictIntegerField(min_value=1, max_value=MAX_ID)
 
 
-class WebSourceDeleteSerializer(serializers.Serializer[Any]):
+class SourceDeleteSerializer(serializers.Serializer[Any]):
     keep_documents = serializers.BooleanField(
         default=True, help_text="false: its documents are deleted with it, with their chunks."
     )
 
 
-class WebPageSerializer(serializers.ModelSerializer[WebPage]):
-    state = serializers.CharField(help_text=f"One of: {', '.join(WebPage.State.values)}.")
+class SourceItemSerializer(serializers.ModelSerializer[SourceItem]):
+    state = serializers.CharField(help_text=f"One of: {', '.join(SourceItem.State.values)}.")
     error = WebErrorField(help_text="Why it was not read, and what to do about it.")
 
     class Meta:
-        model = WebPage
+        model = SourceItem
         fields = ("id", "url", "title", "document_id", "state", "error", "fetched_at", "gone_at")
         read_only_fields = fields
 
 
-class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
+class PreviewItemSerializer(serializers.Serializer[PreviewItem]):
     url = serializers.CharField()
     title = serializers.CharField()
     excerpt = serializers.CharField(help_text="The beginning of its text.")
@@ -162,147 +163,147 @@ class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
 
 
 class PreviewSerializer(serializers.Serializer[Preview]):
-    pages = PreviewPageSerializer(many=True)
+    items = PreviewItemSerializer(many=True)
     has_more = serializers.BooleanField()
     error = WebErrorField(help_text="Why the source as a whole cannot be read.")
 
 
-class WebSourceFilters(ListFilters):
+class SourceFilters(ListFilters):
     orders: ClassVar = ("name", "-name", "created_at", "-created_at", "id", "-id")
     knowledge_base_id = Related(knowledge_bases_of, field_name="knowledge_base", help_text="Only its sources.")
     q = Text(method="with_words", help_text="Stands in the name or the address.")
-    kind = OneOf(WebSource.Kind.values)
-    status = OneOf(WebSource.Status.values, help_text="Of the last run.")
+    kind = OneOf(Source.Kind.values)
+    status = OneOf(Source.Status.values, help_text="Of the last run.")
     enabled = Flag()
 
     def with_words(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
         return rows.filter(Q(name__icontains=value) | Q(url__icontains=value))
 
 
-class WebPageFilters(ListFilters):
+class SourceItemFilters(ListFilters):
     orders: ClassVar = ("url", "-url", "id", "-id")
     q = Text(field_name="url", lookup_expr="icontains", help_text="Stands in the address.")
-    state = OneOf(WebPage.State.values, help_text="Only pages of this state.")
+    state = OneOf(SourceItem.State.values, help_text="Only pages of this state.")
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List the web sources of the caller's knowledge bases",
-        parameters=WebSourceFilters.parameters(),
-        responses=answers({200: WebSourceSerializer(many=True)}, 400, 404),
+        parameters=SourceFilters.parameters(),
+        responses=answers({200: SourceSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
         summary="Keep pages or entries of the web as documents",
         description="A worker reads it at once, and then as often as `every_minutes` says.",
-        request=WebSourceCreateSerializer,
-        responses=answers({201: WebSourceSerializer}, 400, 403, 404, 413, 415),
+        request=SourceCreateSerializer,
+        responses=answers({201: SourceSerializer}, 400, 403, 404, 413, 415),
     ),
     retrieve=extend_schema(
-        summary="Read a web source and how far its run is", responses=answers({200: WebSourceSerializer}, 404)
+        summary="Read a web source and how far its run is", responses=answers({200: SourceSerializer}, 404)
     ),
     partial_update=extend_schema(
         summary="Change a web source",
         description="Where that changes what is read, a worker reads it at once.",
-        request=WebSourceChangeSerializer,
-        responses=answers({200: WebSourceSerializer}, 400, 403, 404, 413, 415),
+        request=SourceChangeSerializer,
+        responses=answers({200: SourceSerializer}, 400, 403, 404, 413, 415),
     ),
     destroy=extend_schema(
         summary="Delete a web source; its documents are kept unless asked otherwise",
-        parameters=[WebSourceDeleteSerializer],
+        parameters=[SourceDeleteSerializer],
         responses=answers({204: None}, 400, 403, 404),
     ),
     run=extend_schema(
-        operation_id="web_source_run",
+        operation_id="source_run",
         summary="Read a web source now",
         description="One that is being read already is left alone.",
         request=None,
-        responses=answers({202: WebSourceSerializer}, 403, 404),
+        responses=answers({202: SourceSerializer}, 403, 404),
     ),
     cancel=extend_schema(
-        operation_id="web_source_cancel",
+        operation_id="source_cancel",
         summary="Stop reading a web source",
         description="The run ends with the page at hand; what it has read stays.",
         request=None,
-        responses=answers({200: WebSourceSerializer}, 403, 404),
+        responses=answers({200: SourceSerializer}, 403, 404),
     ),
     accept=extend_schema(
-        operation_id="web_source_accept",
+        operation_id="source_accept",
         summary="Accept what a run of a web source has held back",
         description="A worker reads it at once. Pages that are gone lose their documents where they are gone still, and pages "
         "may turn into the texts that they were found to share.",
         request=None,
-        responses=answers({202: WebSourceSerializer}, 403, 404),
+        responses=answers({202: SourceSerializer}, 403, 404),
     ),
     pages=extend_schema(
-        operation_id="web_source_pages",
+        operation_id="source_pages",
         summary="List the pages of a web source with their states",
-        parameters=WebPageFilters.parameters(),
-        responses=answers({200: WebPageSerializer(many=True)}, 400, 404),
+        parameters=SourceItemFilters.parameters(),
+        responses=answers({200: SourceItemSerializer(many=True)}, 400, 404),
     ),
     test=extend_schema(
-        operation_id="web_source_test",
+        operation_id="source_test",
         summary="See what a web source would take, without saving anything",
         description="Reads its first pages, for twenty seconds at most.",
-        request=WebSourceCreateSerializer,
+        request=SourceCreateSerializer,
         responses=answers({200: PreviewSerializer}, 400, 403, 404, 413, 415),
     ),
 )
-class WebSourceViewSet(ApiViewSet):
+class SourceViewSet(ApiViewSet):
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
-        return self.page(web_source_overview(self.principal), WebSourceSerializer, WebSourceFilters)
+        return self.page(source_overview(self.principal), SourceSerializer, SourceFilters)
 
     def create(self, request: Request) -> Response:
-        fields = self.checked(WebSourceCreateSerializer)
+        fields = self.checked(SourceCreateSerializer)
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields.pop("knowledge_base_id"))
-        source = web_source_create(knowledge_base=kb, user=user_of(request), **fields)
+        source = source_create(knowledge_base=kb, user=user_of(request), **fields)
         return Response(self._described(source.pk), status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         return Response(self._described(pk))
 
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        web_source_update(self._editable(pk), **self.checked(WebSourceChangeSerializer, partial=True))
+        source_update(self._editable(pk), **self.checked(SourceChangeSerializer, partial=True))
         return Response(self._described(pk))
 
     def destroy(self, request: Request, pk: int) -> Response:
         source = self._editable(pk)
-        web_source_delete(source, keep_documents=asked(WebSourceDeleteSerializer, request)["keep_documents"])
+        source_delete(source, keep_documents=asked(SourceDeleteSerializer, request)["keep_documents"])
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @action(detail=True, methods=["post"])
     def run(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        web_source_request(self._editable(pk))
+        source_request(self._editable(pk))
         return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        web_source_cancel(self._editable(pk))
+        source_cancel(self._editable(pk))
         return Response(self._described(pk))
 
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        web_source_accept(self._editable(pk))
+        source_accept(self._editable(pk))
         return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
 
     @action(detail=True)
     def pages(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source = one(WebSource.objects.visible_to(self.principal), pk)
-        rows = WebPage.objects.visible_to(self.principal).filter(source=source)
-        return self.page(rows, WebPageSerializer, WebPageFilters)
+        source = one(Source.objects.visible_to(self.principal), pk)
+        rows = SourceItem.objects.visible_to(self.principal).filter(source=source)
+        return self.page(rows, SourceItemSerializer, SourceItemFilters)
 
     @action(detail=False, methods=["post"])
     def test(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
-        fields = self.checked(WebSourceCreateSerializer)
+        fields = self.checked(SourceCreateSerializer)
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields.pop("knowledge_base_id"))
-        source = WebSource(knowledge_base=kb, **fields)
-        web_source_check(source)
-        return Response(PreviewSerializer(web_source_preview(source, web_client())).data)
+        source = Source(knowledge_base=kb, **fields)
+        source_check(source)
+        return Response(PreviewSerializer(source_preview(source)).data)
 
-    def _editable(self, pk: int) -> WebSource:
-        return cast(WebSource, self.editable(WebSource.objects.visible_to(self.principal), pk))
+    def _editable(self, pk: int) -> Source:
+        return cast(Source, self.editable(Source.objects.visible_to(self.principal), pk))
 
     def _described(self, pk: int) -> dict[str, Any]:
-        return WebSourceSerializer(one(web_source_overview(self.principal), pk)).data
+        return SourceSerializer(one(source_overview(self.principal), pk)).data
 
 
 # -- External sources -----------------------------------------------------------------------------------------------------

@@ -137,6 +137,20 @@ MESSAGES: Final[dict[str, str]] = {
         "The object is in an archive ({storage_class}), from which it must be restored before it can be read. Restore it, "
         "or exclude it."
     ),
+    "many_missing": gettext_noop(
+        "{count} of {known} files of this source are not there any more. Their documents are kept. Look whether the place is as "
+        "it should be: accept the changes if they are to be deleted; else correct the source, or wait for the next run."
+    ),
+    "too_many_items": gettext_noop(
+        "The place has more than {most} files. Give a folder within it, or leave some out; nothing was changed."
+    ),
+    "changed_while_read": gettext_noop(
+        "The file changed while it was read. What was read is kept; the next run reads what it has become."
+    ),
+    "same_version": gettext_noop(
+        "The place gives this file the version that it had before, and other content. The new content was taken; a check of "
+        "all files by their content is made now and then."
+    ),
     "slow_pattern": gettext_noop(
         "The expression “{pattern}” takes too long on an address. Write it without repetitions inside repetitions."
     ),

@@ -10,31 +10,36 @@ from typing import Final
 from django.utils.translation import gettext_lazy as _
 
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
-from kb.sources.external.providers.fields import Field
+from kb.sources.fields import Field
 
-# Several to a setting, with commas or line ends between them.
+# Several to a setting, with line ends or commas between them.
 _GLOBS: Final = r"[\s\S]{0,2000}"
 SELECTION_FIELDS: Final = (
     Field(
         "include",
         _("only files like"),
         _(
-            "Patterns with commas between them, such as manuals/**, *.pdf. “*” stands for any part of a name, “**” for any "
+            "Patterns, one a line, such as manuals/** or *.pdf. “*” stands for any part of a name, “**” for any "
             "folders. Blank: all files."
         ),
         pattern=_GLOBS,
+        is_long=True,
+        is_filter=True,
     ),
     Field(
         "exclude",
         _("no files like"),
-        _("In the same way, such as drafts, *.bak.md. A folder stands for all that is in it."),
+        _("In the same way, such as drafts or *.bak.md. A folder stands for all that is in it."),
         pattern=_GLOBS,
+        is_long=True,
+        is_filter=True,
     ),
     Field(
         "hidden",
         _("hidden files too"),
         _("Those whose name, or a folder’s above them, begins with a dot."),
         is_flag=True,
+        is_filter=True,
     ),
 )
 

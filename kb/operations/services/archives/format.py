@@ -27,7 +27,7 @@ from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource
 from kb.index.models import ChunkEmbedding
 from kb.profiles.models import RetrievalProfile
 from kb.quality.models import EvalQuery, EvalSet, Judgment
-from kb.sources.models import SearchProvider, WebPage, WebSource
+from kb.sources.models import SearchProvider, Source, SourceItem
 
 FORMAT: Final = "zhiku-knowledge-base"
 VERSION: Final = 1
@@ -123,13 +123,13 @@ TABLES: Final = (
           {"eval_set": "eval_sets"}, "eval_set__knowledge_base"),
     Table("judgments", Judgment, ("source", "quote", "grade", "created_at"),
           {"query": "eval_queries", "document": "documents"}, "query__eval_set__knowledge_base"),
-    Table("web_sources", WebSource, (
+    Table("sources", Source, (
         "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude",
         "tags",
     )),
-    Table("web_pages", WebPage, (
+    Table("web_pages", SourceItem, (
         "url", "title", "state", "etag", "last_modified", "content_hash", "version", "fetched_at", "gone_at",
-    ), {"source": "web_sources", "document": "documents"}, "source__knowledge_base"),
+    ), {"source": "sources", "document": "documents"}, "source__knowledge_base"),
     Table("search_providers", SearchProvider, ("name", "kind", "settings", "enabled", "timeout_ms", "weight")),
 )  # fmt: skip
 TABLE: Final = {table.name: table for table in TABLES}

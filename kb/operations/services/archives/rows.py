@@ -42,8 +42,8 @@ from kb.profiles.services import MAX_NAME_CHARACTERS, MAX_VERSION, NOT_IN_NAMES,
 from kb.providers.models import TokenizerSettings
 from kb.quality.models import Judgment
 from kb.sources.connectors.listing import MOST_PATTERNS, compiled
-from kb.sources.models import SearchProvider, WebPage, WebSource
-from kb.sources.web.services.pages import hash_of
+from kb.sources.connectors.web.pages import hash_of
+from kb.sources.models import SearchProvider, Source, SourceItem
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.judged_sets import anchor_hash
 
@@ -276,11 +276,11 @@ def _complete(row: Any) -> None:
         case SearchProvider():
             _require(isinstance(row.settings, dict), "settings")
             row.enabled = False
-        case WebPage():
+        case SourceItem():
             _check_url(row.url)
-            row.url_hash = hash_of(row.url)
-        case WebSource():
-            _complete_web_source(row)
+            row.key_hash = hash_of(row.url)
+        case Source():
+            _complete_source(row)
 
 
 def _complete_document(document: Document) -> None:
@@ -313,7 +313,7 @@ def _check_profile_settings(settings: Any) -> None:
         raise WrongRow("settings") from error
 
 
-def _complete_web_source(source: WebSource) -> None:
+def _complete_source(source: Source) -> None:
     """Switched off: what strangers wrote must not be read, nor asked, before somebody has looked at it."""
     source.enabled = False
     _check_url(source.url)

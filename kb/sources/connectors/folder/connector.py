@@ -28,7 +28,7 @@ from kb.sources.connectors.folder.tree import (
 )
 from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
-from kb.sources.external.providers.fields import Field
+from kb.sources.fields import Field
 
 _TRIES: Final = 3
 

@@ -17,7 +17,7 @@ from kb.base.net.client import MIB, too_large
 from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
-from kb.sources.external.providers.fields import Field
+from kb.sources.fields import Field
 
 
 class S3:
@@ -41,6 +41,7 @@ class S3:
             gettext_lazy("prefix"),
             gettext_lazy("Only objects whose keys begin like this, such as manuals/. Blank: all of the bucket."),
             pattern=r"[^\x00]{0,900}",
+            is_filter=True,
         ),
         Field(
             "access_key",

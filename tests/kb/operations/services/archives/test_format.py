@@ -11,8 +11,8 @@ from kb.models import (
     Judgment,
     KnowledgeBase,
     RetrievalProfile,
-    WebPage,
-    WebSource,
+    Source,
+    SourceItem,
 )
 from kb.operations.services.archives import rows
 from kb.operations.services.archives.format import KNOWLEDGE_BASE_FIELDS, TABLES
@@ -61,7 +61,7 @@ LEFT_OUT = {
     ),
     Chunk: {"content_hash", "updated_at"},
     Judgment: {"quote_hash", "created_by"},
-    WebSource: frozenset(
+    Source: frozenset(
         {
             "status",
             "attempts",
@@ -80,7 +80,7 @@ LEFT_OUT = {
             "created_at",
         }
     ),
-    WebPage: {"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"},
+    SourceItem: {"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"},
 }
 
 
