@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
 from django.conf import settings
 from django.utils.translation import gettext as _, gettext_noop
@@ -19,7 +19,8 @@ from kb.sources.models import Source
 class ConnectorClass(Protocol):
     """A connector as the registry knows it: made from a value for each of its fields, secrets among them."""
 
-    fields: ClassVar[tuple[Field, ...]]
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
 
     def __call__(self, values: Mapping[str, Any]) -> Connector: ...
 

@@ -5,6 +5,7 @@ has them no more, the document goes over with its edits, questions and judgments
 """
 
 import hashlib
+import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
@@ -159,6 +160,11 @@ def item_delete(row: SourceItem) -> str:
         return "moved"
     documents_delete(Document.objects.filter(pk=document.pk))
     return "deleted"
+
+
+def is_large_share(source: Source, count: int, known: int) -> bool:
+    """Whether so many of the known documents are more than go without somebody's consent."""
+    return count >= max(2, math.ceil(known * source.max_share / 100))
 
 
 def heirs(source: Source) -> QuerySet[SourceItem]:

@@ -4,7 +4,6 @@ Each file is one transaction, so a run that is killed anywhere is carried on fro
 whole listing, at the first run that misses it, or where so much would go that it may be the place's fault.
 """
 
-import math
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +26,7 @@ from kb.sources.services.items import (
     NO_ERROR,
     hash_of,
     heirs,
+    is_large_share,
     item_delete,
     item_fail,
     item_match,
@@ -231,7 +231,7 @@ class Sync:
         accepted_at = self._source.accepted_at
         accepted = set(losses.filter(gone_at__lte=accepted_at).values_list("pk", flat=True)) if accepted_at else set()
         others = set(losses.values_list("pk", flat=True)) - accepted
-        is_too_much = len(others) >= max(2, math.ceil(known * self._source.max_share / 100))
+        is_too_much = is_large_share(self._source, len(others), known)
         is_too_much |= bool(others) and not self._listed
         doomed = sorted(accepted if is_too_much else accepted | others)
         for done, pk in enumerate(doomed):

@@ -38,7 +38,7 @@ class Folder:
 
     kind: ClassVar = "folder"
     label: ClassVar = gettext_lazy("folder on the server")
-    fields: ClassVar = (
+    fields: ClassVar[tuple[Field, ...]] = (
         Field(
             "path",
             gettext_lazy("folder"),

@@ -25,7 +25,7 @@ class S3:
 
     kind: ClassVar = "s3"
     label: ClassVar = gettext_lazy("S3 bucket")
-    fields: ClassVar = (
+    fields: ClassVar[tuple[Field, ...]] = (
         Field(
             "endpoint",
             gettext_lazy("endpoint"),
