@@ -33,13 +33,12 @@ from kb.sources.push.plan import Plan, plan_of
 from kb.sources.services.items import (
     NO_ERROR,
     hash_of,
-    is_large_share,
     item_delete,
     item_match,
     item_take,
     metadata_of_item,
 )
-from kb.sources.services.sources import error_of, error_text, run_log, source_create
+from kb.sources.services.sources import error_of, error_text, many, run_log, source_create
 from retrieval.errors import Message
 
 MOST_FILES: Final = 10_000
@@ -388,7 +387,7 @@ def _question(
     source: Source | None, plan: Plan, known: int, files: Sequence[PushedFile], accept: int
 ) -> DeletionQuestion | None:
     count = len(plan.delete)
-    if source is None or count <= accept or not (is_large_share(source, count, known) or not files):
+    if source is None or count <= accept or (files and count < many(source, known)):
         return None
     return DeletionQuestion(count, known, source.max_share)
 

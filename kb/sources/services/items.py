@@ -5,7 +5,6 @@ has them no more, the document goes over with its edits, questions and judgments
 """
 
 import hashlib
-import math
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
@@ -99,10 +98,10 @@ def item_take(
         reason = {"error": message_of(error), "error_code": error.code, "error_params": {}, "content_hash": digest}
         _note(row, item, at, state=SourceItem.State.FAILED, **reason)
         return "failed"
-    size = (
-        file.size if item.size is None else item.size
-    )  # as the place says it, which the next listing is compared with
-    _note(row, item, at, state=SourceItem.State.KEPT, digest=digest, size=size, content_hash="", **NO_ERROR)
+    # As the place says it, which the next listing is compared with.
+    size = file.size if item.size is None else item.size
+    kept = {"document": row.document, "digest": digest, "size": size, "content_hash": ""}
+    _note(row, item, at, state=SourceItem.State.KEPT, **{**kept, **NO_ERROR})
     return outcome
 
 
@@ -154,17 +153,11 @@ def item_delete(row: SourceItem) -> str:
     if document is None:
         return "deleted"
     if heir is not None:
-        heir.document = document
-        _save(heir, state=SourceItem.State.KEPT, **NO_ERROR)
+        _save(heir, document=document, state=SourceItem.State.KEPT, **NO_ERROR)
         document_update(document, **_details(document, heir))
         return "moved"
     documents_delete(Document.objects.filter(pk=document.pk))
     return "deleted"
-
-
-def is_large_share(source: Source, count: int, known: int) -> bool:
-    """Whether so many of the known documents are more than go without somebody's consent."""
-    return count >= max(2, math.ceil(known * source.max_share / 100))
 
 
 def heirs(source: Source) -> QuerySet[SourceItem]:
@@ -222,6 +215,8 @@ def _exchange(row: SourceItem, free: SourceItem, item: Item, at: datetime) -> No
     _note(row, item, at, state=SourceItem.State.KEPT, **{**moved, **NO_ERROR})
     left = {"document": before, "digest": digest if before else "", "state": SourceItem.State.KEPT, "gone_at": None}
     SourceItem.objects.filter(pk=free.pk).update(**left)
+    if before is not None:
+        document_update(before, **_details(before, free))
     if document is not None:
         document_update(document, **_details(document, row, item))
 

@@ -61,7 +61,10 @@ class Run(Job[Source]):
 
     def report(self) -> None:
         """Writes how far the run is, and renews the lease; raises `LeaseLost` where the run is no longer this worker's."""
-        self.renew(counts=dict(self.counts))
+        self.renew(counts=self._counted())
+
+    def _counted(self) -> dict[str, int]:
+        return {name: count for name, count in self.counts.items() if count}
 
     def tell(self, stage: str, *, done: int = 0, total: int | None = None, item: str = "") -> None:
         """As `report`, with what is done now; a few times a second at most."""
@@ -69,7 +72,7 @@ class Run(Job[Source]):
         if now - self._told_at >= REPORT_S:
             self._told_at = now
             progress = {"stage": stage, "done": done, "total": total, "item": item[:200]}
-            self.renew(counts=dict(self.counts), progress=progress)
+            self.renew(counts=self._counted(), progress=progress)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -85,7 +88,7 @@ class Run(Job[Source]):
         if source is None:
             raise LeaseLost
         ended = {
-            "counts": dict(self.counts),
+            "counts": self._counted(),
             "finished_at": timezone.now(),
             "next_run_at": next_run(source),
             "progress": {},
@@ -94,7 +97,7 @@ class Run(Job[Source]):
         with transaction.atomic():
             self.leave(status, attempts=0, **{**ended, "failures": 0, **fields}, run_count=F("run_count") + 1)
             SourceItemChange.objects.filter(item__source=self.source.pk).delete()
-            run_log(self.source, status, counts=dict(self.counts), **shown)
+            run_log(self.source, status, counts=self._counted(), **shown)
 
     def give_up(self, error: FetchError | Rejected) -> None:
         """Ends a run that could not read the place; one that is out of reach is tried again by itself."""

@@ -1,5 +1,6 @@
 """Sources: what is read by itself, when it is due, and how a run of it begins and ends."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -246,6 +247,11 @@ def held_back(source: Source) -> QuerySet[SourceItem]:
     return SourceItem.objects.filter(
         Q(state=SourceItem.State.GONE) | ~Q(shown_key=""), source=source, document__isnull=False
     )
+
+
+def many(source: Source, known: int) -> int:
+    """So many of `known` documents a run may not delete without asking: the source's share of them, and two at least."""
+    return max(2, math.ceil(known * source.max_share / 100))
 
 
 def source_accept(source: Source) -> None:
