@@ -19,6 +19,10 @@ from kb.base.net.addresses import FetchError, Guard, parse_url, port_of
 
 class Deadline:
     def __init__(self, seconds: float) -> None:
+        self.restart(seconds)
+
+    def restart(self, seconds: float) -> None:
+        """For the next request of connections that stay open."""
         self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def remaining(self, host: str) -> float:
@@ -185,7 +189,7 @@ class Fetched:
 
 
 @lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
+def public_tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # which reads SSL_CERT_FILE, for an intranet with an authority of its own
 
 
@@ -226,7 +230,7 @@ class WebClient:
             if ends is None:
                 self.politeness.wait(f"{at.host}:{port_of(at)}", gap)
                 ends = Deadline(self.seconds)
-            with _mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
+            with mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
                 if response.status not in REDIRECTS:
                     return _fetched(at, response, types, max_bytes or self.max_bytes, etag, last_modified)
                 location = _header(response, "location")
@@ -254,7 +258,7 @@ class WebClient:
         fields.append((b"Host", url.netloc))
         backend = GuardedBackend(self.guard, deadline)
         with (
-            httpcore.ConnectionPool(ssl_context=self.tls or _tls(), network_backend=backend, retries=0) as pool,
+            httpcore.ConnectionPool(ssl_context=self.tls or public_tls(), network_backend=backend, retries=0) as pool,
             pool.stream("GET", target, headers=fields) as response,
         ):
             yield response
@@ -287,7 +291,7 @@ def _fetched(
 
 
 @contextmanager
-def _mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
+def mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
     try:
         yield
     except httpcore.TimeoutException as error:

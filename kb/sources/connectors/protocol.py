@@ -65,5 +65,9 @@ UNAVAILABLE = frozenset(
         "tls_failed",
         "timeout",
         "too_many_requests",
+        "folder_not_allowed",
+        "folder_missing",
+        "no_bucket",
+        "bad_credentials",
     }
 )
