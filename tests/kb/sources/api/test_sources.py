@@ -38,7 +38,9 @@ def asking(client, kb):
 
 
 def create(asking, kb, web, **fields):
-    values = {"knowledge_base_id": kb.pk, "name": "site", "kind": "page"} | ({"url": web.url("/")} if web else {}) | fields
+    values = (
+        {"knowledge_base_id": kb.pk, "name": "site", "kind": "page"} | ({"url": web.url("/")} if web else {}) | fields
+    )
     return asking("post", "sources/", values)
 
 

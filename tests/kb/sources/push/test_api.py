@@ -1,13 +1,12 @@
 """Syncs of a folder through the API."""
 
 import hashlib
-import time
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from kb.access.models import Membership
-from kb.models import Document, EvalQuery, Judgment, Source, SourceItem
+from kb.models import Document, Source, SourceItem
 from kb.sources.push import services
 from kb.sources.services.sources import source_create, source_pause
 from tests import factories
