@@ -281,6 +281,9 @@ GIT_SECONDS = env.float("GIT_SECONDS", default=600.0)
 # Every so many runs, all files of a source are compared by their content, whatever versions the place gives; 0: never.
 SOURCE_FULL_CHECK_RUNS = env.int("SOURCE_FULL_CHECK_RUNS", default=50)
 
+# -- Files of this server that sources may read: none unless their folder is below one of these ---------------------------
+SOURCE_FOLDERS = env.list("SOURCE_FOLDERS", default=[])
+
 # -- Search services elsewhere: queries leave this server, so none may be asked unless its kind is named here ------------
 EXTERNAL_PROVIDERS = env.list("EXTERNAL_PROVIDERS", default=[])  # such as vertex_ai_search
 VERTEX_ENDPOINTS = env.list("VERTEX_ENDPOINTS", default=[])  # that curators may name besides Google's own

@@ -112,6 +112,28 @@ MESSAGES: Final[dict[str, str]] = {
         "{count} of {known} pages have gone or show the text of others. Their documents are kept. Open the site: accept the "
         "changes if they are to be deleted; else correct the address of the source, or wait for the next run."
     ),
+    "folder_not_allowed": gettext_noop(
+        "“{path}” is not below a folder that SOURCE_FOLDERS names. Give one of those, or let an administrator add it."
+    ),
+    "folder_missing": gettext_noop(
+        "There is no folder “{path}” on the server just now. Mount its disk, if it has one of its own, or correct the path; "
+        "a symbolic link is not followed. The documents are kept."
+    ),
+    "folder_empty": gettext_noop(
+        "The folder “{path}” is empty, as one is whose disk is not mounted. The documents are kept: mount the disk, or "
+        "delete the source if there is nothing left to read."
+    ),
+    "folder_unreadable": gettext_noop(
+        "The server cannot list the folder “{path}” ({reason}). Let its user read the folder, or exclude it."
+    ),
+    "file_unreadable": gettext_noop(
+        "The server cannot read the file ({reason}). Let its user read it, or exclude the file."
+    ),
+    "no_bucket": gettext_noop("{host} has no bucket “{bucket}”. Correct its name, the region or the endpoint."),
+    "archived": gettext_noop(
+        "The object is in an archive ({storage_class}), from which it must be restored before it can be read. Restore it, "
+        "or exclude it."
+    ),
     "plain_password": gettext_noop(
         "Over http:// anyone on the way to {host} can read and change what is sent. Use its https:// address, or let an "
         "administrator add “{host}” to WEB_ALLOWED_HOSTS."

@@ -22,7 +22,7 @@ class Deadline:
         self.restart(seconds)
 
     def restart(self, seconds: float) -> None:
-        """Gives that many seconds from now on, for connections that serve one request after another."""
+        """For the next request of connections that stay open."""
         self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def remaining(self, host: str) -> float:
@@ -189,7 +189,7 @@ class Fetched:
 
 
 @lru_cache(maxsize=1)
-def public_authorities() -> ssl.SSLContext:
+def public_tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # which reads SSL_CERT_FILE, for an intranet with an authority of its own
 
 
@@ -258,9 +258,7 @@ class WebClient:
         fields.append((b"Host", url.netloc))
         backend = GuardedBackend(self.guard, deadline)
         with (
-            httpcore.ConnectionPool(
-                ssl_context=self.tls or public_authorities(), network_backend=backend, retries=0
-            ) as pool,
+            httpcore.ConnectionPool(ssl_context=self.tls or public_tls(), network_backend=backend, retries=0) as pool,
             pool.stream("GET", target, headers=fields) as response,
         ):
             yield response

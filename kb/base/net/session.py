@@ -16,7 +16,7 @@ from kb.base.net.client import (
     GuardedBackend,
     header_of,
     mapped_errors,
-    public_authorities,
+    public_tls,
 )
 
 KEPT_SECONDS: Final = 60.0  # that an idle connection is kept
@@ -37,7 +37,7 @@ class Session:
         self._headers, self._seconds = dict(headers), seconds
         self._deadline = Deadline(seconds)
         self._pool = httpcore.ConnectionPool(
-            ssl_context=tls or public_authorities(),
+            ssl_context=tls or public_tls(),
             network_backend=GuardedBackend(guard, self._deadline),
             max_connections=1,
             keepalive_expiry=KEPT_SECONDS,

@@ -2,13 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, Final, Protocol
 
-from django.utils.translation import gettext as _
+from django.conf import settings
+from django.utils.translation import gettext as _, gettext_noop
 
 from kb.base.encryption import decrypted
 from kb.base.errors import Rejected
+from kb.sources.connectors.folder.connector import Folder
+from kb.sources.connectors.git.connector import GitBranch
 from kb.sources.connectors.protocol import Connector
+from kb.sources.connectors.s3.connector import S3
+from kb.sources.connectors.webdav.connector import WebDav
 from kb.sources.fields import Field, checked_values
 from kb.sources.models import Source
 
@@ -16,7 +21,8 @@ from kb.sources.models import Source
 class ConnectorClass(Protocol):
     """A connector as the registry knows it: made from a value for each of its fields, secrets among them."""
 
-    fields: ClassVar[tuple[Field, ...]]
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
 
     def __call__(self, values: Mapping[str, Any]) -> Connector: ...
 
@@ -53,6 +59,22 @@ KINDS: Final[dict[str, Kind]] = {
         Kind(Source.Kind.SITEMAP),
         Kind(Source.Kind.CRAWL),
         Kind(Source.Kind.FEED),
+        Kind(
+            Source.Kind.FOLDER,
+            Folder,
+            is_open=lambda: bool(settings.SOURCE_FOLDERS),
+            closed=gettext_noop(
+                "Folders of the server are not read here: an administrator can name some in SOURCE_FOLDERS."
+            ),
+        ),
+        Kind(
+            Source.Kind.S3,
+            S3,
+            is_open=S3.installed,
+            closed=gettext_noop("The client of S3 is not installed: an administrator can install “zhiku[s3]”."),
+        ),
+        Kind(Source.Kind.WEBDAV, WebDav),
+        Kind(Source.Kind.GIT, GitBranch, trusts_versions=True),
         Kind(Source.Kind.PUSH),
     )
 }

@@ -98,10 +98,10 @@ def item_take(
         reason = {"error": message_of(error), "error_code": error.code, "error_params": {}, "content_hash": digest}
         _note(row, item, at, state=SourceItem.State.FAILED, **reason)
         return "failed"
-    size = (
-        file.size if item.size is None else item.size
-    )  # as the place says it, which the next listing is compared with
-    _note(row, item, at, state=SourceItem.State.KEPT, digest=digest, size=size, content_hash="", **NO_ERROR)
+    # As the place says it, which the next listing is compared with.
+    size = file.size if item.size is None else item.size
+    kept = {"document": row.document, "digest": digest, "size": size, "content_hash": ""}
+    _note(row, item, at, state=SourceItem.State.KEPT, **{**kept, **NO_ERROR})
     return outcome
 
 
@@ -153,8 +153,7 @@ def item_delete(row: SourceItem) -> str:
     if document is None:
         return "deleted"
     if heir is not None:
-        heir.document = document
-        _save(heir, state=SourceItem.State.KEPT, **NO_ERROR)
+        _save(heir, document=document, state=SourceItem.State.KEPT, **NO_ERROR)
         document_update(document, **_details(document, heir))
         return "moved"
     documents_delete(Document.objects.filter(pk=document.pk))
@@ -216,6 +215,8 @@ def _exchange(row: SourceItem, free: SourceItem, item: Item, at: datetime) -> No
     _note(row, item, at, state=SourceItem.State.KEPT, **{**moved, **NO_ERROR})
     left = {"document": before, "digest": digest if before else "", "state": SourceItem.State.KEPT, "gone_at": None}
     SourceItem.objects.filter(pk=free.pk).update(**left)
+    if before is not None:
+        document_update(before, **_details(before, free))
     if document is not None:
         document_update(document, **_details(document, row, item))
 

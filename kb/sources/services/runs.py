@@ -20,7 +20,6 @@ from kb.base.errors import Rejected
 from kb.base.net.addresses import FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.jobs.leases import Job, LeaseLost
-from kb.sources.connectors.protocol import UNAVAILABLE
 from kb.sources.models import Source, SourceItemChange
 from kb.sources.services.sources import SOURCES, next_run, run_log
 from retrieval.errors import message_of
@@ -34,7 +33,19 @@ JITTER: Final = 0.25
 # A source without a schedule is tried so often by itself.
 MAX_RETRIES: Final = 5
 # Codes after which the place may answer the same request later.
-PASSING: Final = UNAVAILABLE - {"forbidden_address"} | {"bad_status", "broken_response"}
+PASSING: Final = frozenset(
+    {
+        "unknown_host",
+        "unreachable",
+        "tls_failed",
+        "timeout",
+        "too_many_requests",
+        "folder_missing",
+        "git_failed",
+        "bad_status",
+        "broken_response",
+    }
+)
 # What a place asks for, at most.
 MAX_RETRY_AFTER_S: Final = 24 * 3_600.0
 
@@ -61,7 +72,10 @@ class Run(Job[Source]):
 
     def report(self) -> None:
         """Writes how far the run is, and renews the lease; raises `LeaseLost` where the run is no longer this worker's."""
-        self.renew(counts=dict(self.counts))
+        self.renew(counts=self._counted())
+
+    def _counted(self) -> dict[str, int]:
+        return {name: count for name, count in self.counts.items() if count}
 
     def tell(self, stage: str, *, done: int = 0, total: int | None = None, item: str = "") -> None:
         """As `report`, with what is done now; a few times a second at most."""
@@ -69,7 +83,7 @@ class Run(Job[Source]):
         if now - self._told_at >= REPORT_S:
             self._told_at = now
             progress = {"stage": stage, "done": done, "total": total, "item": item[:200]}
-            self.renew(counts=dict(self.counts), progress=progress)
+            self.renew(counts=self._counted(), progress=progress)
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -85,7 +99,7 @@ class Run(Job[Source]):
         if source is None:
             raise LeaseLost
         ended = {
-            "counts": dict(self.counts),
+            "counts": self._counted(),
             "finished_at": timezone.now(),
             "next_run_at": next_run(source),
             "progress": {},
@@ -94,7 +108,7 @@ class Run(Job[Source]):
         with transaction.atomic():
             self.leave(status, attempts=0, **{**ended, "failures": 0, **fields}, run_count=F("run_count") + 1)
             SourceItemChange.objects.filter(item__source=self.source.pk).delete()
-            run_log(self.source, status, counts=dict(self.counts), **shown)
+            run_log(self.source, status, counts=self._counted(), **shown)
 
     def give_up(self, error: FetchError | Rejected) -> None:
         """Ends a run that could not read the place; one that is out of reach is tried again by itself."""

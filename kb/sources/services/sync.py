@@ -4,7 +4,6 @@ Each file is one transaction, so a run that is killed anywhere is carried on fro
 whole listing, at the first run that misses it, or where so much would go that it may be the place's fault.
 """
 
-import math
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +34,7 @@ from kb.sources.services.items import (
     version_of,
 )
 from kb.sources.services.runs import Run
+from kb.sources.services.sources import many
 
 ROWS_A_QUERY: Final = 1_000
 MAX_ITEMS: Final = 200_000
@@ -231,13 +231,14 @@ class Sync:
         accepted_at = self._source.accepted_at
         accepted = set(losses.filter(gone_at__lte=accepted_at).values_list("pk", flat=True)) if accepted_at else set()
         others = set(losses.values_list("pk", flat=True)) - accepted
-        is_too_much = len(others) >= max(2, math.ceil(known * self._source.max_share / 100))
+        is_too_much = len(others) >= many(self._source, known)
         is_too_much |= bool(others) and not self._listed
         doomed = sorted(accepted if is_too_much else accepted | others)
         for done, pk in enumerate(doomed):
             self._run.tell("deleting", done=done, total=len(doomed))
             self._delete(pk)
-        self._run.counts["gone"] += missing.count()
+        if left := missing.count():
+            self._run.counts["gone"] = left
         if is_too_much:
             raise FetchError("many_missing", count=len(others), known=known)
 
@@ -256,6 +257,7 @@ class Sync:
                 if row is not None and heirs(self._source).filter(digest=row.digest).exists():
                     row.state = State.GONE
                     self._run.counts[item_delete(row)] += 1
+                    self._run.counts["duplicate"] -= 1
 
     def _delete(self, pk: int) -> None:
         with self._run.holding():

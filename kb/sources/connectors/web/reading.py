@@ -6,7 +6,6 @@ what the other pages say; a document goes only where a later run finds the same,
 
 import hashlib
 import io
-import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -39,6 +38,7 @@ from kb.sources.connectors.web.pages import PageRun, save_page
 from kb.sources.models import Source, SourceItem, SourceItemChange
 from kb.sources.services.items import hash_of
 from kb.sources.services.runs import error_fields
+from kb.sources.services.sources import many
 
 # So many pages with one text end a run whatever their share is, so that not the whole site is asked.
 MOST_ALIKE: Final = 100
@@ -61,7 +61,7 @@ class Changes:
     def __init__(self, run: PageRun) -> None:
         self._run, self._source = run, run.source
         self._known = SourceItem.objects.filter(source=run.source, document__isnull=False).count()
-        self._many = max(2, math.ceil(self._known * run.source.max_share / 100))
+        self._many = many(run.source, self._known)
 
     def check(self, text: str, text_key: str) -> None:
         """Is called for each change that is held; raises FetchError where a large share of pages shows this text."""

@@ -20,7 +20,7 @@ class TestAPreview:
         preview = web_preview(source, client_for(web))
 
         assert preview.has_more
-        assert (preview.items[0].title, preview.pages[0].error) == ("A", None)
+        assert (preview.items[0].title, preview.items[0].error) == ("A", None)
         assert preview.items[1].error.code == "robots"
         assert preview.items[5].characters is None  # it was not read
         assert not SourceItem.objects.exists()
