@@ -21,8 +21,8 @@ from kb.sources.connectors.git.program import Git, Secrets
 from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
 from kb.sources.connectors.git.repository import Repository, head_of
 from kb.sources.connectors.git.workspace import workspace
-from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
-from kb.sources.connectors.protocol import Item
+from kb.sources.connectors.protocol import MOST_FILES, Item
+from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 FIRST_ROUND: Final = 16
@@ -32,7 +32,7 @@ _POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 FIELDS: Final = (
     Field(
         "url",
-        gettext_lazy("Address of the repository"),
+        gettext_lazy("address of the repository"),
         gettext_lazy(
             "Such as https://github.com/NAME/REPOSITORY.git, or git@github.com:NAME/REPOSITORY.git with an SSH key."
         ),
@@ -40,17 +40,17 @@ FIELDS: Final = (
     ),
     Field(
         "branch",
-        gettext_lazy("Branch"),
+        gettext_lazy("branch"),
         gettext_lazy("Empty: the one that the repository starts with."),
         pattern=r"(?!/|.*(?:\.\.|//|@\{|/\.|\.lock(?:/|$)))[^\x00-\x20\x7f~^:?*\[\\]{0,250}(?<![/.])",
         is_filter=True,
     ),
-    Field("path", gettext_lazy("Folder"), gettext_lazy("Within the repository. Empty: all of it."), is_filter=True),
-    *PATTERN_FIELDS,
-    Field("user", gettext_lazy("User name"), gettext_lazy("With a token most hosts take any, such as git.")),
+    Field("path", gettext_lazy("folder"), gettext_lazy("Within the repository. Empty: all of it."), is_filter=True),
+    *SELECTION_FIELDS,
+    Field("user", gettext_lazy("user name"), gettext_lazy("With a token most hosts take any, such as git.")),
     Field(
         "password",
-        gettext_lazy("Token or password"),
+        gettext_lazy("token or password"),
         gettext_lazy("One that may read this repository and nothing else. For https:// only."),
         is_secret=True,
     ),
@@ -63,13 +63,13 @@ FIELDS: Final = (
     ),
     Field(
         "known_hosts",
-        gettext_lazy("Host keys"),
+        gettext_lazy("host keys"),
         gettext_lazy("For SSH: the lines that `ssh-keyscan HOST` writes, compared with what the host publishes."),
         is_long=True,
     ),
     Field(
         "pages",
-        gettext_lazy("Pages of the files"),
+        gettext_lazy("pages of the files"),
         gettext_lazy(
             "Which software serves the repository, for links to its files. Empty: recognised for well-known hosts."
         ),
@@ -86,7 +86,7 @@ class _Settings:
     remote: Remote
     branch: str
     path: bytes
-    patterns: Patterns
+    selection: Selection
     secrets: Secrets
     pages: str
 
@@ -122,7 +122,7 @@ class _Settings:
             remote=remote,
             branch=text["branch"],
             path="/".join(parts).encode(),
-            patterns=Patterns.parse(text["include"], text["exclude"]),
+            selection=Selection.parse(text["include"], text["exclude"], hidden=values.get("hidden", False)),
             secrets=Secrets(text["user"] or "git", text["password"], key, text["known_hosts"].replace("\r", "")),
             pages=text["pages"],
         )
@@ -252,7 +252,7 @@ class GitBranch:
         return {
             path: blob
             for path, blob in listing.blobs.items()
-            if (not chosen.path or _is_below(path, chosen.path)) and chosen.patterns.accepts(_key(path))
+            if (not chosen.path or _is_below(path, chosen.path)) and chosen.selection.takes(_key(path))
         }
 
     def _bring(self, repository: Repository, path: bytes, most: int) -> None:

@@ -16,8 +16,8 @@ from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
 from kb.base.net.client import MIB, header_of, too_large
 from kb.base.net.session import Session, within_site
-from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
-from kb.sources.connectors.protocol import Item
+from kb.sources.connectors.protocol import MOST_FILES, Item
+from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
 from kb.sources.fields import Field
 
@@ -30,21 +30,21 @@ SLOWEST: Final = 50 * 1024  # bytes a second that a file has to come at
 FIELDS: Final = (
     Field(
         "url",
-        gettext_lazy("Address of the folder"),
+        gettext_lazy("address of the folder"),
         gettext_lazy(
             "As the server names it for WebDAV, such as https://cloud.example.org/remote.php/dav/files/NAME/Folder (Nextcloud) "
             "or https://dav.jianguoyun.com/dav/Folder (Nutstore)."
         ),
         is_required=True,
     ),
-    Field("user", gettext_lazy("User name"), gettext_lazy("Empty for a folder that is open to everyone.")),
+    Field("user", gettext_lazy("user name"), gettext_lazy("Empty for a folder that is open to everyone.")),
     Field(
         "password",
-        gettext_lazy("App password"),
+        gettext_lazy("app password"),
         gettext_lazy("Made in the security settings of the account there, so that it can be revoked by itself."),
         is_secret=True,
     ),
-    *PATTERN_FIELDS,
+    *SELECTION_FIELDS,
 )
 
 
@@ -58,7 +58,9 @@ class WebDav:
         url = parse_url(str(values.get("url", ""))).copy_with(query=None, fragment=None)
         # As the server is to give it back: with a slash at the end, whether the curator wrote one or not.
         self._root = url.copy_with(path=url.path.rstrip("/") + "/")
-        self._patterns = Patterns.parse(str(values.get("include", "")), str(values.get("exclude", "")))
+        self._selection = Selection.parse(
+            values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
+        )
         self._seconds = seconds or settings.WEB_SECONDS
         headers = {"User-Agent": settings.WEB_USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
         if user := str(values.get("user", "")):
@@ -96,9 +98,10 @@ class WebDav:
             if count > MOST_FILES or folder.count("/") > MOST_DEPTH:
                 raise FetchError("too_many_items", most=MOST_FILES)
             for key, entry in sorted(found.items()):
-                if not entry.is_folder and self._patterns.accepts(key):
+                if not entry.is_folder and self._selection.takes(key):
                     yield self._item(key, entry)
-            folders += sorted((f"{key}/" for key, entry in found.items() if entry.is_folder), reverse=True)
+            deeper = (key for key, entry in found.items() if entry.is_folder and self._selection.enters(key))
+            folders += sorted((f"{key}/" for key in deeper), reverse=True)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
         url = self._root.copy_with(raw_path=self._path(item.key).encode())
