@@ -1,17 +1,21 @@
 """Git repositories on the loopback: `git http-backend` behind cheroot, and a real sshd with a configuration of its own."""
 
 import base64
+import getpass
+import gzip
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cheroot.ssl.builtin import BuiltinSSLAdapter
 from cheroot.wsgi import Server
 
 USER, PASSWORD = "reader", "token with 'quotes' $HOME `x` 密"
@@ -74,18 +78,22 @@ class GitServer:
 
     Attributes:
         password: whether one is asked for.
-        asked: method, path with query, and connection of each request.
+        certificate: with its key; None: HTTP without TLS.
+        asked: method and path with query of each request; `posts` their bodies, unpacked.
         answer: called with the environment of each request first; what it returns goes out instead.
     """
 
     folder: Path
     password: bool = False
+    certificate: Path | None = None
     asked: list[str] = field(default_factory=list)
     posts: list[bytes] = field(default_factory=list)
     answer: Callable[[dict[str, Any]], tuple[str, dict[str, str], Iterable[bytes]] | None] = lambda _: None
 
     def __enter__(self) -> "GitServer":
         self._server = Server(("127.0.0.1", 0), self._app, numthreads=4)
+        if self.certificate is not None:
+            self._server.ssl_adapter = BuiltinSSLAdapter(str(self.certificate), str(self.certificate))
         self._server.prepare()
         self.port = self._server.bind_addr[1]
         self._thread = threading.Thread(target=self._server.serve)
@@ -138,8 +146,6 @@ class GitServer:
 
 
 def _body(environ: dict[str, Any]) -> bytes:
-    import gzip
-
     body = environ["wsgi.input"].read()
     return gzip.decompress(body) if environ.pop("HTTP_CONTENT_ENCODING", "") == "gzip" else body
 
@@ -194,8 +200,6 @@ class SshServer:
         self._log.close()
 
     def url(self, path: Path, host: str = "127.0.0.1") -> str:
-        import getpass
-
         return f"ssh://{getpass.getuser()}@{host}:{self.port}{path}"
 
     def log(self) -> str:
@@ -203,8 +207,6 @@ class SshServer:
 
 
 def _until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
-    import time
-
     deadline = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as probe:

@@ -72,7 +72,7 @@ _FAILURES: Final = tuple(
             "bad_credentials",
         ),
         (r"returned error: (429|503)", "too_many_requests"),
-        (r"server certificate verification failed|SSL certificate|certificate problem|gnutls|SSL_", "tls_failed"),
+        (r"certificate|gnutls|\bSSL\b|SSL_", "tls_failed"),
         (r"timed out|operation too slow|timeout", "timeout"),
         (
             r"connection refused|failed to connect|couldn't connect|no route|unreachable|could not resolve",

@@ -164,7 +164,7 @@ class WebDav:
             parts = _parts(url.raw_path.decode("ascii"))
             if parts == parent:
                 if not entry.is_folder and entry.status == 200:
-                    raise self._not_webdav(_("the address is that of a file"))
+                    raise self._not_webdav("no collection")
                 continue
             if parts is None or parent is None or parts[:-1] != parent or url.host != self._root.host:
                 raise FetchError("outside_folder", host=self._root.host, href=entry.href[:200])

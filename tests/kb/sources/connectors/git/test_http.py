@@ -13,6 +13,7 @@ from kb.base.net.addresses import AllowList, FetchError, Guard
 from kb.sources.connectors.git.connector import GitBranch
 from kb.sources.connectors.protocol import UNAVAILABLE
 from tests.git_server import PASSWORD, USER, Bare, GitServer, git
+from tests.web_server import CERTIFICATE
 
 ALLOWED = Guard(AllowList.parse(["127.0.0.1"]))
 NAMES = {
@@ -292,6 +293,26 @@ def test_the_address_that_was_checked_is_connected_to(server, bare):
     bare.commit(NAMES)
     guard = Guard(AllowList.parse(["git.invalid"]), resolver=lambda *_: ["127.0.0.1"])
     assert keys(server, guard=guard, host="git.invalid") == sorted(NAMES)
+
+
+def test_over_https_the_certificate_is_that_of_the_name_and_the_password_goes_there(tmp_path, monkeypatch):
+    guard = Guard(AllowList.parse(["127.0.0.1"]), resolver=lambda *_: ["127.0.0.1"])
+    Bare(tmp_path / "served/r.git").commit(NAMES)
+
+    def place(host):
+        values = {"url": f"https://{host}:{server.port}/r.git", "user": USER, "password": PASSWORD}
+        return GitBranch(values, guard=guard)
+
+    with GitServer(tmp_path / "served", password=True, certificate=CERTIFICATE) as server:
+        with place("named.example.org") as untrusted, pytest.raises(FetchError) as caught:
+            list(untrusted.items())
+        assert caught.value.code == "tls_failed"
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+        with place("named.example.org") as trusted:
+            assert [item.key for item in trusted.items()] == sorted(NAMES)
+        with place("other.example.org") as other, pytest.raises(FetchError) as caught:
+            list(other.items())
+        assert caught.value.code == "tls_failed"
 
 
 def test_a_server_that_nobody_runs_is_out_of_reach(server, bare):
