@@ -50,6 +50,7 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
+SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])  # former ones, which still open what they closed
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -178,7 +179,7 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 300.0,
         "options": {"expires": 300},
     },
-    "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
+    "sweep-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
@@ -278,6 +279,15 @@ WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its
 WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 # After which a page that is gone loses its document.
 WEB_DELETE_AFTER_HOURS = env.float("WEB_DELETE_AFTER_HOURS", default=24.0)
+# What one run of a Git source may bring to the disk of DATA_DIR for its time, and how long git may take for a fetch.
+GIT_MAX_BYTES = env.int("GIT_MAX_MB", default=1_024) * 1024 * 1024
+GIT_SECONDS = env.float("GIT_SECONDS", default=600.0)
+
+# Every so many runs, all files of a source are compared by their content, whatever versions the place gives; 0: never.
+SOURCE_FULL_CHECK_RUNS = env.int("SOURCE_FULL_CHECK_RUNS", default=50)
+
+# -- Files of this server that sources may read: none unless their folder is below one of these ---------------------------
+SOURCE_FOLDERS = env.list("SOURCE_FOLDERS", default=[])
 
 # -- Search services elsewhere: queries leave this server, so none may be asked unless its kind is named here ------------
 EXTERNAL_PROVIDERS = env.list("EXTERNAL_PROVIDERS", default=[])  # such as vertex_ai_search

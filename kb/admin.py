@@ -22,5 +22,5 @@ import kb.quality.fitting.admin
 import kb.quality.profiles.admin.pages
 import kb.quality.runs.admin.runs
 import kb.quality.why_not.admin
-import kb.sources.admin
-import kb.sources.web.admin
+import kb.sources.admin.external
+import kb.sources.admin.sources

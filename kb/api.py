@@ -2,6 +2,7 @@ from typing import Any
 
 from django.urls import URLPattern, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.parsers import MultiPartParser
 
 from kb.agents.keys import ApiKeyViewSet
 from kb.answers.api import AskView, ConversationViewSet
@@ -36,8 +37,9 @@ from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
 from kb.quality.runs.api import EmbeddingModelViewSet, EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
 from kb.search.api import CacheInvalidateView, ChunkQueriesViewSet, ReplayView, SearchBatchView, SearchView, TraceView
-from kb.sources.api import ExternalSourceViewSet, WebSourceViewSet
-from kb.sources.web.services.pages import page_read
+from kb.sources.api import ExternalSourceViewSet, SourceViewSet
+from kb.sources.connectors.web.preview import page_read
+from kb.sources.push.api import SyncViewSet
 
 app_name = "api"
 
@@ -74,6 +76,11 @@ urlpatterns = [
     path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
+    path("knowledge-bases/<int:kb_id>/sync/", SyncViewSet.as_view({"post": "create"})),
+    path(
+        "knowledge-bases/<int:kb_id>/sync/file/",
+        SyncViewSet.as_view({"put": "update"}, parser_classes=[MultiPartParser]),
+    ),
     path("knowledge-bases/<int:kb_id>/external-sources/", ExternalSourceViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/", ExternalSourceViewSet.as_view(ROW)),
     *posts("knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/", ExternalSourceViewSet, "test"),
@@ -112,11 +119,12 @@ urlpatterns = [
     path("api-keys/<str:prefix>/", ApiKeyViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("audit/", AuditViewSet.as_view({"get": "list"})),
     path("audit/<int:pk>/", AuditViewSet.as_view({"get": "retrieve"})),
-    path("web-sources/", WebSourceViewSet.as_view(COLLECTION)),
-    path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
-    path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
-    *posts("web-sources/<int:pk>/", WebSourceViewSet, "run", "cancel", "accept"),
-    path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
+    path("sources/", SourceViewSet.as_view(COLLECTION)),
+    path("sources/test/", SourceViewSet.as_view({"post": "test"})),
+    path("sources/<int:pk>/", SourceViewSet.as_view(ROW)),
+    *posts("sources/<int:pk>/", SourceViewSet, "run", "cancel", "accept", "pause", "resume"),
+    path("sources/<int:pk>/items/", SourceViewSet.as_view({"get": "items"})),
+    path("sources/<int:pk>/runs/", SourceViewSet.as_view({"get": "runs"})),
     path("search/batch/", SearchBatchView.as_view()),
     path("compare/", CompareView.as_view()),
     path("eval-sets/", EvalSetViewSet.as_view(COLLECTION)),

@@ -42,5 +42,5 @@ from kb.profiles.models import RetrievalProfile
 from kb.providers.models import TokenizerSettings
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, FailedQuery, Judgment
 from kb.search.models import SearchLog
-from kb.sources.models import SearchProvider, WebPage, WebPageChange, WebSource
+from kb.sources.models import SearchProvider, Source, SourceItem, SourceItemChange, SourceRun
 from kb.web.models import IdempotencyKey

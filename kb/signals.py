@@ -36,7 +36,7 @@ from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
 from kb.search.services.search_log import searches_by, searches_logged
-from kb.sources.models import WebSource
+from kb.sources.models import Source
 from kb.tasks import (
     enqueue,
     enqueue_documents,
@@ -44,7 +44,7 @@ from kb.tasks import (
     find_near_duplicates,
     ingest_document,
     migrate_store,
-    read_web_source,
+    read_source,
     reembed_knowledge_base,
     run_evaluation,
     tokenize_knowledge_base,
@@ -73,7 +73,7 @@ TASKS: dict[type[Model], tuple["Task[..., Any]", Callable[[Any, bool, Collection
     ),
     Reembedding: (reembed_knowledge_base, lambda row, _new, _saved: row.status == Reembedding.Status.BUILDING),
     StoreState: (migrate_store, lambda row, _new, _saved: row.status == StoreState.Status.FILLING),
-    WebSource: (read_web_source, lambda row, _new, saved: row.status == WebSource.Status.WAITING and "status" in saved),
+    Source: (read_source, lambda row, _new, saved: row.status == Source.Status.WAITING and "status" in saved),
 }
 
 

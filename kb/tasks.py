@@ -31,8 +31,8 @@ from kb.operations.services import retention
 from kb.operations.services.bootstrap import demo_models_fetch
 from kb.quality.fitting.services import measurement
 from kb.quality.runs.services.runs import execute_run, sweep_runs
-from kb.sources.web.services.runs import run_web_source
-from kb.sources.web.services.sources import sweep_web_sources
+from kb.sources.services.sources import sweep_sources
+from kb.sources.services.working import run_source
 from kb.web.services import idempotency_keys_purge
 
 logger = logging.getLogger(__name__)
@@ -224,16 +224,17 @@ def sweep_lost_runs() -> None:
     enqueue_each(run_evaluation, sweep_runs())
 
 
-@shared_task
-def read_web_source(source_id: int) -> None:
-    if run_web_source(source_id):
-        enqueue(read_web_source, source_id)
+# Tasks keep the names that workers of the release before know.
+@shared_task(name="kb.tasks.read_web_source")
+def read_source(source_id: int) -> None:
+    if run_source(source_id):
+        enqueue(read_source, source_id)
 
 
-@shared_task
-def sweep_due_web_sources() -> None:
+@shared_task(name="kb.tasks.sweep_due_web_sources")
+def sweep_due_sources() -> None:
     """Begins the runs that are due, and carries on those whose task or worker was lost."""
-    enqueue_each(read_web_source, sweep_web_sources())
+    enqueue_each(read_source, sweep_sources())
 
 
 @shared_task

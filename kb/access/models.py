@@ -499,7 +499,7 @@ MODELS = {
     "concept_term": "ConceptTerm",
     "entity": "Entity",
     "fact": "GraphFact",
-    "web_source": "WebSource",
+    "source": "Source",
     "external_source": "SearchProvider",
     "eval_set": "EvalSet",
     "eval_query": "EvalQuery",

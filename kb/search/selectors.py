@@ -15,7 +15,7 @@ from kb.content.models import Picture
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion
 from kb.profiles.models import RetrievalProfile
-from kb.sources.models import SearchProvider, WebSource
+from kb.sources.models import SearchProvider, Source
 from retrieval.types import PageRegion, Passage
 
 # Of each kind that one query asks, by name.
@@ -58,7 +58,7 @@ class Holdings:
     concepts: bool
     facts: bool
     pictures: bool = False
-    live: tuple[WebSource, ...] = ()
+    live: tuple[Source, ...] = ()
     external: tuple[SearchProvider, ...] = ()
 
 
@@ -70,7 +70,7 @@ def holdings(kb: KnowledgeBase) -> Holdings:
 @lru_cache(maxsize=1_000)
 def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa: ARG001 - another version is another answer
     vectors = ChunkEmbedding.objects.filter(knowledge_base=kb_id, model=model)
-    live = WebSource.objects.filter(knowledge_base=kb_id, enabled=True, live=True)
+    live = Source.objects.filter(knowledge_base=kb_id, enabled=True, live=True)
     external = SearchProvider.objects.filter(knowledge_base=kb_id, enabled=True)
     asked = (
         vectors.filter(kind=ChunkEmbedding.Kind.KEYWORDS),

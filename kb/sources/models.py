@@ -2,33 +2,42 @@
 
 from typing import ClassVar
 
-from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _, pgettext_lazy
 
-from kb.access.models import KnowledgeBase, ScopedQuerySet
-from kb.base.db.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE
+from kb.access.models import KnowledgeBase, ScopedQuerySet, User
+from kb.base.db.audit_triggers import EXTERNAL_SOURCE, SOURCE
 from kb.base.db.triggers import CONTENT_TRIGGERS, LIVE_SOURCE_TRIGGERS
+from kb.base.encryption import SecretsField
 from kb.base.messages import MessageField
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.content.models import Document
 
 
-class WebSource(models.Model):
-    """Pages or entries of the web that are stored as documents of a knowledge base.
+class Source(models.Model):
+    """A place whose files, pages or entries are stored as documents of a knowledge base, and kept up to date.
 
     Attributes:
+        url: of a source of the web; blank for others, whose place is in `settings`.
+        settings: by the fields of the kind's connector; none of them is a secret.
+        secrets: encrypted (`kb.base.encryption`), never shown.
+        enabled: whether it is read by its schedule; one that is not is read when somebody asks.
+        paused: nothing reads it until it is resumed; a run that was under way goes on then.
         every_minutes: between two runs; None: only when somebody asks for it.
-        include: regular expressions, one of which the address of a page must match; none: any of the same host.
+        include: of the web, regular expressions, one of which the address of a page must match; none: any of the same host.
         exclude: regular expressions, none of which it may match.
         live: whether queries read it too, without any document; of a page or a feed only.
+        max_share: percent of its documents; a run that would delete so many, and two at least, deletes none and asks.
         next_run_at: None: not planned.
         lease_until: until when a worker has it, or its task is awaited.
         attempts: how many in a row to carry the present run on came to no end.
+        failures: how many runs in a row have found the place out of reach.
+        run_count: runs that have ended.
         started_at: None: the present run waits for its first worker.
-        accepted_at: when somebody last accepted what a run held back: pages that were gone by then lose their documents.
+        progress: of the present run: "stage", "done", "total" and "item", as far as they are known.
+        accepted_at: when somebody last accepted what a run held back: items that were gone by then lose their documents.
         accepted_keys: the texts (`text_key`) that pages may then turn into; until the next run that is done.
     """
 
@@ -37,6 +46,13 @@ class WebSource(models.Model):
         SITEMAP = "sitemap", _("sitemap")
         CRAWL = "crawl", _("crawl")
         FEED = "feed", _("RSS or Atom feed")
+        FOLDER = "folder", _("folder on the server")
+        S3 = "s3", _("S3 bucket")
+        WEBDAV = "webdav", _("WebDAV folder")
+        GIT = "git", _("Git repository")
+        PUSH = "push", _("sync by API")
+
+    WEB: ClassVar = frozenset({Kind.PAGE, Kind.SITEMAP, Kind.CRAWL, Kind.FEED})
 
     class Status(models.TextChoices):
         NEVER = "never", _("not run yet")
@@ -47,12 +63,15 @@ class WebSource(models.Model):
         CANCELLED = "cancelled", _("cancelled")
 
     knowledge_base = models.ForeignKey(
-        KnowledgeBase, models.CASCADE, related_name="web_sources", verbose_name=_("knowledge base")
+        KnowledgeBase, models.CASCADE, related_name="sources", verbose_name=_("knowledge base")
     )
     name = models.CharField(_("name"), max_length=200)
     kind = models.CharField(_("kind"), max_length=8, choices=Kind, default=Kind.PAGE)
-    url = models.CharField(_("address"), max_length=URL_CHARACTERS)
+    url = models.CharField(_("address"), max_length=URL_CHARACTERS, blank=True)
+    settings = models.JSONField(_("settings"), default=dict, db_default={}, blank=True)
+    secrets = SecretsField(_("secrets"))
     enabled = models.BooleanField(_("enabled"), default=True)
+    paused = models.BooleanField(_("paused"), default=False, db_default=False, editable=False)
     live = models.BooleanField(
         _("ask at query time"),
         default=False,
@@ -64,6 +83,15 @@ class WebSource(models.Model):
         blank=True,
         validators=[MinValueValidator(5), MaxValueValidator(60 * 24 * 90)],
         help_text=_("Blank: only when somebody asks for it."),
+    )
+    max_share = models.PositiveSmallIntegerField(
+        _("largest share that goes unasked (%)"),
+        default=25,
+        db_default=25,
+        validators=[MinValueValidator(1), MaxValueValidator(100)],
+        help_text=_(
+            "A run that would delete this share of its documents or more, and two at least, deletes none and asks."
+        ),
     )
     max_pages = models.PositiveIntegerField(
         _("most pages"), default=200, validators=[MinValueValidator(1), MaxValueValidator(20_000)]
@@ -78,10 +106,13 @@ class WebSource(models.Model):
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
     status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.NEVER, editable=False)
     attempts = models.PositiveSmallIntegerField(default=0, editable=False)
+    failures = models.PositiveSmallIntegerField(default=0, db_default=0, editable=False)
+    run_count = models.PositiveIntegerField(default=0, db_default=0, editable=False)
     error_code = models.CharField(max_length=40, blank=True, editable=False)
     error = MessageField(_("error"), blank=True, editable=False)
     error_params = models.JSONField(default=dict, editable=False)
     counts = models.JSONField(default=dict, editable=False)
+    progress = models.JSONField(default=dict, db_default={}, editable=False)
     started_at = models.DateTimeField(_("last run"), null=True, editable=False)
     finished_at = models.DateTimeField(null=True, editable=False)
     next_run_at = models.DateTimeField(_("next run"), null=True, editable=False)
@@ -90,33 +121,43 @@ class WebSource(models.Model):
     accepted_at = models.DateTimeField(null=True, editable=False)
     accepted_keys = ArrayField(models.CharField(max_length=64), default=list, db_default=[], editable=False)
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
+        User, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects = ScopedQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("web source")
-        verbose_name_plural = _("web sources")
+        # Tables and columns keep their names of before: the release before goes on with them during an upgrade.
+        db_table = "kb_websource"
+        verbose_name = _("source")
+        verbose_name_plural = _("sources")
         ordering = ("name", "pk")
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="web_source_name_per_kb")
         ]
-        triggers: ClassVar = [*LIVE_SOURCE_TRIGGERS, *WEB_SOURCE.triggers()]
+        triggers: ClassVar = [*LIVE_SOURCE_TRIGGERS, *SOURCE.triggers()]
 
     def __str__(self) -> str:
         return self.name
 
 
-class WebPage(models.Model):
-    """One address of a web source as it was last seen.
+class SourceItem(models.Model):
+    """One file, page or entry of a source as it was last seen.
 
     Attributes:
-        document: None where the page has none: not read yet, failed, vanished, or the same as another document.
-        version: of what a feed says of the entry; while it is the same, the entry is not read again.
+        document: None where it has none: not read yet, failed, vanished, or the same as another document.
+        key: what names it within its source: a path, the key of an object; blank: its address does.
+        key_hash: SHA-256 of the key, or of the address.
+        url: where people open it; blank: nowhere.
+        name: of the file; blank: the last part of the key.
+        version: as the place says it; while it is the same, the item is not read again.
+        digest: SHA-256 of the content that its document has; blank: unknown, as for pages.
+        size: in bytes, as it was read.
+        seen_at: when the last run that has listed it began; of files.
         fetched_at: when it was last asked for, with or without success.
         etag: like `last_modified` from the server, sent back to ask whether anything has changed.
+        content_hash: of title and text of a page.
         text_key: of its document's text without numbers and addresses, to compare pages by; blank: unknown.
         shown_key: of a text that it shows in place of its own and shares with other pages; blank: it shows its own.
         gone_at: since when it is gone or shows the text of others; a later run that finds it so still deletes its
@@ -131,12 +172,14 @@ class WebPage(models.Model):
         GONE = "gone", _("gone")
         DUPLICATE = "duplicate", _("same as another document")
 
-    source = models.ForeignKey(WebSource, models.CASCADE, related_name="pages", verbose_name=_("web source"))
+    source = models.ForeignKey(Source, models.CASCADE, related_name="items", verbose_name=_("source"))
     document = models.OneToOneField(
-        Document, models.SET_NULL, null=True, related_name="web_page", verbose_name=_("document")
+        Document, models.SET_NULL, null=True, related_name="source_item", verbose_name=_("document")
     )
-    url = models.CharField(_("address"), max_length=URL_CHARACTERS)
-    url_hash = models.CharField(max_length=64, editable=False)
+    key = models.TextField(_("path"), blank=True, default="", db_default="")
+    key_hash = models.CharField(max_length=64, editable=False, db_column="url_hash")
+    url = models.CharField(_("address"), max_length=URL_CHARACTERS, blank=True)
+    name = models.CharField(max_length=1_000, blank=True, default="", db_default="")
     title = models.CharField(_("title"), max_length=500, blank=True)
     state = models.CharField(_("state"), max_length=10, choices=State, default=State.KEPT)
     etag = models.CharField(max_length=500, blank=True)
@@ -144,37 +187,66 @@ class WebPage(models.Model):
     content_hash = models.CharField(max_length=64, blank=True)
     text_key = models.CharField(max_length=64, blank=True, db_default="", editable=False, db_index=True)
     shown_key = models.CharField(max_length=64, blank=True, db_default="", editable=False)
-    version = models.CharField(max_length=64, blank=True)
+    version = models.CharField(max_length=500, blank=True, db_default="")
+    digest = models.CharField(max_length=64, blank=True, default="", db_default="")
+    size = models.BigIntegerField(_("size"), null=True)
     error_code = models.CharField(max_length=40, blank=True)
     error = MessageField(_("error"), blank=True)
     error_params = models.JSONField(default=dict)
+    seen_at = models.DateTimeField(null=True, editable=False)
     fetched_at = models.DateTimeField(pgettext_lazy("when", "read"), null=True)
     gone_at = models.DateTimeField(_("gone since"), null=True)
 
     objects = ScopedQuerySet.through("source__knowledge_base").as_manager()
 
     class Meta:
-        verbose_name = _("page of a web source")
-        verbose_name_plural = _("pages of web sources")
-        ordering = ("url",)
-        constraints: ClassVar = [models.UniqueConstraint(fields=["source", "url_hash"], name="web_page_once")]
+        db_table = "kb_webpage"
+        verbose_name = _("item of a source")
+        verbose_name_plural = _("items of sources")
+        ordering = ("url", "key")
+        constraints: ClassVar = [models.UniqueConstraint(fields=["source", "key_hash"], name="web_page_once")]
+        indexes: ClassVar = [models.Index(fields=["source", "digest"], name="source_item_by_digest")]
 
     def __str__(self) -> str:
-        return self.url
+        return self.key or self.url
 
 
-class WebPageChange(models.Model):
+class SourceItemChange(models.Model):
     """What a page with a document says now (file and `details`), held until its run has seen whether others say the same."""
 
-    page = models.OneToOneField(WebPage, models.CASCADE, related_name="change")
+    item = models.OneToOneField(SourceItem, models.CASCADE, related_name="change", db_column="page_id")
     text_key = models.CharField(max_length=64, db_index=True)
     data = models.BinaryField()
     details = models.JSONField()
 
-    objects = ScopedQuerySet.through("page__source__knowledge_base").as_manager()
+    objects = ScopedQuerySet.through("item__source__knowledge_base").as_manager()
+
+    class Meta:
+        db_table = "kb_webpagechange"
 
     def __str__(self) -> str:
-        return str(self.page)
+        return str(self.item)
+
+
+class SourceRun(models.Model):
+    """A run of a source that has ended: the log of the last ones."""
+
+    source = models.ForeignKey(Source, models.CASCADE, related_name="runs", verbose_name=_("source"))
+    status = models.CharField(_("status"), max_length=12, choices=Source.Status)
+    counts = models.JSONField(default=dict)
+    error_code = models.CharField(max_length=40, blank=True)
+    error = MessageField(_("error"), blank=True)
+    error_params = models.JSONField(default=dict)
+    started_at = models.DateTimeField(_("began"), null=True)
+    ended_at = models.DateTimeField(_("ended"))
+
+    objects = ScopedQuerySet.through("source__knowledge_base").as_manager()
+
+    class Meta:
+        ordering = ("-pk",)
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.get_status_display()}"
 
 
 class SearchProvider(models.Model):

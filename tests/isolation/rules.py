@@ -16,7 +16,7 @@ FIRST_PART = {
     "eval-runs": "run",
     "eval-sets": "eval_set",
     "knowledge-bases": "kb",
-    "web-sources": "web_source",
+    "sources": "source",
 }
 """What `pk` is in an address of the API, by its first part."""
 PATH = {

@@ -185,8 +185,8 @@ ALSO = {
 }
 """Fields that a body needs besides those that the schema calls required."""
 VALUES = {
-    "post /api/v1/web-sources/": {"kind": "page", "url": "https://mine.example/a"},
-    "post /api/v1/web-sources/test/": {"kind": "page", "url": "https://mine.example/a"},
+    "post /api/v1/sources/": {"kind": "page", "url": "https://mine.example/a"},
+    "post /api/v1/sources/test/": {"kind": "page", "url": "https://mine.example/a"},
 }
 """What the schema cannot tell of a value."""
 NOT_TAKEN = {
@@ -194,7 +194,7 @@ NOT_TAKEN = {
     "post /api/v1/entities/{id}/merge/",  # into itself, as the address and the body name the same one here
     "post /api/v1/eval-sets/import/",  # the file is none
     "post /api/v1/knowledge-bases/{id}/embedding-model/evaluate/",  # there is no second model yet
-    "post /api/v1/web-sources/test/",  # no network is reached
+    "post /api/v1/sources/test/",  # no network is reached
 }
 """Bodies of one's own that are refused for another reason, after their ids were looked at."""
 

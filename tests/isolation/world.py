@@ -30,9 +30,9 @@ from kb.models import (
     RetrievalProfile,
     SearchLog,
     SearchProvider,
+    Source,
+    SourceItem,
     User,
-    WebPage,
-    WebSource,
 )
 from kb.search.services.search import SearchRequest, search
 from tests import factories
@@ -191,12 +191,14 @@ def _graph(tenant, word):
 
 def _web(tenant, word):
     address = f"https://{word}.example/"
-    source = WebSource.objects.create(knowledge_base=tenant.kb, name=f"{word}-site", url=address)
-    page = WebPage.objects.create(source=source, url=f"{address}a", url_hash=word.ljust(64, "0"), title=f"{word}-page")
+    source = Source.objects.create(knowledge_base=tenant.kb, name=f"{word}-site", url=address)
+    page = SourceItem.objects.create(
+        source=source, url=f"{address}a", key_hash=word.ljust(64, "0"), title=f"{word}-page"
+    )
     external = SearchProvider.objects.create(
         knowledge_base=tenant.kb, name=f"{word}-service", settings={"project": f"{word}-project", "engine": "engine"}
     )
-    return {"web_source": source.pk, "web_page": page.pk, "external": external.pk}
+    return {"source": source.pk, "web_page": page.pk, "external": external.pk}
 
 
 def _evaluation(tenant, word):

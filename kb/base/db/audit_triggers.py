@@ -191,12 +191,13 @@ FACT = Audited(
     name="r.subject || ' · ' || r.predicate || ' · ' || r.object",
     only=_BY_PEOPLE,
 )
-WEB_SOURCE = Audited(
-    kind="web_source",
+SOURCE = Audited(
+    kind="source",
     columns=(
-        "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude", "tags",
-        "accepted_at",
+        "name", "kind", "url", "settings", "enabled", "paused", "live", "every_minutes", "max_share", "max_pages", "max_depth",
+        "include", "exclude", "tags", "accepted_at",
     ),
+    secret=("secrets",),
 )  # fmt: skip
 EXTERNAL_SOURCE = Audited(
     kind="external_source", columns=("name", "kind", "settings", "enabled", "timeout_ms", "weight")

@@ -19,6 +19,10 @@ from kb.base.net.addresses import FetchError, Guard, parse_url, port_of
 
 class Deadline:
     def __init__(self, seconds: float) -> None:
+        self.restart(seconds)
+
+    def restart(self, seconds: float) -> None:
+        """For the next request of connections that stay open."""
         self.seconds, self._end = seconds, time.monotonic() + seconds
 
     def remaining(self, host: str) -> float:
@@ -185,7 +189,7 @@ class Fetched:
 
 
 @lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
+def public_tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # which reads SSL_CERT_FILE, for an intranet with an authority of its own
 
 
@@ -226,10 +230,10 @@ class WebClient:
             if ends is None:
                 self.politeness.wait(f"{at.host}:{port_of(at)}", gap)
                 ends = Deadline(self.seconds)
-            with _mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
+            with mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
                 if response.status not in REDIRECTS:
                     return _fetched(at, response, types, max_bytes or self.max_bytes, etag, last_modified)
-                location = _header(response, "location")
+                location = header_of(response, "location")
             try:
                 joined = str(at.join(location))
             except (httpx.InvalidURL, ValueError) as error:
@@ -254,7 +258,7 @@ class WebClient:
         fields.append((b"Host", url.netloc))
         backend = GuardedBackend(self.guard, deadline)
         with (
-            httpcore.ConnectionPool(ssl_context=self.tls or _tls(), network_backend=backend, retries=0) as pool,
+            httpcore.ConnectionPool(ssl_context=self.tls or public_tls(), network_backend=backend, retries=0) as pool,
             pool.stream("GET", target, headers=fields) as response,
         ):
             yield response
@@ -269,7 +273,7 @@ def _fetched(
     known_last_modified: str,
 ) -> Fetched:
     etag, last_modified = (
-        value if len(value := _header(response, name)) <= most else "" for name, most in _VALIDATORS.items()
+        value if len(value := header_of(response, name)) <= most else "" for name, most in _VALIDATORS.items()
     )
     if response.status == 304 and (known_etag or known_last_modified):
         # A server need not say again what it was asked with.
@@ -278,7 +282,7 @@ def _fetched(
     _check_status(url.host, response)
     # Media type and charset; a server that names none most often means a page
     message = Message()
-    message["Content-Type"] = _header(response, "content-type") or "text/html"
+    message["Content-Type"] = header_of(response, "content-type") or "text/html"
     media_type, charset = message.get_content_type(), (message.get_content_charset() or "")
     if types is not None and media_type not in types:
         raise FetchError("bad_type", type=media_type[:100])
@@ -287,7 +291,7 @@ def _fetched(
 
 
 @contextmanager
-def _mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
+def mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
     try:
         yield
     except httpcore.TimeoutException as error:
@@ -302,7 +306,7 @@ def _check_status(host: str, response: httpcore.Response) -> None:
     status = response.status
     if status in {404, 410}:
         raise FetchError("gone", status=status)
-    if status == 429 or (status == 503 and _header(response, "retry-after")):
+    if status == 429 or (status == 503 and header_of(response, "retry-after")):
         raise FetchError("too_many_requests", host=host, status=status)
     if status in {401, 402, 403, 407, 451}:
         raise FetchError("forbidden", status=status)
@@ -311,10 +315,10 @@ def _check_status(host: str, response: httpcore.Response) -> None:
 
 
 def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
-    encoding = _header(response, "content-encoding").strip().lower()
+    encoding = header_of(response, "content-encoding").strip().lower()
     if encoding not in {"", "identity", "gzip", "x-gzip"}:
         raise FetchError("bad_encoding", encoding=encoding[:40])
-    stated = _header(response, "content-length")
+    stated = header_of(response, "content-length")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
         raise too_large(max_bytes)
     inflate = Inflater(max_bytes, host).feed if encoding.endswith("gzip") else bytes
@@ -326,5 +330,5 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
     return bytes(content)
 
 
-def _header(response: httpcore.Response, name: str) -> str:
+def header_of(response: httpcore.Response, name: str) -> str:
     return next((value.decode("latin-1") for key, value in response.headers if key.lower() == name.encode()), "")

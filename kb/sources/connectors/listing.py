@@ -21,7 +21,7 @@ from kb.base.net.client import MIB, Deadline, Fetched, Politeness, WebClient, gu
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
 from kb.sources.connectors.markup import Candidate, normal, site_of, stored
-from kb.sources.models import WebSource
+from kb.sources.models import Source
 
 MOST_PATTERNS: Final = 50
 # What the expressions of a source may take: a moment in all, and a little for every address.
@@ -355,23 +355,23 @@ def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
 
 
 LISTINGS: Final[dict[str, type[Listing]]] = {
-    WebSource.Kind.PAGE: Listing,
-    WebSource.Kind.SITEMAP: SitemapListing,
-    WebSource.Kind.CRAWL: CrawlListing,
-    WebSource.Kind.FEED: FeedListing,
+    Source.Kind.PAGE: Listing,
+    Source.Kind.SITEMAP: SitemapListing,
+    Source.Kind.CRAWL: CrawlListing,
+    Source.Kind.FEED: FeedListing,
 }
-ONE_SITE: Final = frozenset({WebSource.Kind.SITEMAP, WebSource.Kind.CRAWL})
+ONE_SITE: Final = frozenset({Source.Kind.SITEMAP, Source.Kind.CRAWL})
 
 
-def scope_of(source: WebSource) -> Scope:
+def scope_of(source: Source) -> Scope:
     """Sitemaps and crawls stay at their host; entries of a feed lead wherever they lead."""
-    if source.kind == WebSource.Kind.PAGE:
+    if source.kind == Source.Kind.PAGE:
         return Scope()
     return Scope(site_of(source.url) if source.kind in ONE_SITE else None, tuple(source.include), tuple(source.exclude))
 
 
 def listing_of(
-    source: WebSource,
+    source: Source,
     client: WebClient,
     *,
     known: tuple[str, ...] = (),

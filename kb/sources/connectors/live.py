@@ -22,7 +22,7 @@ from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.sources.connectors.listing import Robots, read_feed, scope_of
 from kb.sources.connectors.markup import READABLE, Candidate, content_of_page
-from kb.sources.models import WebSource
+from kb.sources.models import Source
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable, DegradationCode, Message
 from retrieval.fusion import reciprocal_rank_fusion
@@ -35,14 +35,14 @@ MAX_ENTRIES: Final = 100
 LOOKED_AT: Final = 500
 # What is kept in memory of what a source says.
 ENTRY_CHARACTERS, PAGE_CHARACTERS, TITLE_CHARACTERS = 20_000, 200_000, 500
-LIVE_KINDS: Final = frozenset({WebSource.Kind.PAGE, WebSource.Kind.FEED})
+LIVE_KINDS: Final = frozenset({Source.Kind.PAGE, Source.Kind.FEED})
 
 
 CACHE: Final = LocMemCache("live sources", {"TIMEOUT": 300.0, "OPTIONS": {"MAX_ENTRIES": 200}})
 
 
 def live_entries(
-    source: WebSource, client: WebClient, *, seconds: float, limits: Limits | None = None, cache: BaseCache = CACHE
+    source: Source, client: WebClient, *, seconds: float, limits: Limits | None = None, cache: BaseCache = CACHE
 ) -> tuple[Candidate, ...]:
     """The present entries of a page or a feed, within `seconds`; of other kinds none, which are too slow for who waits.
 
@@ -56,13 +56,13 @@ def live_entries(
     entries: tuple[Candidate, ...] | None = cache.get(key)
     if entries is None:
         deadline = Deadline(seconds)
-        is_page = source.kind == WebSource.Kind.PAGE
+        is_page = source.kind == Source.Kind.PAGE
         entries = _page(source, client, deadline, limits) if is_page else _feed(source, client, deadline)
         cache.set(key, entries)
     return entries
 
 
-def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[Candidate, ...]:
+def _feed(source: Source, client: WebClient, deadline: Deadline) -> tuple[Candidate, ...]:
     scope = scope_of(source)
     found = read_feed(client.fetch(source.url, deadline=deadline), deadline=deadline, texts=LOOKED_AT)
     accepted = (entry for entry in found[:LOOKED_AT] if scope.accepts(entry.url))
@@ -75,7 +75,7 @@ def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[Can
     return tuple(entry for entry in entries if entry.text)
 
 
-def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[Candidate, ...]:
+def _page(source: Source, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[Candidate, ...]:
     before_hop = Robots(client, deadline).check
     fetched = client.fetch(source.url, types=READABLE, deadline=deadline, before_hop=before_hop)
     content = content_of_page(fetched, limits or Limits(seconds=deadline.remaining(source.url)))
@@ -109,7 +109,7 @@ class LiveSearch:
 
     def __init__(
         self,
-        source: WebSource,
+        source: Source,
         kb: KnowledgeBase,
         client: WebClient,
         tokenizer: Tokenizer,

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
+
+MOST_FILES: Final = 200_000  # of a place, those that its source leaves out too
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +67,13 @@ UNAVAILABLE = frozenset(
         "tls_failed",
         "timeout",
         "too_many_requests",
+        "folder_not_allowed",
+        "folder_missing",
+        "no_bucket",
+        "bad_credentials",
+        "git_missing",
+        "git_failed",
+        "repository_too_large",
+        "host_key",
     }
 )

@@ -1,6 +1,5 @@
 """Search services elsewhere that a knowledge base's queries are sent to; another kind is a module, named in KINDS."""
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +13,9 @@ from django.utils.translation import get_language, gettext as _, override
 from kb.access.models import User
 from kb.base.errors import Rejected
 from kb.base.findings import Finding, broken, check, degraded, ok
-from kb.sources.external.providers.fields import Field, unanswered
+from kb.sources.external.providers.answers import unanswered
 from kb.sources.external.providers.vertex import VertexSearch
+from kb.sources.fields import checked_values
 from kb.sources.models import SearchProvider
 from retrieval.errors import ChannelUnavailable, DegradationCode, message_of
 from retrieval.protocols import ExternalProvider
@@ -25,7 +25,6 @@ TEST_SECONDS: Final = 10.0
 TEST_RESULTS: Final = 5
 NO_PROJECTS: Final = f"{VertexSearch.kind} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
 NAME_PROJECTS: Final = "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
-_MOST_CHARACTERS: Final = 300
 
 
 KINDS: Final = {VertexSearch.kind: VertexSearch}
@@ -46,15 +45,7 @@ def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: in
         )
     if kind not in settings.EXTERNAL_PROVIDERS:
         raise Rejected("kind_invalid", not_allowed(kind))
-    fields = {field.name: field for field in known.fields}
-    if unknown := sorted(values.keys() - fields.keys()):
-        raise Rejected(
-            "settings_invalid",
-            _("There is no setting “%(name)s” of this kind: choose from %(names)s."),
-            name=unknown[0],
-            names=", ".join(fields),
-        )
-    checked = {name: _checked(field, values.get(name, field.default)) for name, field in fields.items()}
+    checked = checked_values(known.fields, values)
     # Asked of the database each time: a knowledge base may be another's by now.
     owner = User.objects.filter(knowledge_bases=knowledge_base_id)
     known.check(checked, lambda: owner.values_list("username", flat=True).first() or "")
@@ -82,39 +73,6 @@ def not_allowed(kind: str) -> str:
     return _(
         "This server may not send queries to “%(kind)s”: whoever runs it can allow it by EXTERNAL_PROVIDERS=%(kind)s."
     ) % {"kind": kind}
-
-
-def _checked(field: Field, value: Any) -> Any:
-    if field.is_flag:
-        if not isinstance(value, bool):
-            raise Rejected(f"{field.name}_invalid", _("“%(name)s” is true or false."), name=field.name)
-        return value
-    if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-        raise Rejected(
-            f"{field.name}_invalid",
-            _("“%(name)s” is a text of at most %(most)d characters."),
-            name=field.name,
-            most=_MOST_CHARACTERS,
-        )
-    value = value.strip()
-    if not value and field.is_required:
-        raise Rejected(f"{field.name}_invalid", _("Give “%(name)s”."), name=field.label)
-    if field.choices and value not in field.choices:
-        raise Rejected(
-            f"{field.name}_invalid",
-            _("“%(name)s” is one of %(choices)s."),
-            name=field.name,
-            choices=", ".join(field.choices),
-        )
-    if value and field.pattern and not re.fullmatch(field.pattern, value):
-        raise Rejected(
-            f"{field.name}_invalid",
-            _("“%(value)s” cannot be “%(name)s”: %(hint)s"),
-            value=value,
-            name=field.label,
-            hint=field.hint,
-        )
-    return value
 
 
 def external_source_check(source: SearchProvider) -> None:

@@ -238,12 +238,12 @@ BY_COMPONENT: dict[str, Any] = {
     "PatchedEvalQueryChangeRequest": {"answerable": False},
     "PatchedExternalSourceChangeRequest": {"enabled": False},
     "PatchedKnowledgeBaseChangeRequest": {"description": "人事部的规定", "chunk_size": 300},
-    "PatchedWebSourceChangeRequest": {"every_minutes": 1_440},
+    "PatchedSourceChangeRequest": {"every_minutes": 1_440},
     "ProfileCreateRequest": {"name": "legal", "settings": {"top_k": 8}, "description": "more results"},
     "PublishRequest": {"adopt": True},
     "TextRequest": {"text": QUESTION},
     "TokenizerChangeRequest": {"dictionary": "带薪年假\n产假"},
-    "WebSourceCreateRequest": {
+    "SourceCreateRequest": {
         "knowledge_base_id": 1,
         "name": "news",
         "kind": "feed",

@@ -25,8 +25,8 @@ from kb.models import (
     Membership,
     RetrievalProfile,
     SearchProvider,
+    Source,
     User,
-    WebSource,
 )
 from kb.operations.services import retention
 from tests import factories
@@ -268,7 +268,7 @@ def test_every_kind_of_object_that_people_change_is_told_of(by, owner, kb, docum
         Concept.objects.create(knowledge_base=kb, name="concept")
         EvalSet.objects.create(knowledge_base=kb, name="set")
         SearchProvider.objects.create(knowledge_base=kb, name="elsewhere")
-        WebSource.objects.create(knowledge_base=kb, name="site", url="https://test/")
+        Source.objects.create(knowledge_base=kb, name="site", url="https://test/")
         RetrievalProfile.objects.create(name="own", knowledge_base=kb)
         KnowledgeBase.objects.update(description="new")
 
@@ -279,7 +279,7 @@ def test_every_kind_of_object_that_people_change_is_told_of(by, owner, kb, docum
         "concept_term",
         "eval_set",
         "external_source",
-        "web_source",
+        "source",
         "retrieval_profile",
         "knowledge_base",
     }

@@ -21,8 +21,8 @@ from kb.models import (
     IngestBatch,
     RetrievalProfile,
     SearchProvider,
-    WebPage,
-    WebSource,
+    Source,
+    SourceItem,
 )
 from kb.profiles.services import create_version
 from kb.search.services.search import SearchRequest, search
@@ -55,8 +55,8 @@ def objects(kb, document, curator):
     )
     search(principal(curator), SearchRequest(query="违约金", knowledge_base_ids=[kb.pk], explain=True))
     eval_set = judged_set(kb, document)
-    source = WebSource.objects.create(knowledge_base=kb, name="test", url="https://test/")
-    WebPage.objects.create(source=source, document=document, url="https://test/", url_hash="0" * 64)
+    source = Source.objects.create(knowledge_base=kb, name="test", url="https://test/")
+    SourceItem.objects.create(source=source, document=document, url="https://test/", url_hash="0" * 64)
     graph_request(document)
     runs = [
         done(eval_set, [answered("q0"), missed("q1", "fusion")]),
@@ -169,11 +169,11 @@ PAGES = {
     "uploads": ("kb_ingestbatch_changelist", None),
     "one upload": ("kb_ingestbatch_change", "batch"),
     "delete upload": ("kb_ingestbatch_delete", "batch"),
-    "web sources": ("kb_websource_changelist", None),
-    "web source": ("kb_websource_change", "source"),
-    "new web source": ("kb_websource_add", None),
-    "delete web source": ("kb_websource_delete", "source"),
-    "web pages": ("kb_webpage_changelist", None),
+    "web sources": ("kb_source_changelist", None),
+    "web source": ("kb_source_change", "source"),
+    "new web source": ("kb_source_add", None),
+    "delete web source": ("kb_source_delete", "source"),
+    "web pages": ("kb_sourceitem_changelist", None),
     "entities": ("kb_entity_changelist", None),
     "entity": ("kb_entity_change", "entity"),
     "new entity": ("kb_entity_add", None),

@@ -35,16 +35,16 @@ from kb.models import (
     Principal,
     Reembedding,
     SearchLog,
+    Source,
+    SourceItem,
     StoreState,
-    WebPage,
-    WebSource,
 )
 from kb.quality.runs.admin.report import run_notices
 from kb.quality.runs.api import EvalRunDetailSerializer
 from kb.quality.runs.services.runs import execute_run, reembedding_state, start_run
 from kb.search.api import TraceSerializer
 from kb.search.services.search import SearchRequest, outcome_as_log, respond, search
-from kb.sources.web.services.sources import error_text
+from kb.sources.services.sources import error_text
 from retrieval.errors import (
     Degradation,
     DegradationCode,
@@ -261,12 +261,12 @@ def test_a_document_that_could_not_be_read_for_the_graph(kb, written, read):
 
 
 @BOTH_WAYS
-def test_a_page_of_a_web_source_that_was_refused(kb, written, read):
-    source = WebSource.objects.create(knowledge_base=kb, name="网站", url="https://example.com/")
+def test_a_page_of_a_source_that_was_refused(kb, written, read):
+    source = Source.objects.create(knowledge_base=kb, name="网站", url="https://example.com/")
     with override(written):
-        WebPage.objects.create(
+        SourceItem.objects.create(
             source=source, url="https://example.com/a", url_hash="a", error=LATE, error_code="too_large_"
         )
-    page = WebPage.objects.get()
+    page = SourceItem.objects.get()
     with override(read):
         assert error_text(page.error, page.error_code, page.error_params) == IN[read]

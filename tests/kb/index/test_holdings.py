@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.models import Concept, GraphFact, Principal, SearchProvider, WebSource
+from kb.models import Concept, GraphFact, Principal, SearchProvider, Source
 from kb.search.selectors import Holdings, holdings, searchable
 from tests.factories import make_kb
 
@@ -37,7 +37,7 @@ def test_sources_that_are_switched_off_or_of_others_are_not_asked(kb):
     for base in (kb, make_kb(name="other")):
         for name, enabled in (("on", True), ("off", False)):
             url = f"https://example.org/{base.pk}"
-            WebSource.objects.create(knowledge_base=base, name=name, url=url, live=True, enabled=enabled)
+            Source.objects.create(knowledge_base=base, name=name, url=url, live=True, enabled=enabled)
             SearchProvider.objects.create(knowledge_base=base, name=name, enabled=enabled)
     found = holdings(read(kb))
     assert [(each.name, each.knowledge_base_id) for each in (*found.live, *found.external)] == [("on", kb.pk)] * 2

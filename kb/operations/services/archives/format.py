@@ -27,7 +27,7 @@ from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource
 from kb.index.models import ChunkEmbedding
 from kb.profiles.models import RetrievalProfile
 from kb.quality.models import EvalQuery, EvalSet, Judgment
-from kb.sources.models import SearchProvider, WebPage, WebSource
+from kb.sources.models import SearchProvider, Source, SourceItem
 
 FORMAT: Final = "zhiku-knowledge-base"
 VERSION: Final = 1
@@ -76,6 +76,7 @@ class Table:
         refers: foreign keys, with the table that they lead into; a row is known by its line there, counted from 0.
         added: of the fields, those that archives of earlier releases lack; they have their defaults then.
         is_new: archives of earlier releases lack the table.
+        only: lookups of the rows that it holds; those left out are made by hand again, such as sources with secrets.
         kb_path: the lookup that leads to the knowledge base; as it is, where the rows have a foreign key of this name.
     """
 
@@ -86,6 +87,7 @@ class Table:
     kb_path: str = "knowledge_base"
     added: frozenset[str] = frozenset()
     is_new: bool = False
+    only: dict[str, Any] = field(default_factory=dict)
 
     @property
     def part(self) -> str:
@@ -135,13 +137,14 @@ TABLES: Final = (
           {"eval_set": "eval_sets"}, "eval_set__knowledge_base"),
     Table("judgments", Judgment, ("source", "quote", "grade", "created_at"),
           {"query": "eval_queries", "document": "documents"}, "query__eval_set__knowledge_base"),
-    Table("web_sources", WebSource, (
+    Table("web_sources", Source, (
         "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude",
         "tags",
-    )),
-    Table("web_pages", WebPage, (
+    ), only={"kind__in": Source.WEB}),
+    Table("web_pages", SourceItem, (
         "url", "title", "state", "etag", "last_modified", "content_hash", "version", "fetched_at", "gone_at",
-    ), {"source": "web_sources", "document": "documents"}, "source__knowledge_base"),
+    ), {"source": "web_sources", "document": "documents"}, "source__knowledge_base",
+          only={"source__kind__in": Source.WEB}),
     Table("search_providers", SearchProvider, ("name", "kind", "settings", "enabled", "timeout_ms", "weight")),
 )  # fmt: skip
 TABLE: Final = {table.name: table for table in TABLES}

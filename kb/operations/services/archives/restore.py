@@ -52,7 +52,7 @@ from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, configuratio
 from kb.providers.embedding_models import embedder, options_of, require_embedding_model, tokenizer
 from kb.providers.models import TokenizerSettings
 from kb.quality.models import Judgment
-from kb.sources.models import SearchProvider, WebSource
+from kb.sources.models import SearchProvider, Source
 from retrieval.errors import RetrievalError
 from retrieval.tokenize import JiebaTokenizer
 
@@ -163,7 +163,7 @@ class TableWriter:
         for line, row in enumerate(rows, start):
             if isinstance(row, RetrievalProfile):
                 self._profiles.rename(row)
-            if isinstance(row, RetrievalProfile | Document | Judgment | WebSource):
+            if isinstance(row, RetrievalProfile | Document | Judgment | Source):
                 row.created_by = self._kb.owner
             if isinstance(row, Document):
                 row.file = self._files.get(line, "")
@@ -368,10 +368,10 @@ class _Restoring:
         if differing := sorted(name for name, value in here.items() if manifest["configuration"].get(name) != value):
             words = _("Settings of this installation differ (%(names)s): results may differ too.")
             yield words % {"names": ", ".join(differing)}
-        if off := sum(model.objects.filter(knowledge_base=kb).count() for model in (WebSource, SearchProvider)):
+        if off := sum(model.objects.filter(knowledge_base=kb).count() for model in (Source, SearchProvider)):
             words = ngettext(
-                "%(count)d web source or search provider is switched off: check its address, then switch it on.",
-                "%(count)d web sources and search providers are switched off: check their addresses, then switch them on.",
+                "%(count)d source or search provider is switched off: check its address, then switch it on.",
+                "%(count)d sources and search providers are switched off: check their addresses, then switch them on.",
                 off,
             )
             yield words % {"count": off}

@@ -47,8 +47,8 @@ from kb.profiles.services import MAX_NAME_CHARACTERS, MAX_VERSION, NOT_IN_NAMES,
 from kb.providers.models import TokenizerSettings
 from kb.quality.models import Judgment
 from kb.sources.connectors.listing import MOST_PATTERNS, compiled
-from kb.sources.models import SearchProvider, WebPage, WebSource
-from kb.sources.web.services.pages import hash_of
+from kb.sources.models import SearchProvider, Source, SourceItem
+from kb.sources.services.items import hash_of
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.judged_sets import anchor_hash
 from retrieval.types import PageRegion
@@ -287,11 +287,11 @@ def _complete(row: Any) -> None:
             _require(len(row.box) in (0, 4) and all(0 <= each <= 1 for each in row.box), "box")
         case RetrievalProfile():
             _check_profile_settings(row.settings)
-        case SearchProvider() | WebSource():
+        case SearchProvider() | Source():
             _complete_source(row)
-        case WebPage():
+        case SourceItem():
             _check_url(row.url)
-            row.url_hash = hash_of(row.url)
+            row.key_hash = hash_of(row.url)
 
 
 def _complete_passage(row: Chunk | ChunkParent) -> None:
@@ -348,12 +348,13 @@ def _check_profile_settings(settings: Any) -> None:
         raise WrongRow("settings") from error
 
 
-def _complete_source(source: SearchProvider | WebSource) -> None:
+def _complete_source(source: SearchProvider | Source) -> None:
     """Switched off: what strangers wrote must not be read, nor asked, before somebody has looked at it."""
     source.enabled = False
     if isinstance(source, SearchProvider):
         _require(isinstance(source.settings, dict), "settings")
         return
+    _require(source.kind in Source.WEB, "kind")
     _check_url(source.url)
     _require(max(len(source.include), len(source.exclude)) <= MOST_PATTERNS, "include, exclude")
     try:

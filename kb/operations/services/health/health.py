@@ -38,6 +38,7 @@ from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
 from kb.providers import embedding_models
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
+from kb.sources.models import Source
 from retrieval.bm25 import require_dependencies
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
@@ -64,6 +65,7 @@ OPTIONAL_TOKENIZER_PACKAGES: dict[str, Callable[[TokenizerSettings], bool]] = {
     "rjieba": lambda settings: settings.engine == TokenizerSettings.Engine.RJIEBA,
     "opencc": lambda settings: settings.simplify,
 }
+GIT_PROGRAMS = {"git": "git", "ssh": "openssh-client"}  # and their packages
 EXTRA_OF = {"rjieba": "rjieba", "opencc": "traditional"}
 Store = KnowledgeBase.Store
 
@@ -344,6 +346,20 @@ def parser_sandbox() -> Finding:
     return ok("seccomp and Landlock: no connections, and no files but libraries")
 
 
+@check("git")
+def git_programs() -> Finding:
+    """What sources of the kind Git are read with."""
+    missing = [program for program in GIT_PROGRAMS if shutil.which(program) is None]
+    if not missing:
+        return ok(f"{', '.join(GIT_PROGRAMS)} installed")
+    detail = f"{', '.join(missing)} missing"
+    names = [each.name for each in Source.objects.filter(kind=Source.Kind.GIT).order_by("name").only("name")]
+    if not names:
+        return ok(f"{detail}, and no source needs more")
+    packages = " ".join(GIT_PROGRAMS[program] for program in missing)
+    return degraded(f"{detail}, needed by {listed(names)}", f"run `apt install {packages}` where the worker runs")
+
+
 @check("documents")
 def documents() -> Finding:
     overdue = timezone.now() - WAITED_LONG
@@ -395,6 +411,7 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     health_indexes.vector_recall,
     health_indexes.page_cache,
     other_stores,
+    git_programs,
     documents,
 )
 

@@ -15,7 +15,8 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.sources.external.providers.fields import Field, unanswered
+from kb.sources.external.providers.answers import unanswered
+from kb.sources.fields import Field
 from retrieval.errors import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 

@@ -21,7 +21,7 @@ from kb.ingest.services.documents import (
 from kb.models import Concept, Document, EvalQuery, EvalSet, GraphFact, Principal, SearchProvider
 from kb.quality.eval_sets.services.sets import query_update
 from kb.sources.external.services import external_source_update
-from kb.sources.web.services.sources import web_source_create, web_source_update
+from kb.sources.services.sources import source_create, source_update
 from tests.factories import make_kb
 
 pytestmark = pytest.mark.django_db
@@ -159,10 +159,10 @@ def external(kb):
 
 
 def web(kb):
-    made = web_source_create(
+    made = source_create(
         knowledge_base=kb, user=kb.owner, name="s", kind="page", url="https://example.org/", enabled=False
     )
-    return made, web_source_update, {"name": "t"}, {"every_minutes": 90}
+    return made, source_update, {"name": "t"}, {"every_minutes": 90}
 
 
 KINDS = [concept, fact, query, external, web]

@@ -4,13 +4,13 @@ import pytest
 from django.core.cache.backends.locmem import LocMemCache
 
 from kb.base.net.addresses import FetchError
-from kb.models import WebSource
+from kb.models import Source
 from kb.sources.connectors.live import live_entries
 from tests.web_server import ARTICLE, Page, article, client_for
 
 
 def source(web, kind, path="/"):
-    return WebSource(kind=kind, url=web.url(path), name="site")
+    return Source(kind=kind, url=web.url(path), name="site")
 
 
 def cache(**settings):

@@ -1,7 +1,7 @@
 """Live and external sources of a knowledge base, and searches of it, as the tests of both want them."""
 
 from kb.base.shapes import as_values
-from kb.models import SearchProvider, WebSource
+from kb.models import SearchProvider, Source
 from kb.search.services.search import SearchRequest, response_of, search
 from kb.sources.external.providers.vertex import KIND
 from tests.factories import principal
@@ -19,7 +19,7 @@ def feed(web, *entries, path="/feed"):
 
 def live_feed(kb, web, name="news", path="/feed", **fields):
     values = {"kind": "feed", "live": True, "url": web.url(path)}
-    return WebSource.objects.create(knowledge_base=kb, name=name, **(values | fields))
+    return Source.objects.create(knowledge_base=kb, name=name, **(values | fields))
 
 
 def vertex_source(kb, service, name="site search", **fields):

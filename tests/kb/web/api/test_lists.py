@@ -197,7 +197,7 @@ def test_chunks_are_narrowed(client, document):
 def test_a_filter_by_an_object_that_the_caller_may_not_see_is_404(client):
     foreign = factories.make_kb()
 
-    for address in ("eval-sets/", "eval-runs/", "web-sources/", "profiles/"):
+    for address in ("eval-sets/", "eval-runs/", "sources/", "profiles/"):
         response = client.get(f"/api/v1/{address}", {"knowledge_base_id": foreign.pk})
         assert response.status_code == 404, address
 

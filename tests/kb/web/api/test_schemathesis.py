@@ -31,7 +31,7 @@ from kb.models import (
     RetrievalProfile,
     SearchLog,
     SearchProvider,
-    WebSource,
+    Source,
 )
 from tests import factories
 
@@ -116,7 +116,7 @@ def rows(kb, document, chunk, owner):
         "eval-sets": eval_set.pk,
         "eval-runs": run.pk,
         "entities": Entity.objects.create(knowledge_base=kb, name="年假").pk,
-        "web-sources": WebSource.objects.create(knowledge_base=kb, name="site", url="https://example.org/").pk,
+        "sources": Source.objects.create(knowledge_base=kb, name="site", url="https://example.org/").pk,
         "conversations": str(Conversation.objects.create(user=owner, knowledge_base_ids=[kb.pk]).pk),
         "trace_id": str(entry.pk),
         "query_id": query.pk,

@@ -23,8 +23,8 @@ from kb.models import (
     KnowledgeBase,
     RetrievalProfile,
     SearchProvider,
-    WebPage,
-    WebSource,
+    Source,
+    SourceItem,
 )
 from kb.profiles.services import create_version, publish
 from kb.quality.eval_sets.services.sets import judge
@@ -115,8 +115,10 @@ def taxonomy(kb, document):
 
 
 def elsewhere(kb, document):
-    source = WebSource.objects.create(knowledge_base=kb, name="site", url="https://example.org/", every_minutes=60)
-    WebPage.objects.create(source=source, document=document, url="https://example.org/a", url_hash="0" * 64, etag='"1"')
+    source = Source.objects.create(knowledge_base=kb, name="site", url="https://example.org/", every_minutes=60)
+    SourceItem.objects.create(
+        source=source, document=document, url="https://example.org/a", url_hash="0" * 64, etag='"1"'
+    )
     settings = {"project": "p", "api_key": "s3cret"}
     SearchProvider.objects.create(knowledge_base=kb, name="vertex", settings=settings, weight=0.4)
 

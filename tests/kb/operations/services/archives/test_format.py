@@ -12,8 +12,8 @@ from kb.models import (
     KnowledgeBase,
     Picture,
     RetrievalProfile,
-    WebPage,
-    WebSource,
+    Source,
+    SourceItem,
 )
 from kb.operations.services.archives import rows
 from kb.operations.services.archives.format import KNOWLEDGE_BASE_FIELDS, TABLES
@@ -64,7 +64,7 @@ LEFT_OUT = {
     Chunk: {"content_hash", "updated_at"},
     Picture: {"asked_at"},
     Judgment: {"quote_hash", "created_by"},
-    WebSource: frozenset(
+    Source: frozenset(
         {
             "status",
             "attempts",
@@ -83,7 +83,7 @@ LEFT_OUT = {
             "created_at",
         }
     ),
-    WebPage: {"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"},
+    SourceItem: {"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"},
 }
 
 

@@ -25,9 +25,9 @@ from kb.models import (
     Picture,
     RetrievalProfile,
     SearchProvider,
+    Source,
+    SourceItem,
     TokenizerSettings,
-    WebPage,
-    WebSource,
 )
 from kb.operations.services.archives.export import export_open
 from kb.operations.services.archives.restore import restore_kb
@@ -210,9 +210,9 @@ def test_a_profile_that_new_ones_do_not_start_with_is_kept(kb, archive):
 
 def test_what_would_be_read_elsewhere_is_switched_off(kb, archive):
     restored = restore_kb(archive(kb), owner=kb.owner, name="copy")
-    source = WebSource.objects.get(knowledge_base=restored.knowledge_base)
+    source = Source.objects.get(knowledge_base=restored.knowledge_base)
     assert (source.enabled, source.next_run_at, source.url) == (False, None, "https://example.org/")
-    assert WebPage.objects.get(source=source).document.knowledge_base == restored.knowledge_base
+    assert SourceItem.objects.get(source=source).document.knowledge_base == restored.knowledge_base
     provider = SearchProvider.objects.get(knowledge_base=restored.knowledge_base)
     assert (provider.enabled, provider.settings, provider.weight) == (False, {"project": "p"}, 0.4)
 

@@ -14,7 +14,7 @@ from kb.index.services.tokenizing import read_settings, tokenizer_change
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.batches import batch_resume
 from kb.ingest.services.documents import document_requeue
-from kb.models import Document, IngestBatch
+from kb.models import Document, IngestBatch, Source
 from kb.operations.services.health import health
 from tests.factories import make_document, make_kb
 
@@ -163,6 +163,17 @@ def test_little_room_on_the_disk_is_degraded(settings, tmp_path, monkeypatch):
     settings.DATA_DIR = tmp_path
     monkeypatch.setattr(health, "LOW_DISK_BYTES", 2**80)
     assert health.data_directory().state is State.DEGRADED
+
+
+def test_git_is_missed_only_where_a_source_needs_it(monkeypatch, tmp_path):
+    assert health.git_programs().detail == "git, ssh installed"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert health.git_programs().state is State.OK
+    Source.objects.create(knowledge_base=make_kb(), name="handbook", kind=Source.Kind.GIT)
+    finding = health.git_programs()
+    assert finding.state is State.DEGRADED
+    assert "handbook" in finding.detail
+    assert "apt install git openssh-client" in finding.remedy
 
 
 def test_counts_documents():

@@ -1,0 +1,83 @@
+"""What the pages of sources and of external sources share."""
+
+from typing import Any, Final
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, reverse
+from django.utils.functional import lazy
+from django.utils.text import capfirst
+from django.views.decorators.http import require_POST
+from unfold.widgets import (
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from kb.base.errors import Rejected
+from kb.sources.fields import Field
+from kb.web.admin.scoped import KnowledgeBaseRowAdmin
+
+PREFIX: Final = "setting_"
+_capitalised: Any = lazy(capfirst, str)  # in the language of whoever reads it
+
+
+class SourceForm(forms.ModelForm):  # type: ignore[type-arg]
+    def check(self) -> None:
+        """Raises Rejected, whose code begins with the name of a field or setting, where the source cannot be stored."""
+        raise NotImplementedError
+
+    def validate_unique(self) -> None:
+        """Asks the service, which looks at the name too, before Django does."""
+        if self.errors:
+            return
+        try:
+            self.check()
+        except Rejected as error:
+            name = error.code.rpartition("_")[0]
+            self.add_error(next((each for each in (PREFIX + name, name) if each in self.fields), None), str(error))
+
+
+class SourceAdmin(KnowledgeBaseRowAdmin):
+    """A source belongs to one knowledge base from its creation on."""
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("test/", require_POST(self.test_view), "test"),
+            self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
+            *super().get_urls(),
+        ]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        source = kwargs.get("obj")
+        name, of_source = ("test", []) if source is None else ("test_again", [source.pk])
+        if source is None or self.has_change_permission(request, source):
+            context["test_url"] = reverse(f"admin:kb_{self.opts.model_name}_{name}", args=of_source)
+        return super().render_change_form(request, context, **kwargs)
+
+    def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
+        """What the form's source would give; nothing is saved."""
+        raise NotImplementedError
+
+    def tested_form(self, request: HttpRequest, object_id: int | None, name: str) -> Any:
+        """The form as it was sent, of a stored source or a new one, which may be named later: `name` until then."""
+        stored = self.get_object_or_404(request, str(object_id), to_change=True) if object_id else None
+        values = request.POST.copy()
+        values["name"] = values.get("name") or name
+        return self.get_form(request, stored, change=stored is not None)(values, instance=stored)
+
+
+def setting_field(field: Field) -> forms.Field:
+    about: dict[str, Any] = {
+        "label": _capitalised(field.label),
+        "help_text": field.hint,
+        "required": False,
+        "initial": field.default,
+    }
+    if field.is_flag:
+        return forms.BooleanField(widget=UnfoldBooleanSwitchWidget, **about)
+    if field.choices:
+        widget = UnfoldAdminSelectWidget
+        return forms.ChoiceField(choices=[(each, each) for each in field.choices], widget=widget, **about)
+    widget = UnfoldAdminTextInputWidget({"autocomplete": "off", "spellcheck": "false"})
+    return forms.CharField(widget=widget, max_length=300, **about)

@@ -1,0 +1,348 @@
+"""Pages of web sources: their list and form, how far their runs are, and the list of the pages that they read."""
+
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Final, cast
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.postgres.forms import SimpleArrayField
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.urls import URLPattern, reverse
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _, gettext_lazy, ngettext, pgettext_lazy
+from django.views.decorators.http import require_GET, require_POST
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from kb.base.models import count_of
+from kb.content.models import Document
+from kb.sources.admin.base import SourceAdmin, SourceForm
+from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.models import Source, SourceItem
+from kb.sources.services.preview import source_preview
+from kb.sources.services.sources import (
+    UNFINISHED,
+    error_of,
+    error_text,
+    held_back,
+    source_accept,
+    source_cancel,
+    source_check,
+    source_create,
+    source_delete,
+    source_request,
+    source_update,
+)
+from kb.web.admin.scoped import LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, row_ids, signed_in
+
+
+class PatternsField(LinesField):
+    def clean(self, value: Any) -> Any:
+        lines = super().clean(value)
+        if len(lines) > MOST_PATTERNS or any(len(line) > 300 for line in lines):
+            raise ValidationError(_("Give at most 50 lines of at most 300 characters."))
+        return lines
+
+
+class SourceRowForm(SourceForm):
+    include = PatternsField(
+        is_code=True,
+        label=gettext_lazy("Only addresses like"),
+        help_text=gettext_lazy(
+            "Regular expressions, one a line, such as /docs/. None: any of the same host; of a feed, any at all."
+        ),
+    )
+    exclude = PatternsField(
+        is_code=True,
+        label=gettext_lazy("No addresses like"),
+        help_text=gettext_lazy("Regular expressions, one a line."),
+    )
+    tags = SimpleArrayField(
+        forms.CharField(max_length=60),
+        label=gettext_lazy("Tags"),
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=gettext_lazy("Of its documents, separated by commas."),
+    )
+
+    class Meta:
+        model = Source
+        fields = (
+            "knowledge_base",
+            "name",
+            "kind",
+            "url",
+            "every_minutes",
+            "enabled",
+            "live",
+            "tags",
+            "max_pages",
+            "max_depth",
+            "include",
+            "exclude",
+        )
+        help_texts: ClassVar[Any] = {
+            "kind": gettext_lazy(
+                "A page, the pages that a sitemap lists, those that links lead to, or the entries of a feed."
+            ),
+            "url": gettext_lazy("Of the page, the sitemap, the first page or the feed."),
+            "enabled": gettext_lazy("Off: it is read only when somebody asks for it."),
+            "max_depth": gettext_lazy("Of a crawl: how many links from the first page it goes."),
+        }
+
+    def check(self) -> None:
+        source_check(self.instance)
+
+
+LABELS = {
+    Source.Status.NEVER: "info",
+    Source.Status.WAITING: "info",
+    Source.Status.RUNNING: "info",
+    Source.Status.DONE: "success",
+    Source.Status.CANCELLED: "warning",
+    Source.Status.FAILED: "danger",
+}
+COUNTED = {
+    "added": gettext_lazy("new: %(count)d"),
+    "changed": gettext_lazy("changed: %(count)d"),
+    "unchanged": gettext_lazy("unchanged: %(count)d"),
+    "duplicate": gettext_lazy("same as another document: %(count)d"),
+    "refused": gettext_lazy("refused by robots.txt: %(count)d"),
+    "failed": gettext_lazy("failed: %(count)d"),
+    "gone": gettext_lazy("gone: %(count)d"),
+    "deleted": gettext_lazy("deleted: %(count)d"),
+}
+
+
+def state_cell(source: Source, *, swap: bool = False) -> SafeString:
+    """Status, counts and error of a source; `swap` makes HTMX put it in the place of the one on the page."""
+    label = LABELS[Source.Status(source.status)]
+    if label == "success" and (source.counts.get("failed") or source.counts.get("gone")):
+        label = "warning"  # it came to its end and could not read something
+    context = {
+        "source": source,
+        "label": label,
+        "counts": [text % {"count": source.counts[name]} for name, text in COUNTED.items() if source.counts.get(name)],
+        "error": error_text(source.error, source.error_code, source.error_params),
+        "swap": swap,
+    }
+    return render_to_string("sources/state.html", context)
+
+
+KEEP = "keep"
+# What the buttons above the form do, and what is said then.
+ACTS: Final[dict[str, tuple[Callable[[Source], Any], Promise, int]]] = {
+    "run": (source_request, gettext_lazy("The source is read now."), messages.SUCCESS),
+    "cancel": (
+        source_cancel,
+        gettext_lazy("The run ends with the page at hand; what it has read stays."),
+        messages.INFO,
+    ),
+    "accept": (
+        source_accept,
+        gettext_lazy("The source is read now, and what was held back is done where the site still shows the same."),
+        messages.SUCCESS,
+    ),
+}
+
+
+@admin.register(Source)
+class SourceRowAdmin(SourceAdmin):
+    form = SourceRowForm
+    unfinished = UNFINISHED
+    list_display = ("title", "kind", "knowledge_base", "state", "pages", "schedule", "next_run_at")
+    list_filter: ClassVar[Any] = (
+        ("knowledge_base", ScopedRelatedFilter),
+        ("kind", ChoicesDropdownFilter),
+        ("status", ChoicesDropdownFilter),
+    )
+    search_fields = ("name", "url")
+    search_help_text = gettext_lazy("Search by name or address")
+    actions = ("run_now",)
+    list_before_template = "sources/empty.html"
+    list_after_template = "sources/poll.html"
+    change_form_outer_before_template = "sources/panel.html"
+    change_form_after_template = "sources/test.html"
+    delete_confirmation_template = "sources/delete_confirmation.html"
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("knowledge_base", "name", "kind", "url", "every_minutes", "enabled", "live", "tags")}),
+        (gettext_lazy("Which pages"), {"fields": ("max_pages", "max_depth", "include", "exclude")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Source]:
+        rows: QuerySet[Source] = (
+            super().get_queryset(request).annotate(item_count=count_of(SourceItem.objects, "source"))
+        )
+        return rows
+
+    # -- Pages of its own ------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            *(
+                self.page(f"<int:object_id>/{name}/", require_POST(partial(self.act_view, name=name)), name)
+                for name in ACTS
+            ),
+            *super().get_urls(),
+        ]
+
+    def progress_view(self, request: HttpRequest) -> HttpResponse:
+        """The states of sources that were unfinished, for a page that polls; it asks again while one still is."""
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
+        sources = list(self.get_queryset(request).filter(pk__in=asked))
+        cells = [state_cell(each, swap=True) for each in sources]
+        context: dict[str, Any] = {"cells": cells, "unfinished_ids": self.unfinished_ids(sources)}
+        if "form" in request.GET:
+            context |= {"on_form": True, "panels": [self._panel(request, each) for each in sources]}
+        return render(request, "sources/progress.html", context)
+
+    def _panel(self, request: HttpRequest, source: Source) -> dict[str, Any]:
+        return {
+            "source": source,
+            "is_unfinished": source.status in UNFINISHED,
+            "may_change": self.has_change_permission(request, source),
+            "pages_url": pages_url(source),
+            "held_back": held_back(source).count(),
+        }
+
+    def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
+        form = self.tested_form(request, object_id, name=uuid.uuid4().hex)
+        context: dict[str, Any] = {"form": form}
+        if form.is_valid():
+            preview = source_preview(form.instance)
+            context = {
+                "preview": preview,
+                "error": error_of(preview.error),
+                "rows": [{"item": item, "error": error_of(item.error)} for item in preview.items],
+            }
+        return render(request, "sources/preview.html", context)
+
+    def act_view(self, request: HttpRequest, object_id: int, name: str) -> HttpResponse:
+        """Does what a button above the form asks for; the service returns False where there was nothing to do."""
+        source = self.get_object_or_404(request, str(object_id), to_change=True)
+        act, message, level = ACTS[name]
+        if act(source) is not False:
+            self.message_user(request, message, level)
+        return HttpResponseRedirect(reverse("admin:kb_source_change", args=[source.pk]))
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        source = kwargs.get("obj")
+        if source is not None:
+            context |= self._panel(request, source) | {
+                "state": state_cell(source),
+                "unfinished_ids": self.unfinished_ids([source]),
+                "show_save_and_add_another": False,
+                "delete_after_hours": int(settings.WEB_DELETE_AFTER_HOURS),
+            }
+        return super().render_change_form(request, context, **kwargs)
+
+    # -- Writes ----------------------------------------------------------------------------------------------------------
+    def save_model(self, request: HttpRequest, obj: Source, form: Any, change: Any) -> None:
+        values = form.cleaned_data
+        if change:
+            source_update(Source.objects.get(pk=obj.pk), **{name: values[name] for name in form.changed_data})
+            return
+        obj.pk, obj._state.adding = source_create(user=signed_in(request), **values).pk, False
+
+    def delete_model(self, request: HttpRequest, obj: Source) -> None:
+        source_delete(obj, keep_documents=request.POST.get("documents", KEEP) == KEEP)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        documents = Document.objects.filter(source_item__source__in=row_ids([object_id]))
+        context = {"document_count": documents.count(), **(extra_context or {})}
+        return cast(HttpResponse, super().delete_view(request, object_id, context))
+
+    @admin.action(description=gettext_lazy("Read now"), permissions=["change"])
+    def run_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
+        begun = sum(source_request(source) for source in self.only_granted(request, queryset, "editable_by"))
+        self.report(request, ngettext("%(count)d source is read now.", "%(count)d sources are read now.", begun), begun)
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("name"), ordering="name")
+    def title(self, source: Source) -> str:
+        text = '<span class="kb-name">{}</span><small class="kb-block kb-mono">{}</small>'
+        return format_html(text, source.name, shortened(source.url))
+
+    @column(gettext_lazy("status"), ordering="status")
+    def state(self, source: Source) -> SafeString:
+        return state_cell(source)
+
+    @column(gettext_lazy("pages"), ordering="item_count")
+    def pages(self, source: Any) -> str:
+        return format_html('<a href="{}" class="kb-link">{}</a>', pages_url(source), source.item_count)
+
+    @column(gettext_lazy("schedule"), ordering="every_minutes")
+    def schedule(self, source: Source) -> str:
+        minutes = source.every_minutes
+        if minutes is None or not source.enabled:
+            return _("only when asked for")
+        if minutes % 1_440 == 0:
+            return _("every %(count)d days") % {"count": minutes // 1_440} if minutes > 1_440 else _("every day")
+        if minutes % 60 == 0:
+            return _("every %(count)d hours") % {"count": minutes // 60} if minutes > 60 else _("every hour")
+        return _("every %(count)d minutes") % {"count": minutes}
+
+
+@admin.register(SourceItem)
+class SourceItemAdmin(ReadOnlyAdmin):
+    list_display = ("address", "state_label", "kept_as", "fetch_outcome", "fetched_at", "source")
+    list_display_links = None
+    list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))
+    list_select_related = ("source", "document")
+    search_fields = ("url", "title")
+    search_help_text = gettext_lazy("Search by address or title")
+    show_full_result_count = False
+    actions = ()
+
+    @column(pgettext_lazy("of the web", "page"), ordering="url")
+    def address(self, page: SourceItem) -> str:
+        text = '<span class="kb-name">{}</span><a class="kb-link kb-block kb-mono" href="{}" rel="noreferrer">{}</a>'
+        return format_html(text, page.title, page.url, shortened(page.url))
+
+    @column(
+        gettext_lazy("state"),
+        ordering="state",
+        label={
+            SourceItem.State.KEPT.value: "success",
+            SourceItem.State.UNCHANGED.value: "success",
+            SourceItem.State.REFUSED.value: "warning",
+            SourceItem.State.DUPLICATE.value: "warning",
+            SourceItem.State.GONE.value: "warning",
+            SourceItem.State.FAILED.value: "danger",
+        },
+    )
+    def state_label(self, page: SourceItem) -> tuple[str, str]:
+        return page.state, page.get_state_display()
+
+    @column(gettext_lazy("document"))
+    def kept_as(self, page: SourceItem) -> str:
+        if page.document is None:
+            return "–"
+        url = reverse("admin:kb_document_change", args=[page.document.pk])
+        return format_html('<a href="{}" class="kb-link">{}</a>', url, page.document)
+
+    @column(gettext_lazy("what happened"))
+    def fetch_outcome(self, page: SourceItem) -> str:
+        message = error_text(page.error, page.error_code, page.error_params)
+        if page.state == SourceItem.State.GONE and page.document_id is not None:
+            hours = int(settings.WEB_DELETE_AFTER_HOURS)
+            next_time = _("Its document is deleted if a run %(hours)d hours later does not find it either.")
+            message = f"{message} {next_time % {'hours': hours}}".strip()
+        return format_html('<span class="kb-excerpt">{}</span>', message)
+
+
+def pages_url(source: Source) -> str:
+    return f"{reverse('admin:kb_sourceitem_changelist')}?source__id__exact={source.pk}"
+
+
+def shortened(url: str) -> str:
+    return url if len(url) <= 90 else f"{url[:60]}…{url[-28:]}"
