@@ -274,6 +274,9 @@ WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its
 WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 # After which a page that is gone loses its document.
 WEB_DELETE_AFTER_HOURS = env.float("WEB_DELETE_AFTER_HOURS", default=24.0)
+# What one run of a Git source may bring to the disk of DATA_DIR for its time, and how long git may take for a fetch.
+GIT_MAX_BYTES = env.int("GIT_MAX_MB", default=1_024) * 1024 * 1024
+GIT_SECONDS = env.float("GIT_SECONDS", default=600.0)
 
 # Every so many runs, all files of a source are compared by their content, whatever versions the place gives; 0: never.
 SOURCE_FULL_CHECK_RUNS = env.int("SOURCE_FULL_CHECK_RUNS", default=50)

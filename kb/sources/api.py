@@ -10,20 +10,25 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.connectors.registry import KINDS as SOURCES, secret_names
 from kb.sources.connectors.web.preview import Preview, PreviewItem
 from kb.sources.external.services import KINDS, external_source_test, external_source_update, state_text
-from kb.sources.models import SearchProvider, Source, SourceItem
+from kb.sources.fields import MOST_CHARACTERS_OF_LONG
+from kb.sources.models import SearchProvider, Source, SourceItem, SourceRun
 from kb.sources.services.preview import source_preview
 from kb.sources.services.sources import (
     error_of,
     error_text,
+    secrets_set,
     source_accept,
     source_cancel,
     source_check,
     source_create,
     source_delete,
     source_overview,
+    source_pause,
     source_request,
+    source_resume,
     source_update,
 )
 from kb.web.api.callers import user_of
@@ -39,16 +44,22 @@ from kb.web.api.fields import (
 )
 from kb.web.api.views import ApiViewSet, Flag, ListFilters, OneOf, Related, Text, asked, knowledge_bases_of, one
 
-WEB_KINDS = ", ".join(Source.Kind.values)
+SOURCE_KINDS = ", ".join(SOURCES)
+SOURCE_SETTINGS = "; ".join(
+    f"{name}: {', '.join(field.name for field in kind.fields)}" for name, kind in SOURCES.items() if kind.fields
+)
+SECRETS = "; ".join(
+    f"{name}: {', '.join(sorted(secret_names(kind)))}" for name, kind in SOURCES.items() if secret_names(kind)
+)
 
 
-class WebErrorSerializer(serializers.Serializer[Any]):
+class SourceErrorSerializer(serializers.Serializer[Any]):
     code = serializers.CharField(help_text="Stable; blank where there is none.")
     message = serializers.CharField()
 
 
-@extend_schema_field(WebErrorSerializer(allow_null=True))
-class WebErrorField(serializers.Field[Any, Any, Any, Any]):
+@extend_schema_field(SourceErrorSerializer(allow_null=True))
+class SourceErrorField(serializers.Field[Any, Any, Any, Any]):
     """The error of a row or of a preview in the caller's language."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -57,20 +68,41 @@ class WebErrorField(serializers.Field[Any, Any, Any, Any]):
     def to_representation(self, value: Any) -> dict[str, str] | None:
         if not value.error:
             return None
-        if isinstance(value, Source | SourceItem):
+        if isinstance(value, Source | SourceItem | SourceRun):
             return {"code": value.error_code, "message": error_text(value.error, value.error_code, value.error_params)}
         return {"code": str(value.error.code), "message": error_of(value.error)}
 
 
+class ProgressSerializer(serializers.Serializer[Any]):
+    stage = serializers.CharField(help_text="listing, reading or deleting.")
+    done = serializers.IntegerField()
+    total = serializers.IntegerField(allow_null=True, help_text="null: not known.")
+    item = serializers.CharField(allow_blank=True, help_text="What is done now.")
+
+
+@extend_schema_field(ProgressSerializer(allow_null=True))
+class ProgressField(serializers.Field[Any, Any, Any, Any]):
+    """How far the present run is."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value or None
+
+
 class SourceSerializer(serializers.ModelSerializer[Source]):
-    kind = serializers.CharField(max_length=40, help_text=f"One of: {WEB_KINDS}.")
+    kind = serializers.CharField(max_length=40, help_text=f"One of: {SOURCE_KINDS}.")
     status = serializers.CharField(help_text=f"Of the last run, one of: {', '.join(Source.Status.values)}.")
     counts = serializers.DictField(
-        child=serializers.IntegerField(), help_text="Addresses of the present or the last run by what became of them."
+        child=serializers.IntegerField(), help_text="Items of the present or the last run by what became of them."
     )
+    settings = serializers.DictField(help_text=f"Of its kind. {SOURCE_SETTINGS}.")
+    secrets_set = serializers.SerializerMethodField(
+        help_text="The names of the secrets that it has; none is ever shown."
+    )
+    progress = ProgressField(read_only=True, help_text="What the present run does; null: there is none.")
     item_count = serializers.IntegerField()
     document_count = serializers.IntegerField()
-    error = WebErrorField(help_text="Why the last run failed, and what to do about it.")
+    held_back = serializers.IntegerField(help_text="Changes and deletions that wait for the next run, or for `accept`.")
+    error = SourceErrorField(help_text="Why the last run failed, and what to do about it.")
 
     class Meta:
         model = Source
@@ -80,9 +112,13 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "name",
             "kind",
             "url",
+            "settings",
+            "secrets_set",
             "enabled",
+            "paused",
             "live",
             "every_minutes",
+            "max_share",
             "max_pages",
             "max_depth",
             "include",
@@ -91,25 +127,46 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "status",
             "error",
             "counts",
+            "progress",
+            "held_back",
             "item_count",
             "document_count",
             "started_at",
             "finished_at",
             "next_run_at",
+            "failures",
             "created_at",
         )
         read_only_fields = fields
+
+    def get_secrets_set(self, source: Source) -> list[str]:
+        return secrets_set(source)
 
 
 class SourceChangeSerializer(StrictSerializer):
     name = StrictCharField(max_length=200)
     # No enumeration: other models have kinds too, and two of one name would need names of their own.
-    kind = StrictCharField(max_length=40, help_text=f"One of: {WEB_KINDS}.")
-    url = StrictCharField(max_length=URL_CHARACTERS)
+    kind = StrictCharField(max_length=40, help_text=f"One of: {SOURCE_KINDS}.")
+    url = StrictCharField(max_length=URL_CHARACTERS, required=False, help_text="Of a page, sitemap, crawl or feed.")
+    settings = serializers.DictField(
+        required=False, help_text=f"Of its kind; those left out stay, or have their defaults. {SOURCE_SETTINGS}."
+    )
+    secrets = serializers.DictField(
+        child=StrictCharField(max_length=MOST_CHARACTERS_OF_LONG, allow_blank=True, trim_whitespace=False),
+        required=False,
+        write_only=True,
+        help_text=f"Those left out stay. They are never shown. {SECRETS}.",
+    )
     enabled = StrictBooleanField(required=False)
     live = StrictBooleanField(required=False, help_text="Queries read it too, as a channel of its own.")
     every_minutes = StrictIntegerField(
         min_value=5, max_value=60 * 24 * 90, required=False, allow_null=True, help_text="null: only when asked for."
+    )
+    max_share = StrictIntegerField(
+        min_value=1,
+        max_value=100,
+        required=False,
+        help_text="Percent: a run that would delete this share of the documents, and two at least, deletes none and asks.",
     )
     max_pages = StrictIntegerField(min_value=1, max_value=20_000, required=False)
     max_depth = StrictIntegerField(min_value=0, max_value=10, required=False, help_text="Of a crawl: links deep.")
@@ -128,7 +185,7 @@ class SourceChangeSerializer(StrictSerializer):
     tags = TagsField(required=False, help_text="Of its documents.")
 
     def validate_kind(self, kind: str) -> str:
-        if kind not in Source.Kind.values:
+        if kind not in SOURCES:
             self.fields["kind"].fail("invalid")
         return kind
 
@@ -144,35 +201,49 @@ class SourceDeleteSerializer(serializers.Serializer[Any]):
 
 
 class SourceItemSerializer(serializers.ModelSerializer[SourceItem]):
+    path = serializers.CharField(source="key", help_text="Of a file; blank of pages, which their addresses name.")
     state = serializers.CharField(help_text=f"One of: {', '.join(SourceItem.State.values)}.")
-    error = WebErrorField(help_text="Why it was not read, and what to do about it.")
+    error = SourceErrorField(help_text="Why it was not read, and what to do about it.")
 
     class Meta:
         model = SourceItem
-        fields = ("id", "url", "title", "document_id", "state", "error", "fetched_at", "gone_at")
+        fields = ("id", "path", "url", "title", "document_id", "state", "error", "size", "fetched_at", "gone_at")
+        read_only_fields = fields
+
+
+class SourceRunSerializer(serializers.ModelSerializer[SourceRun]):
+    status = serializers.CharField(help_text="done, failed or cancelled.")
+    counts = serializers.DictField(child=serializers.IntegerField())
+    error = SourceErrorField(help_text="Why it failed, and what to do about it.")
+
+    class Meta:
+        model = SourceRun
+        fields = ("id", "status", "counts", "error", "started_at", "ended_at")
         read_only_fields = fields
 
 
 class PreviewItemSerializer(serializers.Serializer[PreviewItem]):
-    url = serializers.CharField()
+    key = serializers.CharField(help_text="A path or an address.")
+    url = serializers.CharField(allow_blank=True)
+    size = serializers.IntegerField(allow_null=True, help_text="In bytes; null: not known.")
     title = serializers.CharField()
     excerpt = serializers.CharField(help_text="The beginning of its text.")
     characters = serializers.IntegerField(allow_null=True, help_text="Of its text; null: it was not read for this.")
     published = serializers.DateTimeField(allow_null=True)
-    error = WebErrorField(help_text="Why it would not be taken; null: it would be.")
+    error = SourceErrorField(help_text="Why it would not be taken; null: it would be.")
 
 
 class PreviewSerializer(serializers.Serializer[Preview]):
     items = PreviewItemSerializer(many=True)
     has_more = serializers.BooleanField()
-    error = WebErrorField(help_text="Why the source as a whole cannot be read.")
+    error = SourceErrorField(help_text="Why the source as a whole cannot be read.")
 
 
 class SourceFilters(ListFilters):
     orders: ClassVar = ("name", "-name", "created_at", "-created_at", "id", "-id")
     knowledge_base_id = Related(knowledge_bases_of, field_name="knowledge_base", help_text="Only its sources.")
     q = Text(method="with_words", help_text="Stands in the name or the address.")
-    kind = OneOf(Source.Kind.values)
+    kind = OneOf(SOURCES)
     status = OneOf(Source.Status.values, help_text="Of the last run.")
     enabled = Flag()
 
@@ -181,69 +252,95 @@ class SourceFilters(ListFilters):
 
 
 class SourceItemFilters(ListFilters):
-    orders: ClassVar = ("url", "-url", "id", "-id")
-    q = Text(field_name="url", lookup_expr="icontains", help_text="Stands in the address.")
-    state = OneOf(SourceItem.State.values, help_text="Only pages of this state.")
+    orders: ClassVar = ("key", "-key", "url", "-url", "id", "-id")
+    q = Text(method="with_words", help_text="Stands in the path or the address.")
+    state = OneOf(SourceItem.State.values, help_text="Only items of this state.")
+
+    def with_words(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(Q(key__icontains=value) | Q(url__icontains=value))
+
+
+class SourceRunFilters(ListFilters):
+    orders: ClassVar = ("-id", "id")
 
 
 @extend_schema_view(
     list=extend_schema(
-        summary="List the web sources of the caller's knowledge bases",
+        summary="List the sources of the caller's knowledge bases",
         parameters=SourceFilters.parameters(),
         responses=answers({200: SourceSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
-        summary="Keep pages or entries of the web as documents",
+        summary="Keep the files of a place, or pages of the web, as documents",
         description="A worker reads it at once, and then as often as `every_minutes` says.",
         request=SourceCreateSerializer,
         responses=answers({201: SourceSerializer}, 400, 403, 404, 413, 415),
     ),
     retrieve=extend_schema(
-        summary="Read a web source and how far its run is", responses=answers({200: SourceSerializer}, 404)
+        summary="Read a source and how far its run is", responses=answers({200: SourceSerializer}, 404)
     ),
     partial_update=extend_schema(
-        summary="Change a web source",
+        summary="Change a source",
         description="Where that changes what is read, a worker reads it at once.",
         request=SourceChangeSerializer,
         responses=answers({200: SourceSerializer}, 400, 403, 404, 413, 415),
     ),
     destroy=extend_schema(
-        summary="Delete a web source; its documents are kept unless asked otherwise",
+        summary="Delete a source; its documents are kept unless asked otherwise",
         parameters=[SourceDeleteSerializer],
         responses=answers({204: None}, 400, 403, 404),
     ),
     run=extend_schema(
         operation_id="source_run",
-        summary="Read a web source now",
+        summary="Read a source now",
         description="One that is being read already is left alone.",
         request=None,
         responses=answers({202: SourceSerializer}, 403, 404),
     ),
     cancel=extend_schema(
         operation_id="source_cancel",
-        summary="Stop reading a web source",
-        description="The run ends with the page at hand; what it has read stays.",
+        summary="Stop reading a source",
+        description="The run ends with the item at hand; what it has read stays.",
         request=None,
         responses=answers({200: SourceSerializer}, 403, 404),
     ),
     accept=extend_schema(
         operation_id="source_accept",
-        summary="Accept what a run of a web source has held back",
-        description="A worker reads it at once. Pages that are gone lose their documents where they are gone still, and pages "
+        summary="Accept what a run of a source has held back",
+        description="A worker reads it at once. Items that are gone lose their documents where they are gone still, and pages "
         "may turn into the texts that they were found to share.",
         request=None,
         responses=answers({202: SourceSerializer}, 403, 404),
     ),
-    pages=extend_schema(
-        operation_id="source_pages",
-        summary="List the pages of a web source with their states",
+    pause=extend_schema(
+        operation_id="source_pause",
+        summary="Let nothing read a source for now",
+        description="A run that is under way stops with the item at hand, and goes on with `resume`.",
+        request=None,
+        responses=answers({200: SourceSerializer}, 403, 404),
+    ),
+    resume=extend_schema(
+        operation_id="source_resume",
+        summary="Let a paused source be read again",
+        request=None,
+        responses=answers({200: SourceSerializer}, 403, 404),
+    ),
+    runs=extend_schema(
+        operation_id="source_runs",
+        summary="List the last runs of a source",
+        parameters=SourceRunFilters.parameters(),
+        responses=answers({200: SourceRunSerializer(many=True)}, 400, 404),
+    ),
+    items=extend_schema(
+        operation_id="source_items",
+        summary="List the files or pages of a source with their states",
         parameters=SourceItemFilters.parameters(),
         responses=answers({200: SourceItemSerializer(many=True)}, 400, 404),
     ),
     test=extend_schema(
         operation_id="source_test",
-        summary="See what a web source would take, without saving anything",
-        description="Reads its first pages, for twenty seconds at most.",
+        summary="See what a source would take, without saving anything",
+        description="Reads the first pages, for twenty seconds at most, or lists the first files.",
         request=SourceCreateSerializer,
         responses=answers({200: PreviewSerializer}, 400, 403, 404, 413, 415),
     ),
@@ -285,8 +382,24 @@ class SourceViewSet(ApiViewSet):
         source_accept(self._editable(pk))
         return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
 
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        source_pause(self._editable(pk))
+        return Response(self._described(pk))
+
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        source_resume(self._editable(pk))
+        return Response(self._described(pk))
+
     @action(detail=True)
-    def pages(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+    def runs(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        source = one(Source.objects.visible_to(self.principal), pk)
+        rows = SourceRun.objects.visible_to(self.principal).filter(source=source)
+        return self.page(rows, SourceRunSerializer, SourceRunFilters)
+
+    @action(detail=True)
+    def items(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         source = one(Source.objects.visible_to(self.principal), pk)
         rows = SourceItem.objects.visible_to(self.principal).filter(source=source)
         return self.page(rows, SourceItemSerializer, SourceItemFilters)

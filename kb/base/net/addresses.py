@@ -37,7 +37,7 @@ MESSAGES: Final[dict[str, str]] = {
         "WEB_ALLOWED_HOSTS."
     ),
     "has_userinfo": gettext_noop(
-        "The address holds a user name or a password before an “@”. Take it out: only public pages are read."
+        "The address holds a user name or a password before an “@”. Take it out: a source that needs them has settings for them."
     ),
     "numeric_host": gettext_noop(
         "“{host}” is an IP address in an unusual form. Give the name of the host, or the address as four decimal numbers."
@@ -130,12 +130,51 @@ MESSAGES: Final[dict[str, str]] = {
         "The server cannot read the file ({reason}). Let its user read it, or exclude the file."
     ),
     "no_bucket": gettext_noop("{host} has no bucket “{bucket}”. Correct its name, the region or the endpoint."),
-    "bad_credentials": gettext_noop(
-        "{host} does not accept the credentials ({reason}). Correct them, and let them list and read what the source is of."
-    ),
     "archived": gettext_noop(
         "The object is in an archive ({storage_class}), from which it must be restored before it can be read. Restore it, "
         "or exclude it."
+    ),
+    "plain_password": gettext_noop(
+        "Over http:// anyone on the way to {host} can read and change what is sent. Use its https:// address, or let an "
+        "administrator add “{host}” to WEB_ALLOWED_HOSTS."
+    ),
+    "bad_credentials": gettext_noop(
+        "{host} refuses the user name, password or key ({reason}). Correct them in the settings of the source; many services "
+        "want an app password or a token that may read."
+    ),
+    "no_folder": gettext_noop("There is no folder “{path}” at {host}. Correct it in the settings of the source."),
+    "not_webdav": gettext_noop(
+        "{host} answers, but not as a WebDAV folder ({reason}). Give the address for WebDAV that its settings show, for "
+        "Nextcloud one such as https://cloud.example.org/remote.php/dav/files/NAME/Folder."
+    ),
+    "outside_folder": gettext_noop(
+        "{host} lists “{href}”, which does not lie in the folder that was asked for, so nothing was changed. Ask who runs the "
+        "server, or give the address of the folder as the server names it."
+    ),
+    "no_repository": gettext_noop(
+        "There is no Git repository at {url}, or these credentials may not read it. Check both in the settings of the source."
+    ),
+    "empty_repository": gettext_noop(
+        "{url} is no Git repository, or holds no commit. Check the address, or name a branch in the settings of the source."
+    ),
+    "no_branch": gettext_noop("The repository has no branch “{branch}”. Correct it in the settings of the source."),
+    "repository_too_large": gettext_noop(
+        "What {host} sends is larger than {megabytes} MB. Name a branch with less in it, ask who runs the server to allow partial "
+        "clones (uploadpack.allowFilter), or let an administrator raise GIT_MAX_MB."
+    ),
+    "git_missing": gettext_noop(
+        "The program {program} is missing on the server. Let an administrator install it (apt install {package})."
+    ),
+    "git_failed": gettext_noop("Git cannot read {host}: {reason}. Try the same address with `git ls-remote`."),
+    "redirected": gettext_noop(
+        "{host} leads on to another address (HTTP {status}), which is not followed. Give the one that a browser shows in the end."
+    ),
+    "host_key": gettext_noop(
+        "{host} shows an SSH key that is none of the host keys in the settings of the source. If its key has been replaced, "
+        "take the new one from whoever runs it; else somebody may be in between."
+    ),
+    "lfs_pointer": gettext_noop(
+        "The repository holds only a pointer to this file (Git LFS), which is not followed. Store the file itself, or leave it out."
     ),
     "many_missing": gettext_noop(
         "{count} of {known} files of this source are not there any more. Their documents are kept. Look whether the place is as "
@@ -189,6 +228,16 @@ class AllowList:
                 host, _, port = entry.partition(":")
                 hosts.add((host, int(port) if port else None))
         return cls(frozenset(hosts), tuple(networks))
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether the operator has named this host, or its address where it is one; no name is resolved."""
+        if not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)}):
+            return True
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return any(plain(address) in network or address in network for network in self.networks)
 
     def covers(self, host: str, port: int, address: Address) -> bool:
         if any(plain(address) in network or address in network for network in self.networks):
@@ -257,8 +306,11 @@ def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
+    """Says which addresses may be connected to: public ones at `ports`, and what is allowed besides."""
+
     allowed: AllowList = field(default_factory=AllowList)
     resolver: Callable[[str, int], Sequence[str]] = resolve
+    ports: tuple[int, ...] = PORTS
 
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to, resolved once; whoever connects uses these and asks nobody again.
@@ -276,6 +328,6 @@ class Guard:
                 continue
             if not is_public(address):
                 raise FetchError("forbidden_address", host=host, address=str(address))
-            if port not in PORTS:
-                raise FetchError("bad_port", host=host, port=port, ports=", ".join(map(str, PORTS)))
+            if port not in self.ports:
+                raise FetchError("bad_port", host=host, port=port, ports=", ".join(map(str, self.ports)))
         return [str(address) for address in found]

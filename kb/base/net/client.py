@@ -233,7 +233,7 @@ class WebClient:
             with mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
                 if response.status not in REDIRECTS:
                     return _fetched(at, response, types, max_bytes or self.max_bytes, etag, last_modified)
-                location = _header(response, "location")
+                location = header_of(response, "location")
             try:
                 joined = str(at.join(location))
             except (httpx.InvalidURL, ValueError) as error:
@@ -273,7 +273,7 @@ def _fetched(
     known_last_modified: str,
 ) -> Fetched:
     etag, last_modified = (
-        value if len(value := _header(response, name)) <= most else "" for name, most in _VALIDATORS.items()
+        value if len(value := header_of(response, name)) <= most else "" for name, most in _VALIDATORS.items()
     )
     if response.status == 304 and (known_etag or known_last_modified):
         # A server need not say again what it was asked with.
@@ -282,7 +282,7 @@ def _fetched(
     _check_status(url.host, response)
     # Media type and charset; a server that names none most often means a page
     message = Message()
-    message["Content-Type"] = _header(response, "content-type") or "text/html"
+    message["Content-Type"] = header_of(response, "content-type") or "text/html"
     media_type, charset = message.get_content_type(), (message.get_content_charset() or "")
     if types is not None and media_type not in types:
         raise FetchError("bad_type", type=media_type[:100])
@@ -306,7 +306,7 @@ def _check_status(host: str, response: httpcore.Response) -> None:
     status = response.status
     if status in {404, 410}:
         raise FetchError("gone", status=status)
-    if status == 429 or (status == 503 and _header(response, "retry-after")):
+    if status == 429 or (status == 503 and header_of(response, "retry-after")):
         raise FetchError("too_many_requests", host=host, status=status)
     if status in {401, 402, 403, 407, 451}:
         raise FetchError("forbidden", status=status)
@@ -315,10 +315,10 @@ def _check_status(host: str, response: httpcore.Response) -> None:
 
 
 def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
-    encoding = _header(response, "content-encoding").strip().lower()
+    encoding = header_of(response, "content-encoding").strip().lower()
     if encoding not in {"", "identity", "gzip", "x-gzip"}:
         raise FetchError("bad_encoding", encoding=encoding[:40])
-    stated = _header(response, "content-length")
+    stated = header_of(response, "content-length")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
         raise too_large(max_bytes)
     inflate = Inflater(max_bytes, host).feed if encoding.endswith("gzip") else bytes
@@ -330,5 +330,5 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
     return bytes(content)
 
 
-def _header(response: httpcore.Response, name: str) -> str:
+def header_of(response: httpcore.Response, name: str) -> str:
     return next((value.decode("latin-1") for key, value in response.headers if key.lower() == name.encode()), "")

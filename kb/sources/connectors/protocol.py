@@ -69,5 +69,9 @@ UNAVAILABLE = frozenset(
         "folder_missing",
         "no_bucket",
         "bad_credentials",
+        "git_missing",
+        "git_failed",
+        "repository_too_large",
+        "host_key",
     }
 )

@@ -10,8 +10,10 @@ from django.utils.translation import gettext as _, gettext_noop
 from kb.base.encryption import decrypted
 from kb.base.errors import Rejected
 from kb.sources.connectors.folder.connector import Folder
+from kb.sources.connectors.git.connector import GitBranch
 from kb.sources.connectors.protocol import Connector
 from kb.sources.connectors.s3.connector import S3
+from kb.sources.connectors.webdav.connector import WebDav
 from kb.sources.fields import Field, checked_values
 from kb.sources.models import Source
 
@@ -71,6 +73,8 @@ KINDS: Final[dict[str, Kind]] = {
             is_open=S3.installed,
             closed=gettext_noop("The client of S3 is not installed: an administrator can install “zhiku[s3]”."),
         ),
+        Kind(Source.Kind.WEBDAV, WebDav),
+        Kind(Source.Kind.GIT, GitBranch, trusts_versions=True),
         Kind(Source.Kind.PUSH),
     )
 }

@@ -20,7 +20,6 @@ from kb.base.errors import Rejected
 from kb.base.net.addresses import FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.jobs.leases import Job, LeaseLost
-from kb.sources.connectors.protocol import UNAVAILABLE
 from kb.sources.models import Source, SourceItemChange
 from kb.sources.services.sources import SOURCES, next_run, run_log
 from retrieval.errors import message_of
@@ -34,7 +33,19 @@ JITTER: Final = 0.25
 # A source without a schedule is tried so often by itself.
 MAX_RETRIES: Final = 5
 # Codes after which the place may answer the same request later.
-PASSING: Final = UNAVAILABLE - {"forbidden_address"} | {"bad_status", "broken_response"}
+PASSING: Final = frozenset(
+    {
+        "unknown_host",
+        "unreachable",
+        "tls_failed",
+        "timeout",
+        "too_many_requests",
+        "folder_missing",
+        "git_failed",
+        "bad_status",
+        "broken_response",
+    }
+)
 # What a place asks for, at most.
 MAX_RETRY_AFTER_S: Final = 24 * 3_600.0
 

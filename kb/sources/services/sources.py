@@ -242,11 +242,20 @@ def run_log(source: Source, status: str, **fields: Any) -> None:
     SourceRun.objects.filter(pk__in=list(old)).delete()
 
 
+# Items that are gone, show the text of others or became the same as another, and whose documents are kept for now.
+_HELD_BACK: Final = (Q(state=SourceItem.State.GONE) | ~Q(shown_key="") | Q(state=SourceItem.State.DUPLICATE)) & Q(
+    document__isnull=False
+)
+
+
 def held_back(source: Source) -> QuerySet[SourceItem]:
-    """Items that are gone or show the text of others, and whose documents are kept for now."""
-    return SourceItem.objects.filter(
-        Q(state=SourceItem.State.GONE) | ~Q(shown_key=""), source=source, document__isnull=False
-    )
+    """Items whose documents a run would delete or change, and keeps for now."""
+    return SourceItem.objects.filter(_HELD_BACK, source=source)
+
+
+def secrets_set(source: Source) -> list[str]:
+    """The names of the secrets that a source has, which are never shown themselves."""
+    return sorted(_opened(source.secrets))
 
 
 def many(source: Source, known: int) -> int:
@@ -280,11 +289,12 @@ def sweep_sources() -> list[int]:
 
 
 def source_overview(principal: Principal) -> QuerySet[Any]:
-    """Sources with `item_count` and `document_count`."""
+    """Sources with `item_count`, `document_count` and `held_back`."""
     items = SourceItem.objects.filter(source=OuterRef("pk")).order_by().values("source")
     rows: QuerySet[Any] = Source.objects.visible_to(principal).annotate(
         item_count=Coalesce(Subquery(items.annotate(rows=Count("pk")).values("rows")), 0),
         document_count=Coalesce(Subquery(items.annotate(rows=Count("document")).values("rows")), 0),
+        held_back=Coalesce(Subquery(items.filter(_HELD_BACK).annotate(rows=Count("pk")).values("rows")), 0),
     )
     return rows
 

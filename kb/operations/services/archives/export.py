@@ -288,7 +288,7 @@ class _Part:
 
 
 def _rows_of(table: Table, kb: KnowledgeBase) -> QuerySet[Any]:
-    rows: QuerySet[Any] = table.model._default_manager.filter(**{table.kb_path: kb}).order_by("pk")
+    rows: QuerySet[Any] = table.model._default_manager.filter(**{table.kb_path: kb, **table.only}).order_by("pk")
     return rows
 
 

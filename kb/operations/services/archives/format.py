@@ -73,6 +73,7 @@ class Table:
     Attributes:
         fields: that are written as they are.
         refers: foreign keys, with the table that they lead into; a row is known by its line there, counted from 0.
+        only: lookups of the rows that it holds; those left out are made by hand again, such as sources with secrets.
         kb_path: the lookup that leads to the knowledge base; as it is, where the rows have a foreign key of this name.
     """
 
@@ -81,6 +82,7 @@ class Table:
     fields: tuple[str, ...] = ()
     refers: dict[str, str] = field(default_factory=dict)
     kb_path: str = "knowledge_base"
+    only: dict[str, Any] = field(default_factory=dict)
 
     @property
     def part(self) -> str:
@@ -123,13 +125,14 @@ TABLES: Final = (
           {"eval_set": "eval_sets"}, "eval_set__knowledge_base"),
     Table("judgments", Judgment, ("source", "quote", "grade", "created_at"),
           {"query": "eval_queries", "document": "documents"}, "query__eval_set__knowledge_base"),
-    Table("sources", Source, (
+    Table("web_sources", Source, (
         "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude",
         "tags",
-    )),
+    ), only={"kind__in": Source.WEB}),
     Table("web_pages", SourceItem, (
         "url", "title", "state", "etag", "last_modified", "content_hash", "version", "fetched_at", "gone_at",
-    ), {"source": "sources", "document": "documents"}, "source__knowledge_base"),
+    ), {"source": "web_sources", "document": "documents"}, "source__knowledge_base",
+          only={"source__kind__in": Source.WEB}),
     Table("search_providers", SearchProvider, ("name", "kind", "settings", "enabled", "timeout_ms", "weight")),
 )  # fmt: skip
 TABLE: Final = {table.name: table for table in TABLES}

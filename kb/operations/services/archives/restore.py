@@ -344,8 +344,8 @@ class _Restoring:
             yield words % {"names": ", ".join(differing)}
         if off := sum(model.objects.filter(knowledge_base=kb).count() for model in (Source, SearchProvider)):
             words = ngettext(
-                "%(count)d web source or search provider is switched off: check its address, then switch it on.",
-                "%(count)d web sources and search providers are switched off: check their addresses, then switch them on.",
+                "%(count)d source or search provider is switched off: check its address, then switch it on.",
+                "%(count)d sources and search providers are switched off: check their addresses, then switch them on.",
                 off,
             )
             yield words % {"count": off}

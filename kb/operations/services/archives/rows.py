@@ -42,8 +42,8 @@ from kb.profiles.services import MAX_NAME_CHARACTERS, MAX_VERSION, NOT_IN_NAMES,
 from kb.providers.models import TokenizerSettings
 from kb.quality.models import Judgment
 from kb.sources.connectors.listing import MOST_PATTERNS, compiled
-from kb.sources.connectors.web.pages import hash_of
 from kb.sources.models import SearchProvider, Source, SourceItem
+from kb.sources.services.items import hash_of
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.judged_sets import anchor_hash
 
@@ -316,6 +316,7 @@ def _check_profile_settings(settings: Any) -> None:
 def _complete_source(source: Source) -> None:
     """Switched off: what strangers wrote must not be read, nor asked, before somebody has looked at it."""
     source.enabled = False
+    _require(source.kind in Source.WEB, "kind")
     _check_url(source.url)
     _require(max(len(source.include), len(source.exclude)) <= MOST_PATTERNS, "include, exclude")
     try:

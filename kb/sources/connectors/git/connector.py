@@ -1,0 +1,317 @@
+"""The files of a branch of a Git repository, over https or ssh."""
+
+import base64
+import re
+import textwrap
+from binascii import Error as Base64Error
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Final, TypeVar
+
+from django.conf import settings
+from django.utils.translation import gettext as _, gettext_lazy
+
+from kb.base.errors import Rejected
+from kb.base.net.addresses import MESSAGES, PORTS, AllowList, FetchError, Guard
+from kb.sources.connectors.git.listings import Listing, Listings
+from kb.sources.connectors.git.program import Git, Secrets
+from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
+from kb.sources.connectors.git.repository import Repository, head_of
+from kb.sources.connectors.git.workspace import workspace
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
+from kb.sources.connectors.protocol import Item
+from kb.sources.fields import Field
+
+FIRST_ROUND: Final = 16
+GROWTH: Final = 4
+_POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
+
+FIELDS: Final = (
+    Field(
+        "url",
+        gettext_lazy("Address of the repository"),
+        gettext_lazy(
+            "Such as https://github.com/NAME/REPOSITORY.git, or git@github.com:NAME/REPOSITORY.git with an SSH key."
+        ),
+        is_required=True,
+    ),
+    Field(
+        "branch",
+        gettext_lazy("Branch"),
+        gettext_lazy("Empty: the one that the repository starts with."),
+        pattern=r"(?!/|.*(?:\.\.|//|@\{|/\.|\.lock(?:/|$)))[^\x00-\x20\x7f~^:?*\[\\]{0,250}(?<![/.])",
+        is_filter=True,
+    ),
+    Field("path", gettext_lazy("Folder"), gettext_lazy("Within the repository. Empty: all of it."), is_filter=True),
+    *PATTERN_FIELDS,
+    Field("user", gettext_lazy("User name"), gettext_lazy("With a token most hosts take any, such as git.")),
+    Field(
+        "password",
+        gettext_lazy("Token or password"),
+        gettext_lazy("One that may read this repository and nothing else. For https:// only."),
+        is_secret=True,
+    ),
+    Field(
+        "key",
+        gettext_lazy("SSH key"),
+        gettext_lazy("The private key of a deploy key that may only read, without a passphrase."),
+        is_long=True,
+        is_secret=True,
+    ),
+    Field(
+        "known_hosts",
+        gettext_lazy("Host keys"),
+        gettext_lazy("For SSH: the lines that `ssh-keyscan HOST` writes, compared with what the host publishes."),
+        is_long=True,
+    ),
+    Field(
+        "pages",
+        gettext_lazy("Pages of the files"),
+        gettext_lazy(
+            "Which software serves the repository, for links to its files. Empty: recognised for well-known hosts."
+        ),
+        choices=("", *PAGES),
+        is_filter=True,
+    ),
+)
+_BRANCH: Final = next(field.pattern for field in FIELDS if field.name == "branch")
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    remote: Remote
+    branch: str
+    path: bytes
+    patterns: Patterns
+    secrets: Secrets
+    pages: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], allowed: AllowList) -> "_Settings":
+        """Raises FetchError for an address that is not read, and Rejected for another setting."""
+        text = {field.name: str(values.get(field.name) or "").strip() for field in FIELDS}
+        remote = Remote.parse(text["url"])
+        if remote.scheme == "http" and not allowed.names(remote.host, remote.port):
+            raise FetchError("plain_password", host=remote.host)
+        if text["branch"] and not re.fullmatch(_BRANCH, text["branch"]):
+            raise Rejected("branch_invalid", _("“%(branch)s” is no name of a branch."), branch=text["branch"][:100])
+        parts = [each for each in text["path"].split("/") if each]
+        if ".." in parts or "." in parts or "\0" in text["path"]:
+            raise Rejected("path_invalid", _("Name a folder within the repository, such as docs/manual."))
+        key = ""
+        if remote.scheme == "ssh":
+            if not text["key"]:
+                raise Rejected("key_invalid", _("An address of SSH needs the private key that may read it."))
+            key = _as_key(text["key"])
+            if not re.search(r"^[^#\s]\S*\s+(?:\S+\s+)?[A-Za-z0-9+/=]{40,}", text["known_hosts"], re.MULTILINE):
+                raise Rejected(
+                    "known_hosts_invalid",
+                    _(
+                        "Over SSH the keys of the host are needed, so that nobody can pass for it: give the lines of "
+                        "`ssh-keyscan %(host)s`, after comparing them with what the host publishes."
+                    ),
+                    host=remote.host if remote.port == SSH_PORT else f"-p {remote.port} {remote.host}",
+                )
+        if any("\n" in text[name] or "\r" in text[name] for name in ("user", "password")):
+            raise Rejected("password_invalid", _("User name and password are one line each."))
+        return cls(
+            remote=remote,
+            branch=text["branch"],
+            path="/".join(parts).encode(),
+            patterns=Patterns.parse(text["include"], text["exclude"]),
+            secrets=Secrets(text["user"] or "git", text["password"], key, text["known_hosts"].replace("\r", "")),
+            pages=text["pages"],
+        )
+
+
+class GitBranch:
+    """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and limits."""
+
+    fields: ClassVar[tuple[Field, ...]] = FIELDS
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        guard: Guard | None = None,
+        most: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+        self._settings = _Settings.of(values, guard.allowed)
+        self._guard = replace(guard, ports=(*PORTS, SSH_PORT)) if self._settings.remote.scheme == "ssh" else guard
+        self._most, self._seconds = most or settings.GIT_MAX_BYTES, seconds or settings.GIT_SECONDS
+        self._listings = Listings(settings.DATA_DIR / "git", self._settings.remote.address, self._settings.branch)
+        self._stack = ExitStack()
+        self._git: Git | None = None
+        self._branch = ""
+        self._listing: Listing | None = None
+        self._before: Listing | None = None
+        self._repository: Repository | None = None
+        self._round = FIRST_ROUND
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Raises Rejected for settings with which no repository can be read; nobody is asked."""
+        try:
+            _Settings.of(values, AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+        except FetchError as error:
+            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
+
+    def __enter__(self) -> "GitBranch":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def items(self) -> Iterator[Item]:
+        """In the order of the paths as bytes; sizes are not known before the contents are fetched."""
+        listing = self._current()
+        wanted = self._wanted(listing)
+        if self._settings.path and not any(_is_below(path, self._settings.path) for path in listing.blobs):
+            raise FetchError("no_folder", path=self._settings.path.decode(), host=self._settings.remote.host)
+        for path in sorted(wanted):
+            yield self._item(path, wanted[path])
+
+    def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
+        self._current()  # what is fetched is compared with the listing before
+        repository = self._fetched()
+        blobs = self._current().blobs
+        path = item.key.encode() if item.key.encode() in blobs else self._odd_paths().get(item.key)
+        if path is None:
+            raise FetchError("gone", status=404)
+        blob = blobs[path]
+        if not repository.has(blob):
+            self._bring(repository, path, most)
+        content = repository.read(blob, most)
+        if content.startswith(_POINTER) and len(content) < 1_024:
+            raise FetchError("lfs_pointer")
+        into.write(content)
+        return replace(self._item(path, blob), size=len(content))
+
+    def _current(self) -> Listing:
+        """Of the newest commit: the one on the disk where that has not changed."""
+        if self._listing is None:
+            self._branch, commit = self._ask(lambda git: head_of(git, self._settings.branch))
+            self._before = self._listings.read()
+            if self._before is not None and self._before.commit == commit:
+                self._listing = self._before
+            else:
+                self._fetched()
+        assert self._listing is not None  # noqa: S101 - `_fetched` sets it
+        return self._listing
+
+    def _fetched(self) -> Repository:
+        if self._repository is None:
+            self._repository = repository = self._ask(lambda git: Repository(git, self._settings.branch))
+            self._stack.callback(repository.close)
+            if self._listing is None or self._listing.commit != repository.commit:
+                tree = repository.tree()
+                self._listing = Listing.of(repository.commit, tree)
+                if len(self._listing.blobs) > MOST_FILES:
+                    raise FetchError("too_many_items", most=MOST_FILES)
+                self._listings.write(repository.commit, tree)
+        return self._repository
+
+    def _ask(self, question: Callable[[Git], _Answer]) -> _Answer:
+        """By the connection that has worked before; at first by each address of the host until one answers."""
+        if self._git is not None:
+            return question(self._git)
+        remote = self._settings.remote
+        addresses = self._guard.addresses(remote.host, remote.port)
+        if remote.scheme != "ssh":  # git takes them all at once
+            addresses = [",".join(f"[{each}]" if ":" in each else each for each in addresses)]
+        folder = self._stack.enter_context(workspace(Path(settings.FILE_UPLOAD_TEMP_DIR)))
+        failure = FetchError("unreachable", host=remote.host)
+        for spelling in remote.spellings():
+            for address in addresses:
+                git = Git(folder, spelling, self._settings.secrets, address, most=self._most, seconds=self._seconds)
+                try:
+                    answer = question(git)
+                except FetchError as error:
+                    if error.code not in {"unreachable", "redirected"}:
+                        raise
+                    failure = error
+                else:
+                    self._git = git
+                    return answer
+            if failure.code != "redirected":
+                break
+        raise failure
+
+    def _odd_paths(self) -> dict[str, bytes]:
+        """Those that are no UTF-8, by their keys."""
+        return {_key(path): path for path in self._current().blobs if _key(path).encode() != path}
+
+    def _wanted(self, listing: Listing) -> dict[bytes, str]:
+        chosen = self._settings
+        return {
+            path: blob
+            for path, blob in listing.blobs.items()
+            if (not chosen.path or _is_below(path, chosen.path)) and chosen.patterns.accepts(_key(path))
+        }
+
+    def _bring(self, repository: Repository, path: bytes, most: int) -> None:
+        """Fetches this file's content with those that are likely to be asked for next, for a round trip a file is slow.
+
+        At first all that is not as it was at the last listing, then ever more of what follows; where they are larger than the
+        limit together, one at a time.
+        """
+        assert self._listing is not None  # noqa: S101 - a file of it is asked for
+        blob = self._listing.blobs[path]
+        if self._round:
+            wanted = self._wanted(self._listing)
+            known = self._before.blobs if self._before is not None else {}
+            fresh = {each for name, each in wanted.items() if known.get(name) != each}
+            if blob in fresh:
+                ahead = fresh
+            else:
+                ahead = set(islice((wanted[name] for name in sorted(wanted) if name >= path), self._round)) | {blob}
+                self._round *= GROWTH
+            try:
+                repository.bring(ahead)
+            except FetchError as error:
+                if error.code != "repository_too_large":
+                    raise
+                self._round = 0
+        if not repository.has(blob):
+            repository.bring({blob}, most=most)
+
+    def _item(self, path: bytes, blob: str) -> Item:
+        key = _key(path)
+        remote, branch = self._settings.remote, self._branch or "HEAD"
+        url = remote.page(branch, path, self._settings.pages)
+        return Item(key=key, version=blob, name=key.rpartition("/")[2], url=url)
+
+
+def _is_below(path: bytes, folder: bytes) -> bool:
+    return path.startswith(folder + b"/")
+
+
+def _key(path: bytes) -> str:
+    """The path as text that a database can hold; bytes that are no UTF-8 are escaped."""
+    return re.sub(r"[\x00-\x1f]", lambda sign: f"\\x{ord(sign[0]):02x}", path.decode("utf-8", "backslashreplace"))
+
+
+def _as_key(text: str) -> str:
+    """A private key as ssh reads it, also where an input has made one line of it; raises Rejected for what is none."""
+    found = re.search(r"-----BEGIN ((?:[A-Z0-9]+ )*PRIVATE KEY)-----(.*?)-----END \1-----", text, re.DOTALL)
+    body = "".join(found[2].split()) if found else ""
+    try:
+        content = base64.b64decode(body, validate=True)
+    except Base64Error:
+        content = b""
+    if found is None or not content:
+        raise Rejected(
+            "key_invalid", _("This is no private SSH key: give the whole file, from -----BEGIN to the last line.")
+        )
+    is_openssh = content.startswith(b"openssh-key-v1\0")
+    if "ENCRYPTED" in found[0] or (is_openssh and content[15:23] != b"\0\0\0\x04none"):
+        raise Rejected(
+            "key_invalid", _("The SSH key has a passphrase. Make a key of its own for this source, without one.")
+        )
+    return "\n".join([f"-----BEGIN {found[1]}-----", *textwrap.wrap(body, 64), f"-----END {found[1]}-----", ""])

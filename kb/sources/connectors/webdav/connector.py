@@ -1,0 +1,248 @@
+"""A folder that a server offers by WebDAV: Nextcloud, ownCloud, Nutstore (坚果云) and others."""
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, BinaryIO, ClassVar, Final
+from urllib.parse import quote, unquote_to_bytes
+
+import httpcore
+import httpx
+from django.conf import settings
+from django.utils.translation import gettext as _, gettext_lazy
+
+from kb.base.errors import Rejected
+from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
+from kb.base.net.client import MIB, header_of, too_large
+from kb.base.net.session import Session
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, MOST_FILES, Patterns
+from kb.sources.connectors.protocol import Item
+from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
+from kb.sources.fields import Field
+
+MOST_DEPTH: Final = 60
+MOST_LISTING: Final = 64 * MIB  # of one folder
+_STRONG: Final = re.compile(r'"[!#-~]*"')  # an ETag that stands for the very bytes
+SLOWEST: Final = 50 * 1024  # bytes a second that a file has to come at
+
+FIELDS: Final = (
+    Field(
+        "url",
+        gettext_lazy("Address of the folder"),
+        gettext_lazy(
+            "As the server names it for WebDAV, such as https://cloud.example.org/remote.php/dav/files/NAME/Folder (Nextcloud) "
+            "or https://dav.jianguoyun.com/dav/Folder (Nutstore)."
+        ),
+        is_required=True,
+    ),
+    Field("user", gettext_lazy("User name"), gettext_lazy("Empty for a folder that is open to everyone.")),
+    Field(
+        "password",
+        gettext_lazy("App password"),
+        gettext_lazy("Made in the security settings of the account there, so that it can be revoked by itself."),
+        is_secret=True,
+    ),
+    *PATTERN_FIELDS,
+)
+
+
+class WebDav:
+    """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and time limit."""
+
+    fields: ClassVar[tuple[Field, ...]] = FIELDS
+
+    def __init__(self, values: Mapping[str, Any], *, guard: Guard | None = None, seconds: float | None = None) -> None:
+        guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+        url = parse_url(str(values.get("url", ""))).copy_with(query=None, fragment=None)
+        # As the server is to give it back: with a slash at the end, whether the curator wrote one or not.
+        self._root = url.copy_with(path=url.path.rstrip("/") + "/")
+        self._patterns = Patterns.parse(str(values.get("include", "")), str(values.get("exclude", "")))
+        self._seconds = seconds or settings.WEB_SECONDS
+        headers = {"User-Agent": settings.WEB_USER_AGENT, "Accept": "*/*", "Accept-Encoding": "identity"}
+        if user := str(values.get("user", "")):
+            if url.scheme != "https" and not guard.allowed.names(url.host, port_of(url)):
+                raise FetchError("plain_password", host=url.host)
+            pair = f"{user}:{values.get('password', '')}".encode()
+            headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
+        self._session = Session(guard, headers=headers, seconds=self._seconds)
+        self._paths: dict[str, str] = {}
+
+    @staticmethod
+    def check(values: Mapping[str, Any]) -> None:
+        """Raises Rejected for settings with which no folder can be read; nobody is asked."""
+        try:
+            WebDav(values)
+        except FetchError as error:
+            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
+        if values.get("password") and not values.get("user"):
+            raise Rejected("user_invalid", _("A password needs the user name that it belongs to."))
+
+    def __enter__(self) -> "WebDav":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._session.close()
+
+    def items(self) -> Iterator[Item]:
+        """Folder by folder, since most servers refuse to list all at once; each folder in the order of its names."""
+        count = 0
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            found = self._listed(folder)
+            count += len(found)
+            if count > MOST_FILES or folder.count("/") > MOST_DEPTH:
+                raise FetchError("too_many_items", most=MOST_FILES)
+            for key, entry in sorted(found.items()):
+                if not entry.is_folder and self._patterns.accepts(key):
+                    yield self._item(key, entry)
+            folders += sorted((f"{key}/" for key, entry in found.items() if entry.is_folder), reverse=True)
+
+    def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
+        url = self._root.copy_with(raw_path=self._path(item.key).encode())
+        is_strong = _STRONG.fullmatch(item.version) is not None
+        seconds = self._seconds + (most if item.size is None else min(item.size, most)) / SLOWEST
+        for headers in ({"If-Match": item.version}, {}) if is_strong else ({},):
+            with self._session.request("GET", url, headers=headers, seconds=seconds) as (_url, response):
+                if response.status == 412 and headers:
+                    continue  # it has changed since it was listed: what it is now
+                self._check(response, item.key)
+                size = _write(response, into, most)
+                return _as_written(item, response, size)
+        raise FetchError("bad_status", status=412)
+
+    def _listed(self, folder: str) -> dict[str, Entry]:
+        """What lies in a folder, by path below the root; a folder's own path ends with a slash, the root's is blank."""
+        url = self._root.copy_with(raw_path=self._path(folder).encode())
+        headers = {"Depth": "1", "Content-Type": "application/xml; charset=utf-8"}
+        with self._session.request("PROPFIND", url, headers=headers, content=REQUEST) as (at, response):
+            if response.status == 404 and folder:
+                return {}  # deleted while the listing went on
+            if response.status != 207:
+                if response.status in {404, 410}:
+                    raise FetchError("no_folder", path=self._root.path, host=self._root.host)
+                if response.status < 400 or response.status in {400, 405, 415, 501}:
+                    raise self._not_webdav(f"HTTP {response.status}")
+                self._check(response, folder)
+            content = bytearray()
+            for piece in response.iter_stream():
+                content += piece
+                if len(content) > MOST_LISTING:
+                    raise FetchError("too_many_items", most=MOST_FILES)
+        if not folder:
+            self._root = at.copy_with(raw_path=at.raw_path.rstrip(b"/") + b"/")
+        try:
+            entries = read(bytes(content))
+        except NotMultistatus as error:
+            raise self._not_webdav("no multistatus") from error
+        if not entries:
+            raise self._not_webdav("empty multistatus")
+        return dict(self._children(folder, entries))
+
+    def _children(self, folder: str, entries: list[Entry]) -> Iterator[tuple[str, Entry]]:
+        parent = _parts(self._path(folder))
+        base = self._root.copy_with(raw_path=self._path(folder).encode())
+        for entry in entries:
+            url = self._absolute(base, entry.href)
+            parts = _parts(url.raw_path.decode("ascii"))
+            if parts == parent:
+                if not entry.is_folder and entry.status == 200:
+                    raise self._not_webdav(_("the address is that of a file"))
+                continue
+            if parts is None or parent is None or parts[:-1] != parent or url.host != self._root.host:
+                raise FetchError("outside_folder", host=self._root.host, href=entry.href[:200])
+            if entry.status == 404:
+                continue  # deleted meanwhile
+            if entry.status != 200:
+                raise FetchError("bad_status", status=entry.status)
+            key = folder + parts[-1]
+            self._paths[f"{key}/" if entry.is_folder else key] = url.raw_path.decode("ascii").rstrip("/") + (
+                "/" if entry.is_folder else ""
+            )
+            yield key, entry
+
+    def _absolute(self, base: httpx.URL, href: str) -> httpx.URL:
+        try:
+            # Servers leave some characters as they are, such as spaces and those of other scripts.
+            return base.join(quote(href, safe="/:?#[]@!$&'()*+,;=%~"))
+        except (httpx.InvalidURL, ValueError) as error:
+            raise FetchError("outside_folder", host=self._root.host, href=href[:200]) from error
+
+    def _path(self, key: str) -> str:
+        """As the server has written it; of what it has not listed in this run as it would be written."""
+        if key in self._paths:
+            return self._paths[key]
+        return self._root.raw_path.decode("ascii") + quote(key, safe="/")
+
+    def _item(self, key: str, entry: Entry) -> Item:
+        url = str(self._root.copy_with(raw_path=self._path(key).encode()))
+        if entry.file_id and "/remote.php/" in url:
+            url = f"{url.partition('/remote.php/')[0]}/index.php/f/{entry.file_id}"
+        return Item(
+            key=key,
+            version=entry.version,
+            digest=entry.digest,
+            name=key.rpartition("/")[2],
+            size=entry.size,
+            modified=entry.modified,
+            url=url,
+        )
+
+    def _check(self, response: httpcore.Response, path: str) -> None:
+        status, host = response.status, self._root.host
+        if status == 401:
+            raise FetchError("bad_credentials", host=host, reason="HTTP 401")
+        wait = header_of(response, "retry-after")
+        if status in {423, 429} or (status == 503 and wait):
+            # Whoever runs it again may look at `retry_after`: seconds, or 0 where the server has not said.
+            seconds = int(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 7 else 0
+            raise FetchError("too_many_requests", host=host, status=status, retry_after=seconds)
+        if status in {404, 410}:
+            raise FetchError("gone", status=status, path=path[:200])
+        if status in {402, 403, 407, 451}:
+            raise FetchError("forbidden", status=status)
+        if status not in {200, 207}:
+            raise FetchError("bad_status", status=status)
+
+    def _not_webdav(self, reason: str) -> FetchError:
+        return FetchError("not_webdav", host=self._root.host, reason=reason)
+
+
+def _parts(path: str) -> list[str] | None:
+    """The names of a path in UTF-8, one in another encoding with its bytes escaped; None for what leads elsewhere."""
+    parts = [unquote_to_bytes(each).decode("utf-8", "backslashreplace") for each in path.split("/") if each]
+    return None if any(each in {".", ".."} or re.search(r"[/\x00-\x1f]", each) for each in parts) else parts
+
+
+def _write(response: httpcore.Response, into: BinaryIO, most: int) -> int:
+    stated = header_of(response, "content-length")
+    if stated.isdecimal() and int(stated[:20]) > most:
+        raise too_large(most)
+    size = 0
+    for piece in response.iter_stream():
+        size += len(piece)
+        if size > most:
+            raise too_large(most)
+        into.write(piece)
+    return size
+
+
+def _as_written(item: Item, response: httpcore.Response, size: int) -> Item:
+    """With the version of what has come, which is another than the listed one where the file has changed meanwhile."""
+    etag, modified = header_of(response, "etag"), date_of(header_of(response, "last-modified"))
+    if item.version.startswith(('"', "W/")):
+        is_same = not etag or _opaque(etag) == _opaque(item.version)
+        version = item.version if is_same else etag
+    else:
+        version = replace(_EMPTY, modified=modified, size=size).version if modified else item.version
+    digest = item.digest if version == item.version else ""
+    return replace(item, version=version, digest=digest, size=size, modified=modified or item.modified)
+
+
+_EMPTY: Final = Entry("")
+
+
+def _opaque(etag: str) -> str:
+    """Without what servers add for what they have packed, or to say that it is weak."""
+    return etag.removeprefix("W/").strip('"').removesuffix("-gzip").removesuffix(";gzip")
