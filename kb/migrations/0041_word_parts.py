@@ -11,7 +11,7 @@ from kb.migrations import _triggers
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('kb', '0037_chunk_regions'),
+        ('kb', '0039_sources'),
     ]
 
     operations = [
