@@ -16,6 +16,7 @@ from kb.ingest.formats.pdf.headings import headings
 from kb.ingest.formats.pdf.items import Item, Ruled, without_gaps
 from kb.ingest.formats.pdf.lines import cleaned, read_items
 from kb.ingest.formats.pdf.ocr import recognise
+from kb.ingest.formats.pdf.scans import with_sizes
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 # PDFium's pages have no types that mypy reads.
@@ -53,7 +54,8 @@ def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
         pages.append(items)
         if code is not None:
             noted[code].append(number)
-    pages = without_gaps(without_edges(pages, heights))
+    sized = with_sizes(pages, noted[RemarkCode.PAGES_RECOGNISED])
+    pages = without_gaps(without_edges(sized, heights))
     bookmarks = Bookmarks(document)
     sections = _by_bookmarks(pages, bookmarks) if bookmarks else _by_looks(pages)
     if not sections:
