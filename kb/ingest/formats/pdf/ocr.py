@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 from kb.ingest.formats.outline import Line
-from kb.ingest.formats.pdf.scans import in_rows, size_by_width
+from kb.ingest.formats.pdf.scans import in_order, size_by_width
 from kb.ingest.parser.parsed import Region
 
 # Neither PDFium's pages nor RapidOCR have types that mypy reads.
@@ -41,7 +41,7 @@ def recognise(page: Page, number: int) -> list[Line]:
     found = _recogniser()(page.render(scale=_SCALE).to_numpy())
     size = page.get_size()
     entries = zip(found.boxes, found.txts, found.scores, strict=True) if found.txts else ()
-    return in_rows(
+    return in_order(
         [
             _recognised_line(corners, text, size, number)
             for corners, text, score in entries

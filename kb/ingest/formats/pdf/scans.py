@@ -30,6 +30,10 @@ _ROW_STEP = 0.4
 _CELL_GAP = 0.8
 # Rows of a table, at least, and the share of their columns that text fills, at most: columns of text are fuller.
 _LEAST_ROWS = 2
+# Columns of text have so many lines, and such a share of those of their page, at least, and are so many lines' heights wide.
+_LEAST_LINES = 4
+_COLUMN = 0.25
+_LEAST_COLUMN = 7
 _MOST_FILLED = 0.85
 
 
@@ -66,6 +70,37 @@ def with_sizes(pages: Sequence[Sequence[Item]], numbers: Sequence[int]) -> list[
         else page
         for number, page in enumerate(pages, start=1)
     ]
+
+
+def in_order(lines: Sequence[Line]) -> list[Line]:
+    """The lines of a page as they are read: column by column between those that cross all of them, tables in rows."""
+    cuts = [cut for line in lines if (cut := _gutter(lines, line.left)) is not None]
+    if not cuts:
+        return in_rows(lines)
+    cut = min(cuts, key=lambda place: sum(line.left < place < line.right for line in lines))
+    ordered: list[Line] = []
+    left: list[Line] = []
+    right: list[Line] = []
+    for line in [*sorted(lines, key=lambda line: -_middle(line)), None]:
+        if line is None or line.left < cut < line.right:
+            ordered += [*in_order(left), *in_order(right), *([line] if line else [])]
+            left, right = [], []
+        else:
+            (left if line.right <= cut else right).append(line)
+    return ordered
+
+
+def _gutter(lines: Sequence[Line], left: float) -> float | None:
+    """A place between two columns of text of which the second begins at `left`; None where there is none."""
+    cut = left - 1
+    before = [line for line in lines if line.right <= cut]
+    after = [line for line in lines if line.left >= cut]
+    if min(len(before), len(after)) < max(_LEAST_LINES, _COLUMN * len(lines)):
+        return None
+    width = left - min(line.left for line in before)
+    usual = [median(line.width for line in side) for side in (before, after)]
+    is_text = min(usual) >= _LEAST_COLUMN * median(line.height for line in lines)
+    return cut if is_text and usual[0] >= _MOST_FILLED * width else None
 
 
 def in_rows(lines: Sequence[Line]) -> list[Line]:
@@ -126,11 +161,10 @@ def _row(cells: Sequence[Line]) -> Line:
     first = cells[0]
     if len(cells) == 1:
         return first
-    [region] = around(cell.region for cell in cells) or [None]
     return replace(
         first,
         text=" | ".join(cell.text for cell in cells),
         right=cells[-1].right,
         cells=tuple(Cell(cell.text, cell.left, cell.right) for cell in cells),
-        region=region,
+        region=next(iter(around(cell.region for cell in cells)), None),
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from kb.ingest.formats.outline import Line, paragraphs
-from kb.ingest.formats.pdf.scans import in_rows, size_by_width, with_sizes
+from kb.ingest.formats.pdf.scans import in_order, in_rows, size_by_width, with_sizes
 from kb.ingest.parser.parsed import Region
 
 TABLE = [["Model", "Price", "Warranty"], ["TH-01", "59", "24"], ["TH-02", "89", "36"]]
@@ -49,9 +49,29 @@ def test_the_box_of_a_row_is_around_its_cells():
     assert first.region.box == pytest.approx((0.06, 0, 0.308, 1))
 
 
-def test_columns_of_text_are_no_table():
-    columns = [line("text " * 9, left, 100 + 20 * row, width=230) for row in range(6) for left in (60, 310)]
+def test_columns_of_text_are_no_table_and_are_read_one_after_the_other():
+    columns = [
+        line(f"{side}{row}", left + row % 2, 100 + 20 * row, width=230 - row % 3)
+        for row in range(6)
+        for side, left in (("a", 60), ("b", 310))
+    ]
+    across = line("a line over both", 60, 260, width=480)
+    below = [
+        line(f"{side}{row}", left, 300 + 20 * row, width=230)
+        for row in range(6, 9)
+        for side, left in (("a", 60), ("b", 310))
+    ]
     assert all(not each.cells for each in in_rows(columns))
+    assert [each.text for each in in_order([*columns, across, *below])] == [
+        *(f"{side}{row}" for side in "ab" for row in range(6)),
+        across.text,
+        *(f"{side}{row}" for side in "ab" for row in range(6, 9)),
+    ]
+
+
+def test_a_table_of_long_cells_is_no_page_of_columns():
+    rows = table([["E01", "Sensor open", "Check the plug, replace the sensor"]] * 8, step=90)
+    assert [len(each.cells) for each in in_order(rows)] == [3] * 8
 
 
 def test_two_words_beside_each_other_once_are_no_table():
@@ -61,7 +81,7 @@ def test_two_words_beside_each_other_once_are_no_table():
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 600)), max_size=30))
 def test_every_word_is_kept_once(places):
     lines = [line(f"word{number}", left, top) for number, (left, top) in enumerate(places)]
-    words = [word for each in in_rows(lines) for word in each.text.split(" | ")]
+    words = [word for each in in_order(lines) for word in each.text.split(" | ")]
     assert sorted(words) == sorted(each.text for each in lines)
 
 
