@@ -7,7 +7,6 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 
@@ -25,7 +24,9 @@ from kb.sources.connectors.protocol import MOST_FILES, Item
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
+# Contents of one request: where nothing says which will be asked for, and at most.
 FIRST_ROUND: Final = 16
+MOST_AT_ONCE: Final = 20_000
 GROWTH: Final = 4
 _POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 
@@ -152,7 +153,7 @@ class GitBranch:
         self._listing: Listing | None = None
         self._before: Listing | None = None
         self._repository: Repository | None = None
-        self._round = FIRST_ROUND
+        self._at_once = 0  # contents of the next request; 0: as many as it takes
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
@@ -258,28 +259,32 @@ class GitBranch:
     def _bring(self, repository: Repository, path: bytes, most: int) -> None:
         """Fetches this file's content with those that are likely to be asked for next, for a round trip a file is slow.
 
-        At first all that is not as it was at the last listing, then ever more of what follows; where they are larger than the
-        limit together, one at a time.
+        All that is not as it was at the listing before comes at once, else ever more of what follows. Where that is more than
+        the disk may hold, what has been read makes room, and fewer come at a time.
         """
-        assert self._listing is not None  # noqa: S101 - a file of it is asked for
-        blob = self._listing.blobs[path]
-        if self._round:
-            wanted = self._wanted(self._listing)
-            known = self._before.blobs if self._before is not None else {}
-            fresh = {each for name, each in wanted.items() if known.get(name) != each}
-            if blob in fresh:
-                ahead = fresh
-            else:
-                ahead = set(islice((wanted[name] for name in sorted(wanted) if name >= path), self._round)) | {blob}
-                self._round *= GROWTH
+        listing = self._current()
+        blob, wanted = listing.blobs[path], self._wanted(listing)
+        known = self._before.blobs if self._before is not None else {}
+        is_new = known.get(path) != blob
+        names = sorted(name for name in wanted if name >= path and (known.get(name) != wanted[name]) is is_new)
+        count = self._at_once or (MOST_AT_ONCE if is_new else FIRST_ROUND)
+        while count > 1:
             try:
-                repository.bring(ahead)
+                repository.bring({blob, *(wanted[name] for name in names[:count])})
             except FetchError as error:
                 if error.code != "repository_too_large":
                     raise
-                self._round = 0
-        if not repository.has(blob):
-            repository.bring({blob}, most=most)
+                repository.free()
+                count //= GROWTH**2
+            else:
+                self._at_once = min(count * GROWTH, MOST_AT_ONCE)
+                return
+        self._at_once = GROWTH
+        try:
+            repository.bring({blob}, most)
+        except FetchError:
+            repository.free()
+            raise
 
     def _item(self, path: bytes, blob: str) -> Item:
         key = _key(path)

@@ -9,9 +9,9 @@ from kb.base.net.addresses import FetchError, parse_url, port_of
 
 SSH_PORT: Final = 22
 # user@host:path, as hosts show it to be copied.
-_SCP: Final = re.compile(r"(?P<user>[\w.][\w.-]*)@(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*):(?P<path>[^\s:-][^\s]*)")
+_SCP: Final = re.compile(r"[\w.][\w.-]*@(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*):(?P<path>[^\s:-][^\s]*)")
 _SSH: Final = re.compile(
-    r"ssh://(?:(?P<user>[\w.][\w.-]*)@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*)(?::(?P<port>\d{1,5}))?(?P<path>/[^\s]+)"
+    r"ssh://(?:[\w.][\w.-]*@)?(?P<host>[A-Za-z0-9][A-Za-z0-9.-]*)(?::(?P<port>\d{1,5}))?(?P<path>/[^\s]+)"
 )
 _CONTROL: Final = re.compile(r"[\x00-\x20\x7f\\]")
 
@@ -39,7 +39,6 @@ class Remote:
     scheme: str
     host: str
     port: int
-    user: str
     path: str
 
     @classmethod
@@ -50,11 +49,11 @@ class Remote:
             raise FetchError("bad_url", url=address[:200])
         if found := _SSH.fullmatch(address) or _SCP.fullmatch(address):
             port = int(found.groupdict().get("port") or SSH_PORT)
-            return cls(address, "ssh", found["host"].lower(), port, found["user"] or "", found["path"])
+            return cls(address, "ssh", found["host"].lower(), port, found["path"])
         if address.lower().startswith("ssh:"):
             raise FetchError("bad_url", url=address[:200])
         url = parse_url(address).copy_with(query=None, fragment=None)
-        return cls(str(url), url.scheme, url.raw_host.decode("ascii"), port_of(url), "", url.path)
+        return cls(str(url), url.scheme, url.raw_host.decode("ascii"), port_of(url), url.path)
 
     def spellings(self) -> tuple["Remote", ...]:
         """This one, and as some hosts lead on to over https: with .git at the end."""

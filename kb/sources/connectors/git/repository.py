@@ -1,8 +1,9 @@
 """A branch of a remote repository: its commit, its files, and their contents in few round trips."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 from kb.base.net.addresses import FetchError
@@ -11,7 +12,6 @@ from kb.sources.connectors.git.program import Blobs, Git
 _HEAD: Final = "refs/zhiku/head"
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 LS_REMOTE_SECONDS: Final = 60.0
-MOST_AT_ONCE: Final = 20_000  # blobs of one request
 
 
 def head_of(git: Git, branch: str) -> tuple[str, str]:
@@ -70,6 +70,10 @@ class Repository:
             is_remote=True,
         )
         self.commit = self._git.run("rev-parse", "--verify", "--quiet", f"{_HEAD}^{{commit}}").decode().strip()
+        self._packs = set(self._pack_files())
+        self._note_missing()
+
+    def _note_missing(self) -> None:
         told = self._git.run("rev-list", "--objects", "--missing=print", "--no-object-names", "--no-walk", self.commit)
         self._missing = {line[1:] for line in told.decode().splitlines() if line.startswith("?")}
 
@@ -82,7 +86,7 @@ class Repository:
 
     def bring(self, blobs: Iterable[str], most: int | None = None) -> None:
         """Fetches those that are not there yet in one round trip; raises FetchError("too_large") beyond so many bytes."""
-        wanted = sorted(self._missing.intersection(blobs))[:MOST_AT_ONCE]
+        wanted = sorted(self._missing.intersection(blobs))
         if not wanted:
             return
         self._end_reader()
@@ -95,8 +99,6 @@ class Repository:
                 most=most,
             )
         except FetchError as error:
-            for part in (self._git.folder / "repository/objects/pack").glob("tmp_*"):
-                part.unlink()  # it counts as part of the folder
             if error.code != "git_failed":
                 raise
             # The server leaves contents out, and does not hand them out by hash: all of the commit then.
@@ -104,6 +106,16 @@ class Repository:
             self._fetch_commit("--refetch", "--no-filter")
         else:
             self._missing.difference_update(wanted)
+
+    def free(self) -> None:
+        """Takes from the disk what `bring` has brought, and what it has left where it did not get to its end."""
+        self._end_reader()
+        for file in set(self._pack_files()) - self._packs:
+            file.unlink()
+        self._note_missing()
+
+    def _pack_files(self) -> Iterator[Path]:
+        return (self._git.folder / "repository/objects/pack").iterdir()
 
     def read(self, blob: str, most: int) -> bytes:
         """Raises FetchError: "too_large", or why it cannot be read."""

@@ -350,6 +350,13 @@ def test_a_file_larger_than_allowed_is_left_out_and_the_others_are_read(server, 
         assert [content(place, item)[1] for item in small] == ["x", "y"]
 
 
+def test_more_contents_than_the_disk_may_hold_are_read_one_after_another(server, partial):
+    texts = {f"{number:02}.md": os.urandom(200_000).hex() for number in range(12)}  # 2.4 MB packed
+    partial.commit(texts)
+    with opened(server, most=1_000_000) as place:
+        assert {item.key: content(place, item, most=500_000)[1] for item in place.items()} == texts
+
+
 def test_contents_that_are_larger_than_allowed_are_not_given_out(server, bare):
     bare.commit({"a.md": "x" * 2_000, "b.md": "y"})
     with opened(server) as place:

@@ -120,7 +120,7 @@ def test_the_page_of_a_file_at_the_hosts_that_are_known(url, page):
 def test_the_form_with_a_colon_stays_as_it_is_since_its_path_is_relative():
     remote = Remote.parse("me@Git.example.org:docs/r.git")
     assert (remote.address, remote.scheme) == ("me@Git.example.org:docs/r.git", "ssh")
-    assert (remote.user, remote.host, remote.port, remote.known_as) == ("me", "git.example.org", 22, "git.example.org")
+    assert (remote.host, remote.port, remote.known_as) == ("git.example.org", 22, "git.example.org")
 
 
 def test_what_else_is_no_address_says_so():
