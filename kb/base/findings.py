@@ -53,6 +53,7 @@ def one_line(error: BaseException) -> str:
 
 
 class RemarkCode(StrEnum):
+    FORMULAS_WITHOUT_VALUE = "formulas_without_value"
     HIDDEN_LEFT_OUT = "hidden_left_out"
     MODEL_DID_NOT_READ = "model_did_not_read"
     PAGES_RECOGNISED = "pages_recognised"
@@ -77,6 +78,10 @@ def gettext_noop(message: str) -> str:
 
 
 REMARKS: Final[Mapping[str, str]] = {
+    RemarkCode.FORMULAS_WITHOUT_VALUE: gettext_noop(
+        "These cells hold formulas without a stored result and were left out: {names}. "
+        "Open the file in Excel or LibreOffice, save it again and upload that."
+    ),
     RemarkCode.HIDDEN_LEFT_OUT: gettext_noop(
         "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
     ),

@@ -43,6 +43,8 @@ READERS: Final = {
     "markdown": ("text/markdown", "markdown:read"),
     "csv": ("text/csv", "records:read_csv"),
     "jsonl": ("application/jsonl", "records:read_jsonl"),
+    "json": ("application/json", "trees:read_json"),
+    "xml": ("application/xml", "trees:read_xml"),
 }
 
 # Bytes of plain text may be any of these, so the name is believed.
@@ -53,6 +55,8 @@ _TEXT_KINDS: Final = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
+    ".xml": "xml",
     ".html": "html",
     ".htm": "html",
 }
