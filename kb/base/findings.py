@@ -58,6 +58,8 @@ class RemarkCode(StrEnum):
     MODEL_DID_NOT_READ = "model_did_not_read"
     PAGES_RECOGNISED = "pages_recognised"
     PAGES_WITHOUT_TEXT = "pages_without_text"
+    PARSER_DID_NOT_READ = "parser_did_not_read"
+    READ_IN_PART = "read_in_part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +97,12 @@ REMARKS: Final[Mapping[str, str]] = {
     RemarkCode.PAGES_WITHOUT_TEXT: gettext_noop(
         "These pages of the PDF show pictures and have little text layer or none: {pages}. "
         "If they are scans, run text recognition (OCR) on the file and upload the result."
+    ),
+    RemarkCode.PARSER_DID_NOT_READ: gettext_noop(
+        "{parser} did not read this document, so the built-in reader did: {reason}. "
+        "Once it works, process the document again."
+    ),
+    RemarkCode.READ_IN_PART: gettext_noop(
+        "{parser} read this document only in part. Compare it with the original; its log says what was left out."
     ),
 }

@@ -79,8 +79,8 @@ class ChunkSettings:
     def length(self) -> Callable[[str], int]:
         return len if self.unit == "characters" else self.count_tokens
 
-    def fingerprint(self, model_id: str) -> str:
-        """Tells apart settings that cut differently."""
+    def fingerprint(self, model_id: str, parser: str = "") -> str:
+        """Tells apart settings that cut differently, and files that another parser reads; blank: the built-in one."""
         by_tokens = self.strategy == "tokens" or self.unit == "tokens"
         parts = (
             self.strategy,
@@ -89,6 +89,7 @@ class ChunkSettings:
             "tokens" if by_tokens else self.unit,
             self.parent_size if self.strategy == "parent_child" else "",
             model_id if by_tokens else "",
+            *([parser] if parser else []),
         )
         return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
 

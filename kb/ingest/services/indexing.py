@@ -2,7 +2,7 @@
 
 One document goes this way alone; many small new ones of a knowledge base go together: one parser's child, one run of the
 model and one transaction for all. What cannot go with the others is left to be indexed alone: it is large, has chunks
-already, was tried before, or a language model reads it. So one that brings its whole batch down does so once.
+already, was tried before, or a model or a parser elsewhere reads it. So one that brings its whole batch down does so once.
 """
 
 import json
@@ -15,7 +15,6 @@ from functools import partial, reduce
 from operator import or_
 from typing import Final, cast
 
-from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
@@ -42,10 +41,11 @@ from kb.index.services.writing import (
 )
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
-from kb.ingest.parser.parsed import ParsedDocument, ParseError
-from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
+from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.sandbox import TooSlow, WarmParser
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
+from kb.ingest.services.parsing import Reading, limits, read_file
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import Job, LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
@@ -192,10 +192,13 @@ def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
         knowledge_base__keyword_vectors=True, knowledge_base__keyword_method=KnowledgeBase.KeywordMethod.LLM
     )
     other = reduce(or_, (Q(source__iendswith=extension) for extension in ARCHIVE_EXTENSIONS), Q(file=""))
+    is_read_elsewhere = Q(knowledge_base__parser__gt="")
     new = Q(status=Status.PENDING, attempts=0, keep_chunks=False, size__lte=SMALL_BYTES) & DOCUMENTS.available
     lease = uuid.uuid4()
     with transaction.atomic():
-        rows = Document.objects.filter(new & ~other & ~is_read_by_model & Q(~has_chunks), pk__in=document_ids)
+        rows = Document.objects.filter(
+            new & ~other & ~is_read_by_model & ~is_read_elsewhere & Q(~has_chunks), pk__in=document_ids
+        )
         rows = rows.select_related("knowledge_base").order_by("pk")
         documents: list[Document] = []
         room = BATCH_BYTES
@@ -247,7 +250,7 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
 def _index_many(batch: DocumentBatch) -> None:
     plans: list[Recut] = []
     room = BATCH_CHARACTERS
-    with closing(WarmParser(_limits())) as parser:
+    with closing(WarmParser(limits())) as parser:
         for job in batch.jobs:
             batch.report(Stage.PARSE, 5)
             if (plan := _plan_small(batch, job, parser)) is None:
@@ -281,11 +284,12 @@ def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) ->
 
 def _drafts(batch: DocumentBatch, document: Document, parser: WarmParser | None = None) -> list[ChunkDraft]:
     """Cuts a document's file, and gives the document what the file says of itself."""
-    parsed, how = _parse(document, parser), chunk_settings(batch.kb)
+    reading, how = _parse(batch, document, parser), chunk_settings(batch.kb)
+    parsed = reading.document
     batch.report(Stage.CHUNK, 15)
     document.title = document.title or parsed.title
     document.mime, document.remarks = parsed.mime, stored_remarks(parsed.remarks)
-    document.chunking = how.fingerprint(batch.kb.embedding_model)
+    document.chunking = how.fingerprint(batch.kb.embedding_model, reading.parser)
     return split(parsed, how)
 
 
@@ -368,13 +372,12 @@ def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
     ]
 
 
-def _limits() -> Limits:
-    return Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
-
-
-def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocument:
+def _parse(batch: DocumentBatch, document: Document, parser: WarmParser | None = None) -> Reading:
     with local_file(document.file) as path:
-        return parser.parse(path, document.source) if parser else parse_file(path, document.source, limits=_limits())
+        if parser:  # only where no parser elsewhere is chosen
+            return Reading(parser.parse(path, document.source), batch.kb.parser)
+        on_wait = partial(batch.report, Stage.PARSE, 5)
+        return read_file(path, document.source, batch.kb.parser, on_wait=on_wait)
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
@@ -394,5 +397,5 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
 
 def outdated_documents(kb: KnowledgeBase) -> QuerySet[Document]:
     """The documents that are known to have been cut under other settings than the present ones."""
-    fingerprint = chunk_settings(kb).fingerprint(kb.embedding_model)
+    fingerprint = chunk_settings(kb).fingerprint(kb.embedding_model, kb.parser)
     return cuttable(Document.objects.filter(knowledge_base=kb)).exclude(chunking__in=("", fingerprint))
