@@ -266,6 +266,9 @@ FILE_UPLOAD_HANDLERS = [
 ]
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
+DOCLING_SERVE_URL = env.str("DOCLING_SERVE_URL", default="")  # empty: none
+DOCLING_SERVE_API_KEY = env.str("DOCLING_SERVE_API_KEY", default="")
+DOCLING_SERVE_SECONDS = env.float("DOCLING_SERVE_SECONDS", default=600.0)  # for one document
 MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
 # After which a document whose worker is gone is retried by another worker; one that lives renews it three times within.
 INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=60)

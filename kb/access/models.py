@@ -218,6 +218,12 @@ class KnowledgeBase(models.Model):
         MILVUS = "milvus", "Milvus"
         CHROMA = "chroma", "ChromaDB"
 
+    class Parser(models.TextChoices):
+        """What reads its files; of those elsewhere, formats that they do not read are read here."""
+
+        BUILT_IN = "", _("built-in reader")
+        DOCLING = "docling", "Docling Serve"
+
     class KeywordMethod(models.TextChoices):
         TFIDF = "tfidf", _("TF-IDF")
         TEXTRANK = "textrank", _("TextRank, by part of speech")
@@ -263,6 +269,15 @@ class KnowledgeBase(models.Model):
         db_default=["notes"],
         blank=True,
         help_text=_("Beside their body. Notes follow the paragraph that refers to them, comments too."),
+    )
+    parser = models.CharField(
+        _("files read by"),
+        max_length=20,
+        choices=Parser,
+        blank=True,
+        default=Parser.BUILT_IN,
+        db_default="",
+        help_text=_("Where it fails, the built-in reader reads the document, and a remark says so."),
     )
     profile = models.ForeignKey(
         "kb.RetrievalProfile",

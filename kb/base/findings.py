@@ -55,6 +55,7 @@ def one_line(error: BaseException) -> str:
 class RemarkCode(StrEnum):
     ATTACHMENTS_LEFT_OUT = "attachments_left_out"
     ATTACHMENTS_NOT_READ = "attachments_not_read"
+    FORMULAS_WITHOUT_VALUE = "formulas_without_value"
     HIDDEN_LEFT_OUT = "hidden_left_out"
     MODEL_DID_NOT_READ = "model_did_not_read"
     PAGES_RECOGNISED = "pages_recognised"
@@ -64,6 +65,8 @@ class RemarkCode(StrEnum):
     PICTURES_DRAWN = "pictures_drawn"
     PICTURES_NOT_DESCRIBED = "pictures_not_described"
     PICTURES_UNREAD = "pictures_unread"
+    PARSER_DID_NOT_READ = "parser_did_not_read"
+    READ_IN_PART = "read_in_part"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,10 @@ REMARKS: Final[Mapping[str, str]] = {
         "These attachments of the mail became no documents: {names}. The page of the upload says why."
     ),
     RemarkCode.ATTACHMENTS_NOT_READ: gettext_noop("The attachments of the mail became no documents: {reason}"),
+    RemarkCode.FORMULAS_WITHOUT_VALUE: gettext_noop(
+        "These cells hold formulas without a stored result and were left out: {names}. "
+        "Open the file in Excel or LibreOffice, save it again and upload that."
+    ),
     RemarkCode.HIDDEN_LEFT_OUT: gettext_noop(
         "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
     ),
@@ -120,5 +127,12 @@ REMARKS: Final[Mapping[str, str]] = {
     RemarkCode.PICTURES_UNREAD: gettext_noop(
         "The text on pictures was not read for lack of time: {count}. Split the document into smaller files, or set "
         "PARSE_SECONDS higher and process it again."
+    ),
+    RemarkCode.PARSER_DID_NOT_READ: gettext_noop(
+        "{parser} did not read this document, so the built-in reader did: {reason}. "
+        "Once it works, process the document again."
+    ),
+    RemarkCode.READ_IN_PART: gettext_noop(
+        "{parser} read this document only in part. Compare it with the original; its log says what was left out."
     ),
 }

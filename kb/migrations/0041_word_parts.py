@@ -11,7 +11,7 @@ from kb.migrations import _triggers
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('kb', '0039_sources'),
+        ('kb', '0040_remote_parser'),
     ]
 
     operations = [

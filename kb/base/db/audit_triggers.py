@@ -131,7 +131,7 @@ KNOWLEDGE_BASE = Audited(
     kind="knowledge_base",
     columns=(
         "name", "description", "owner_id", "language", "embedding_model", "target_embedding_model", "tokenizer_id",
-        "chunk_size", "chunk_overlap", "chunk_unit", "chunk_strategy", "parent_size", "word_parts", "profile_id",
+        "chunk_size", "chunk_overlap", "chunk_unit", "chunk_strategy", "parent_size", "word_parts", "parser", "profile_id",
         "keyword_vectors", "keyword_method", "ask_questions", "extract_graph", "no_answer",
     ),
     kb="r.id",

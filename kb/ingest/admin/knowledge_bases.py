@@ -46,6 +46,7 @@ from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.services.reindex import index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
 from kb.ingest.admin.documents import RECHUNKED, documents_url
+from kb.ingest.remote_parsers.registry import offered_parsers
 from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, preview_document, preview_text
 from kb.ingest.services.documents import cuttable, documents_recut
 from kb.ingest.services.indexing import outdated_documents
@@ -309,6 +310,13 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             )
         )
         return with_base(rows)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """The choice of a parser is shown where there is one, and where one was chosen that is not set up any more."""
+        fieldsets = super().get_fieldsets(request, obj)
+        if len(offered_parsers()) == 1 and not (obj and obj.parser):
+            return fieldsets
+        return (*fieldsets, (gettext_lazy("Reading"), {"fields": ("parser",)}))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         if obj is None:

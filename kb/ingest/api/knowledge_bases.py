@@ -16,6 +16,7 @@ from kb.content.services import (
     knowledge_base_overview,
     knowledge_base_update,
 )
+from kb.ingest.remote_parsers.registry import offered_parsers
 from kb.ingest.services.chunk_preview import CHUNKING
 from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
@@ -60,6 +61,7 @@ class KnowledgeBaseSerializer(Etagged, serializers.ModelSerializer[KnowledgeBase
             "profile",
             *CHUNKING,
             "word_parts",
+            "parser",
             "keyword_vectors",
             "keyword_method",
             "ask_questions",
@@ -136,6 +138,18 @@ class KnowledgeBaseChangeSerializer(ChunkingSerializer, ReadingSerializer, Deriv
     name = StrictCharField(max_length=120, help_text="Unique among the knowledge bases of its owner.")
     description = StrictCharField(max_length=10_000, allow_blank=True, required=False)
     language = serializers.ChoiceField(KnowledgeBase.Language.choices, required=False)
+    parser = serializers.ChoiceField(
+        KnowledgeBase.Parser.choices,
+        required=False,
+        help_text="What reads its files; empty: the built-in reader. Another one has to be set up by the operator.",
+    )
+
+    def validate_parser(self, value: str) -> str:
+        if value not in offered_parsers():
+            raise serializers.ValidationError(
+                _("This installation has no address for this parser: let an administrator set it, or choose another.")
+            )
+        return value
 
 
 class KnowledgeBaseCreateSerializer(KnowledgeBaseChangeSerializer):

@@ -26,10 +26,8 @@ _RATIO_FROM = 16 * 1024**2
 _XML: Final = (".xml", ".rels", ".opf", ".ncx", ".xhtml", ".html", ".htm")
 # In UTF-8, and in both byte orders of UTF-16 and UTF-32.
 _Z = rb"\0{0,3}"
-_ENTITY = re.compile(_Z.join([b"<", b"!", b"E", b"N", b"T", b"I", b"T", b"Y"]))
-_DOCTYPE_OR_ENTITY = re.compile(
-    _Z.join([b"<", b"!", b"D", b"O", b"C", b"T", b"Y", b"P", b"E"]) + b"|" + _ENTITY.pattern
-)
+ENTITY = re.compile(_Z.join([b"<", b"!", b"E", b"N", b"T", b"I", b"T", b"Y"]))
+_DOCTYPE_OR_ENTITY = re.compile(_Z.join([b"<", b"!", b"D", b"O", b"C", b"T", b"Y", b"P", b"E"]) + b"|" + ENTITY.pattern)
 _MACROS: Final = ("/vbaproject.bin", "/vbadata.xml")
 # What the libraries, zipfile and lxml raise for packages of another shape than they expect.
 DAMAGE: Final = (
@@ -61,7 +59,7 @@ def checked_package(
     Raises:
         ParseError: it would unpack to too much, is damaged or protected, holds programs, or declares XML entities.
     """
-    forbidden = _ENTITY if is_book else _DOCTYPE_OR_ENTITY
+    forbidden = ENTITY if is_book else _DOCTYPE_OR_ENTITY
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()

@@ -69,23 +69,27 @@ def sections(rows: Iterable[Row], heading_path: tuple[str, ...] = ()) -> Iterato
 
     Raises ParseError where a row has more values than MAX_COLUMNS.
     """
-    filled = filter(any, map(_cells, rows))
+    filled = filter(any, map(cleaned_cells, rows))
     first = list(islice(filled, _HEADER_WITHIN))
-    start = _header_at(first)
+    start = header_at(first)
     for row in first[: 0 if start is None else start]:
         yield Section(" | ".join(filter(None, row)), None, heading_path)
     if start is None:
         for row in chain(first, filled):
             yield Section(" | ".join(filter(None, row)), None, heading_path, SectionKind.RECORD)
         return
-    header, records = first[start], chain(first[start + 1 :], filled)
+    yield from record_sections(first[start], chain(first[start + 1 :], filled), heading_path)
+
+
+def record_sections(header: Row, rows: Iterable[Row], heading_path: tuple[str, ...] = ()) -> Iterator[Section]:
+    """A record for each row below a header, or a pair where the header names questions and answers."""
     columns = pair_columns(header)
-    for row in records:
+    for row in rows:
         pair = columns and _pair(header, row, columns, heading_path)
         yield pair or Section(_record(header, row), None, heading_path, SectionKind.RECORD)
 
 
-def _cells(row: Row) -> list[str]:
+def cleaned_cells(row: Row) -> list[str]:
     """Values on lines without blank ones between, which separate records; empty cells at the end are cut off."""
     cells = [_BLANK_LINES.sub("\n", cell.strip()) for cell in row]
     while cells and not cells[-1]:
@@ -95,7 +99,7 @@ def _cells(row: Row) -> list[str]:
     return cells
 
 
-def _header_at(rows: Sequence[Row]) -> int | None:
+def header_at(rows: Sequence[Row]) -> int | None:
     """The first row as wide as the table, if it reads like names: texts, each once, and something below it.
 
     A single column is a list, whose first entry names nothing.
@@ -103,10 +107,13 @@ def _header_at(rows: Sequence[Row]) -> int | None:
     width = max(map(_filled, rows), default=0)
     for index, row in enumerate(rows[:-1]):
         if _filled(row) > 1 and 2 * _filled(row) >= width:
-            names = [cell for cell in row if cell]
-            reads_like_names = len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))
-            return index if reads_like_names else None
+            return index if looks_like_names(row) else None
     return None
+
+
+def looks_like_names(row: Row) -> bool:
+    names = [cell for cell in row if cell]
+    return len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))
 
 
 def _filled(row: Row) -> int:

@@ -3,16 +3,20 @@
 import io
 import warnings
 from collections.abc import Iterator
-from datetime import date, datetime, time
+from datetime import date, time, timedelta
 from typing import Any
 
 import openpyxl
 from openpyxl.utils.exceptions import InvalidFileException
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.formats import records
+from kb.ingest.formats import sheet_tables
+from kb.ingest.formats.number_formats import shown
 from kb.ingest.formats.package import checked_package
-from kb.ingest.parser.parsed import ParsedDocument, ParseError
+from kb.ingest.formats.records import cleaned_cells
+from kb.ingest.formats.sheet_layout import Layout, MergedCells, layout_of, shortened
+from kb.ingest.formats.sheet_tables import SheetRow
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
 # Excel's own limit; a row may number itself far beyond, and openpyxl fills the gap.
 _MAX_ROWS = 1_048_576
@@ -25,38 +29,52 @@ def read(data: bytes) -> ParsedDocument:
 
 
 def _read(workbook: Any) -> ParsedDocument:
-    visible = [sheet for sheet in workbook.worksheets if sheet.sheet_state == "visible"]
+    sections: list[Section] = []
     hidden = [sheet.title for sheet in workbook.worksheets if sheet.sheet_state != "visible"]
-    sections = tuple(section for sheet in visible for section in records.sections(_rows(sheet), (sheet.title,)))
-    remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(hidden)}),) if hidden else ()
-    return ParsedDocument(str(workbook.properties.title or ""), sections, remarks)
+    uncached: list[str] = []
+    for sheet in workbook.worksheets:
+        if sheet.sheet_state == "visible":
+            layout = layout_of(sheet)
+            columns = frozenset(column - 1 for column in layout.hidden_columns)
+            sections += sheet_tables.sections(_rows(sheet, layout), (sheet.title,), columns)
+            hidden += [f"{sheet.title}!{name}" for name in layout.hidden_names()]
+            uncached += [f"{sheet.title}!{name}" for name in layout.uncached]
+    remarks = [
+        Remark(code, {"names": ", ".join(shortened(names))})
+        for code, names in ((RemarkCode.HIDDEN_LEFT_OUT, hidden), (RemarkCode.FORMULAS_WITHOUT_VALUE, uncached))
+        if names
+    ]
+    return ParsedDocument(str(workbook.properties.title or ""), tuple(sections), tuple(remarks))
 
 
-def _rows(sheet: Any) -> Iterator[list[str]]:
+def _rows(sheet: Any, layout: Layout) -> Iterator[SheetRow]:
     sheet.reset_dimensions()  # what a sheet declares is not believed
-    for number, row in enumerate(sheet.iter_rows()):
-        if number == _MAX_ROWS:
+    merged = MergedCells(layout.merged)
+    for index, row in enumerate(sheet.iter_rows()):
+        if index == _MAX_ROWS:
             raise ParseError("damaged_file", format="XLSX")
-        yield [_text(cell) for cell in row]
+        number = index + 1
+        texts = [_text(cell, layout) for cell in row]
+        is_filled = any(texts)
+        if is_filled:
+            merged.fill(number, texts)
+        if number in layout.hidden_rows:
+            continue
+        for column in layout.hidden_columns:
+            if column <= len(texts):
+                texts[column - 1] = ""
+        typed = frozenset(column for column, cell in enumerate(row) if _is_typed(cell.value))
+        yield SheetRow(cleaned_cells(texts), typed, merged.at(number) if is_filled else ())
 
 
-def _text(cell: Any) -> str:
-    """A value as the sheet shows it: whole numbers without a point, percentages, dates without midnight."""
-    value = cell.value
-    if value is None:
+def _text(cell: Any, layout: Layout) -> str:
+    """A value as the sheet shows it, with the address that it leads to; errors such as #N/A say nothing."""
+    if cell.value is None or cell.data_type == "e":
         return ""
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, int | float):
-        return _number(value, str(cell.number_format or ""))
-    if isinstance(value, datetime):
-        return value.isoformat(" ", "minutes") if value.time() != time() else value.date().isoformat()
-    if isinstance(value, date | time):
-        return value.isoformat()
-    return str(value)
+    text = shown(cell.value, str(cell.number_format or ""))
+    address = layout.links.get((cell.row, cell.column)) if layout.links else None
+    return f"{text} ({address})" if address and address not in text else text
 
 
-def _number(value: float, number_format: str) -> str:
-    if "%" in number_format:
-        return f"{value * 100:.10g}%"
-    return str(value) if isinstance(value, int) else f"{value:.15g}"
+def _is_typed(value: Any) -> bool:
+    return isinstance(value, int | float | date | time | timedelta)

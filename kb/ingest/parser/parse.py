@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from pkgutil import resolve_name
-from typing import Final
+from typing import BinaryIO, Final
 
 import filetype
 
@@ -51,6 +51,8 @@ READERS: Final = {
     "msg": ("application/vnd.ms-outlook", "msg:read"),
     "srt": ("application/x-subrip", "subtitles:read"),
     "vtt": ("text/vtt", "subtitles:read"),
+    "json": ("application/json", "trees:read_json"),
+    "xml": ("application/xml", "trees:read_xml"),
 }
 # Kinds of which a knowledge base chooses what is read: their readers take a `Reading` too.
 WITH_CHOICE: Final = frozenset(["docx"])
@@ -63,6 +65,8 @@ _TEXT_KINDS: Final = {
     ".tsv": "csv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
+    ".xml": "xml",
     ".html": "html",
     ".htm": "html",
     ".srt": "srt",
@@ -95,8 +99,7 @@ _NO_TEXT = frozenset({"binary_content", "undecodable", "unsupported_type"})
 
 def parse(data: bytes, filename: str, reading: Reading = DEFAULT_READING) -> ParsedDocument:
     """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown."""
-    name = PurePath(filename)
-    extension = name.suffix.lower()
+    extension = PurePath(filename).suffix.lower()
     try:
         kind = detect_readable(data, extension)
         mime, reader = READERS[kind]
@@ -106,10 +109,20 @@ def parse(data: bytes, filename: str, reading: Reading = DEFAULT_READING) -> Par
         if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
             raise legacy_office(extension) from error
         raise
+    return completed(document, filename, mime)
+
+
+def kind_job(file: BinaryIO, filename: str) -> str:
+    """For the sandbox; raises as `detect_readable`."""
+    return detect_readable(file.read(), PurePath(filename).suffix.lower())
+
+
+def completed(document: ParsedDocument, filename: str, mime: str) -> ParsedDocument:
+    """What a reader made of a file, cleaned, and with the file's name where it has no title; ParseError: it is empty."""
     sections = tuple(section for section in map(_clean_section, document.sections) if section.text)
     if not sections:
         raise ParseError("empty_file")
-    title = _one_line(document.title) or _one_line(name.stem)
+    title = _one_line(document.title) or _one_line(PurePath(filename).stem)
     return replace(document, title=title[:_TITLE_LENGTH], sections=sections, mime=mime)
 
 

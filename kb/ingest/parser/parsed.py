@@ -42,6 +42,9 @@ MESSAGES: Mapping[str, str] = {
     "nested_too_deeply": gettext_noop(
         "The file nests its parts too deeply to be read. Save it as plain text or Markdown and upload that."
     ),
+    "nested_values": gettext_noop(
+        "The {format} file nests its values more than {levels} levels deep. Flatten it and upload that."
+    ),
     "no_text_layer": gettext_noop(
         "None of the {pages} pages of the PDF has a text layer, so it is probably a scan. "
         "Run text recognition (OCR) on it and upload the result."
@@ -75,6 +78,9 @@ MESSAGES: Mapping[str, str] = {
     ),
     "too_much_text": gettext_noop(
         "The file holds more than {megabytes} MB of text. Split it into smaller files and upload those."
+    ),
+    "too_many_values": gettext_noop(
+        "A record of the file has more than {values} values. Split it into several records and upload those."
     ),
     "undecodable": gettext_noop(
         "The characters of the file are neither UTF-8, UTF-16 nor GB18030. "
@@ -221,7 +227,7 @@ DEFAULT_READING = Reading()
 
 SUPPORTED_EXTENSIONS = (
     *(".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx", ".pptx", ".xlsx"),
-    *(".csv", ".tsv", ".epub", ".jsonl", ".eml", ".msg", ".srt", ".vtt"),
+    *(".csv", ".tsv", ".epub", ".jsonl", ".json", ".xml", ".eml", ".msg", ".srt", ".vtt"),
 )
 # Formats of Office before 2007, and what to save them as.
 LEGACY_EXTENSIONS = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}

@@ -52,6 +52,8 @@ _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segm
 # What a child can do: functions of an open file and arguments, that return what JSON can hold.
 JOBS: Final = {
     "parse": "kb.ingest.parser.sandbox:parse_job",
+    "kind": "kb.ingest.parser.parse:kind_job",
+    "docling": "kb.ingest.remote_parsers.docling.document:convert_job",
     "unpack": "kb.ingest.parser.archives:unpack_job",
     "detach": "kb.ingest.parser.archives:detach_job",
     "page": "kb.sources.connectors.markup:page_job",

@@ -20,7 +20,8 @@ from kb.ingest.chunkers.strategies import ChunkDraft, split
 from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
-from kb.ingest.services.indexing import chunk_settings, reading_of
+from kb.ingest.services.indexing import chunk_settings
+from kb.ingest.services.parsing import reading_of
 from kb.ingest.services.rechunk import Survival, chunks_of, page_regions, recut
 from retrieval.errors import RetrievalError
 from retrieval.types import PageRegion

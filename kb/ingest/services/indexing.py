@@ -2,7 +2,7 @@
 
 One document goes this way alone; many small new ones of a knowledge base go together: one parser's child, one run of the
 model and one transaction for all. What cannot go with the others is left to be indexed alone: it is large, has chunks
-already, was tried before, or a language model reads it. So one that brings its whole batch down does so once.
+already, was tried before, or a model or a parser elsewhere reads it. So one that brings its whole batch down does so once.
 """
 
 import json
@@ -15,7 +15,6 @@ from functools import partial, reduce
 from operator import or_
 from typing import Final, cast
 
-from django.conf import settings
 from django.db import OperationalError, connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
@@ -43,11 +42,12 @@ from kb.index.services.writing import (
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parse import READERS
-from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, ParseError, Reading, WordPart
-from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
+from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, ParseError
+from kb.ingest.parser.sandbox import TooSlow, WarmParser
 from kb.ingest.services.attachments import take_in_attachments
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
+from kb.ingest.services.parsing import limits, read_file, reading_of
 from kb.ingest.services.pictures import (
     check_pictures,
     drop_files_of_gone,
@@ -203,10 +203,13 @@ def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
         knowledge_base__keyword_vectors=True, knowledge_base__keyword_method=KnowledgeBase.KeywordMethod.LLM
     )
     other = reduce(or_, (Q(source__iendswith=extension) for extension in ARCHIVE_EXTENSIONS), Q(file=""))
+    is_read_elsewhere = Q(knowledge_base__parser__gt="")
     new = Q(status=Status.PENDING, attempts=0, keep_chunks=False, size__lte=SMALL_BYTES) & DOCUMENTS.available
     lease = uuid.uuid4()
     with transaction.atomic():
-        rows = Document.objects.filter(new & ~other & ~is_read_by_model & Q(~has_chunks), pk__in=document_ids)
+        rows = Document.objects.filter(
+            new & ~other & ~is_read_by_model & ~is_read_elsewhere & Q(~has_chunks), pk__in=document_ids
+        )
         rows = rows.select_related("knowledge_base").order_by("pk")
         documents: list[Document] = []
         room = BATCH_BYTES
@@ -258,7 +261,7 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
 def _index_many(batch: DocumentBatch) -> None:
     plans: list[Recut] = []
     room = BATCH_CHARACTERS
-    with closing(WarmParser(_limits())) as parser:
+    with closing(WarmParser(limits())) as parser:
         for job in batch.jobs:
             batch.report(Stage.PARSE, 5)
             if (plan := _plan_small(batch, job, parser)) is None:
@@ -304,7 +307,7 @@ def _read(
     deleted some since.
     """
     document = job.row
-    parsed = _parse(document, parser)
+    parsed, read_by = _parse(batch, document, parser)
     check_pictures(parsed)
     parsed = with_known_descriptions(document, parsed)
     remarks = [remark for remark in document.remarks if remark["code"] in _OF_ATTACHMENTS]
@@ -316,7 +319,7 @@ def _read(
     document.title = document.title or parsed.title
     document.metadata = {**parsed.metadata, **document.metadata}
     document.mime, document.remarks = parsed.mime, [*stored_remarks(parsed.remarks), *remarks]
-    document.chunking = _fingerprint(batch.kb, parsed.mime)
+    document.chunking = _fingerprint(batch.kb, parsed.mime, read_by)
     return parsed, split(parsed, chunk_settings(batch.kb))
 
 
@@ -417,21 +420,12 @@ def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
     ]
 
 
-def _limits() -> Limits:
-    return Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
-
-
-def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocument:
-    reading = reading_of(document.knowledge_base)
+def _parse(batch: DocumentBatch, document: Document, parser: WarmParser | None = None) -> tuple[ParsedDocument, str]:
     with local_file(document.file) as path:
-        if parser:
-            return parser.parse(path, document.source, reading)
-        return parse_file(path, document.source, limits=_limits(), reading=reading)
-
-
-def reading_of(kb: KnowledgeBase) -> Reading:
-    """What a knowledge base has read of its files, where that is its choice."""
-    return Reading(word_parts=tuple(part for part in WordPart if part in kb.word_parts))
+        if parser:  # only where no parser elsewhere is chosen
+            return parser.parse(path, document.source, reading_of(batch.kb)), batch.kb.parser
+        on_wait = partial(batch.report, Stage.PARSE, 5)
+        return read_file(path, document.source, batch.kb, on_wait=on_wait)
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
@@ -451,7 +445,7 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
 
 def outdated_documents(kb: KnowledgeBase) -> QuerySet[Document]:
     """The documents that are known to have been read and cut under other settings than the present ones."""
-    usual, chosen = _fingerprint(kb, ""), _fingerprint(kb, WORD)
+    usual, chosen = (_fingerprint(kb, mime, kb.parser) for mime in ("", WORD))
     is_present = Q(chunking=chosen, mime=WORD) | (Q(chunking=usual) & ~Q(mime=WORD))
     return cuttable(Document.objects.filter(knowledge_base=kb)).exclude(Q(chunking="") | is_present)
 
@@ -459,8 +453,8 @@ def outdated_documents(kb: KnowledgeBase) -> QuerySet[Document]:
 WORD: Final = READERS["docx"][0]
 
 
-def _fingerprint(kb: KnowledgeBase, mime: str) -> str:
-    """Tells apart settings under which a file of this media type has other chunks."""
+def _fingerprint(kb: KnowledgeBase, mime: str, parser: str) -> str:
+    """Tells apart settings under which a file of this media type, read by this parser, has other chunks."""
     reading = reading_of(kb)
-    choice = reading.word_parts if mime == WORD and reading != DEFAULT_READING else ()
-    return chunk_settings(kb).fingerprint(kb.embedding_model, *choice)
+    parts = reading.word_parts if mime == WORD and reading != DEFAULT_READING else ()
+    return chunk_settings(kb).fingerprint(kb.embedding_model, *parts, *filter(None, [parser]))

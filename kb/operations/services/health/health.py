@@ -32,6 +32,8 @@ from kb.index.vector_index import is_reading
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
+from kb.ingest.remote_parsers.protocol import RemoteFailure
+from kb.ingest.remote_parsers.registry import offered_parsers, remote_parser
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
 from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
@@ -183,6 +185,24 @@ def _local_model(model: str, *, missing: State, otherwise: str = "") -> Finding:
         remedy = f"run `pip install 'zhiku[models]'`{otherwise}"
         return Finding("", missing, f"{model} is in {path}, but cannot run", remedy)
     return ok(f"{model} in {path}")
+
+
+@check("parsers elsewhere")
+def remote_parsers() -> Finding:
+    chosen = set(KnowledgeBase.objects.exclude(parser="").values_list("parser", flat=True).distinct())
+    wanted = sorted({*chosen, *offered_parsers()} - {KnowledgeBase.Parser.BUILT_IN})
+    if not wanted:
+        return ok("none is set up; the built-in reader reads all documents")
+    answers, faults = [], []
+    for name in wanted:
+        try:
+            answers.append(f"{remote_parser(name).ping()} answers")
+        except RemoteFailure as failure:
+            faults.append(f"{KnowledgeBase.Parser(name).label}: {failure.reason}")
+    if faults:
+        remedy = "start the server or correct DOCLING_SERVE_URL; the built-in reader reads meanwhile, and says so"
+        return degraded("; ".join(faults), remedy)
+    return ok(", ".join(answers))
 
 
 @check("other stores")
@@ -412,6 +432,7 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     health_indexes.page_cache,
     other_stores,
     git_programs,
+    remote_parsers,
     documents,
 )
 

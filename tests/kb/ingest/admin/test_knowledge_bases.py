@@ -461,3 +461,13 @@ def test_the_link_compares_with_what_new_ones_start_with(client, kb):
 
     chosen = lxml.html.fromstring(compared).xpath("//select[@name='b_profile']/option[@selected]/@value")
     assert chosen == ["balanced"]
+
+
+def test_a_parser_elsewhere_is_offered_where_it_is_set_up_or_chosen(client, kb, settings):
+    url = f"/admin/kb/knowledgebase/{kb.pk}/change/"
+    assert b'name="parser"' not in client.get(url).content
+    settings.DOCLING_SERVE_URL = "http://127.0.0.1:5001"
+    assert b'name="parser"' in client.get(url).content
+    settings.DOCLING_SERVE_URL = ""
+    KnowledgeBase.objects.filter(pk=kb.pk).update(parser="docling")
+    assert b'name="parser"' in client.get(url).content

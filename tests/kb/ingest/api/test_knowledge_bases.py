@@ -43,6 +43,7 @@ def test_a_knowledge_base_is_described_by_the_documented_fields(client, kb):
         "chunk_overlap",
         "chunk_unit",
         "chunk_strategy",
+        "parser",
         "parent_size",
         "word_parts",
         "keyword_vectors",
@@ -308,3 +309,11 @@ def test_deleting_removes_the_knowledge_base_and_what_is_in_it(client, kb, docum
 
     assert not KnowledgeBase.objects.exists()
     assert client.get(f"/api/v1/documents/{document.pk}/").status_code == 404
+
+
+def test_a_parser_elsewhere_can_be_chosen_where_it_is_set_up(client, kb, settings):
+    refused = client.patch(f"{URL}{kb.pk}/", {"parser": "docling"}, format="json")
+    assert (refused.status_code, "no address" in refused.content.decode()) == (400, True)
+    settings.DOCLING_SERVE_URL = "http://127.0.0.1:5001"
+    assert client.patch(f"{URL}{kb.pk}/", {"parser": "docling"}, format="json").json()["parser"] == "docling"
+    assert client.patch(f"{URL}{kb.pk}/", {"parser": ""}, format="json").json()["parser"] == ""

@@ -34,6 +34,8 @@ PAIRS = (
     f'{{"question": "何时可以退货？", "answer": "{PASSAGE}。"}}\n{{"question": "谁付运费？", "answer": "{OTHER}。"}}'
 )
 PDF = make_pdf(["总则", "前言。"], ["退货", f"{PASSAGE}。"], bookmarks=((1, 0, "总则"), (2, 1, "退货")))
+JSON = f'{{"版本": "1", "退货": [{{"事项": "退货", "规定": "{PASSAGE}"}}, {{"事项": "运费", "规定": "{OTHER}"}}]}}'
+XML = f"<规则><条><事项>退货</事项><规定>{PASSAGE}</规定></条><条><事项>运费</事项><规定>{OTHER}</规定></条></规则>"
 TABLE = f"事项,规定\n退货,{PASSAGE}\n运费,{OTHER}\n"
 
 SRT = (
@@ -61,6 +63,8 @@ CORPUS = [
     ("规则.tsv", TABLE.replace(",", "\t").encode(), None, []),
     ("规则.epub", make_epub({"总则": FILLER, "退货": f"{PASSAGE}。"}), None, ["退货"]),
     ("规则.jsonl", PAIRS.encode(), None, []),
+    ("规则.json", JSON.encode(), None, ["退货"]),
+    ("规则.xml", XML.encode(), None, []),
     ("规则.eml", MAIL.encode("gbk"), None, ["退货"]),
     ("规则.msg", make_msg("退货", f"{FILLER}\n\n{PASSAGE}。"), None, ["退货"]),
     ("规则.srt", SRT.encode("gb18030"), None, []),

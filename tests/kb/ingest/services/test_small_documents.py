@@ -183,10 +183,10 @@ def test_a_slow_one_waits_for_a_task_of_its_own_that_gives_it_the_full_time(kb, 
     ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
     real = indexing._parse
 
-    def slow(document, parser=None):
+    def slow(batch, document, parser=None):
         if parser is not None and document.pk == ids[1]:
             raise TooSlow("it takes long")
-        return real(document, parser)
+        return real(batch, document, parser)
 
     monkeypatch.setattr(indexing, "_parse", slow)
     assert together(*ids) == [ids[1]]
