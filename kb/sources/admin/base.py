@@ -101,7 +101,7 @@ def setting_field(field: Field, *, is_set: bool = False) -> forms.Field:
     return forms.CharField(widget=(kind or UnfoldAdminTextInputWidget)(attributes), max_length=most, **about)
 
 
-class SecretTextarea(UnfoldAdminTextareaWidget):
+class SecretTextarea(UnfoldAdminTextareaWidget):  # type: ignore[misc]
     """A text of several lines that is never sent back to the browser."""
 
     def format_value(self, value: Any) -> None:  # noqa: ARG002 - its interface

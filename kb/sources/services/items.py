@@ -57,7 +57,7 @@ def version_of(item: Item) -> str:
 
 def locked_item(source: Source, key: str) -> SourceItem:
     """The row of a key, made if there is none, inside a transaction."""
-    rows = SourceItem.objects.select_for_update().select_related(None)
+    rows = SourceItem.objects.select_for_update()
     return cast(
         SourceItem, rows.get_or_create(source=source, key_hash=hash_of(key), defaults={"key": storable(key)})[0]
     )

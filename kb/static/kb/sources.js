@@ -3,20 +3,18 @@ const WEB = ["page", "sitemap", "crawl", "feed"];
 const OF_WEB = ["url", "live", "max_pages", "max_depth", "include", "exclude"];
 const kind = document.getElementById("id_kind");
 
-function rowOf(name) {
-    const row = document.querySelector(`.field-${name}`);
-    return row && (row.closest(".form-row") || row);
+function toggle(input, isShown) {
+    input?.closest(".form-row")?.toggleAttribute("hidden", !isShown);
 }
 
 function show() {
-    const isWeb = WEB.includes(kind.value);
-    for (const name of OF_WEB) rowOf(name)?.toggleAttribute("hidden", !isWeb);
+    for (const name of OF_WEB) toggle(document.getElementById(`id_${name}`), WEB.includes(kind.value));
     for (const input of document.querySelectorAll("[name^=setting_]")) {
-        rowOf(input.name)?.toggleAttribute("hidden", !input.name.startsWith(`setting_${kind.value}_`));
+        toggle(input, input.name.startsWith(`setting_${kind.value}_`));
     }
-    for (const group of document.querySelectorAll("fieldset")) {
+    for (const group of document.querySelectorAll("fieldset.module")) {
         const rows = [...group.querySelectorAll(".form-row")];
-        if (rows.length) group.toggleAttribute("hidden", rows.every((row) => row.hidden));
+        group.toggleAttribute("hidden", rows.length > 0 && rows.every((row) => row.hidden));
     }
 }
 

@@ -101,7 +101,7 @@ def test_the_list_shows_what_became_of_the_run(client, source, web):
 
 
 def test_the_empty_list_says_what_sources_are_for(client, kb):
-    assert "There is no web source yet" in get(client, url("changelist"))
+    assert "There is no source yet" in get(client, url("changelist"))
 
 
 def test_a_list_asks_again_while_a_source_is_read(client, source):
