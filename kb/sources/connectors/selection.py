@@ -38,6 +38,7 @@ SELECTION_FIELDS: Final = (
         "hidden",
         _("hidden files too"),
         _("Those whose name, or a folder’s above them, begins with a dot."),
+        default=False,
         is_flag=True,
         is_filter=True,
     ),
