@@ -1,7 +1,16 @@
 from hypothesis import given, strategies as st
 
-from kb.ingest.formats.outline import Cell, Line, Outline, flow, join_lines, markdown_table, paragraphs
-from kb.ingest.parser.parsed import Section
+from kb.ingest.formats.outline import (
+    Cell,
+    Line,
+    Outline,
+    flow,
+    join_lines,
+    markdown_table,
+    paragraph,
+    paragraphs,
+)
+from kb.ingest.parser.parsed import Region, Section
 
 FULL = 400
 
@@ -223,3 +232,43 @@ def test_a_heading_on_several_lines_is_one_line():
     outline = Outline()
     outline.heading(1, "A\n  B")
     assert outline.first_heading == "A B"
+
+
+def placed(number, left, top, right, bottom):
+    return Region(page=number, box=(left, top, right, bottom))
+
+
+def test_a_section_knows_where_each_of_its_blocks_stands():
+    outline = Outline()
+    outline.turn(2)
+    outline.heading(1, "标题", [placed(2, 0, 0, 1, 0.1)])
+    outline.block("正文。")
+    outline.block("• 甲", [placed(2, 0, 0.2, 1, 0.3)])
+    outline.block("• 乙", [placed(2, 0, 0.3, 1, 0.4)], joined=True)
+    [section] = outline.sections()
+    assert [(section.text[each.start :].split("\n")[0], each.page, each.box) for each in section.regions] == [
+        ("标题", 2, (0, 0, 1, 0.1)),
+        ("正文。", 2, None),
+        ("• 甲", 2, (0, 0.2, 1, 0.3)),
+        ("• 乙", 2, (0, 0.3, 1, 0.4)),
+    ]
+
+
+def test_sections_of_blocks_without_a_place_have_no_regions():
+    outline = Outline()
+    outline.heading(1, "标题")
+    outline.block("正文。")
+    assert outline.sections()[0].regions == ()
+
+
+@given(st.lists(st.sampled_from(["中文一行", "english words", "a hyphen-", "ated", "end."]), min_size=1, max_size=8))
+def test_the_region_of_a_column_begins_with_its_first_line(words):
+    made = [
+        Line(text, 72, 472, 100 + 18 * (number % 2), 12, region=placed(1, 0, 0, 1, 1))
+        for number, text in enumerate(words)
+    ]
+    block = paragraph(made)
+    assert block.text == join_lines(words)
+    assert len(block.regions) == 1 + len(words) // 2
+    for region, text in zip(block.regions[1:], words[1::2], strict=True):
+        assert block.text[region.start :].startswith(text.rstrip("-"))
