@@ -77,13 +77,13 @@ INTERNAL_ERROR = gettext_noop(
     "Something unexpected went wrong; nothing of the document was indexed. The worker's log says what: fix it, then retry."
 )
 
+# A curator's metadata are above those that the file says of itself.
 _FINISH: Final = """
     UPDATE kb_document d SET status = %s, stage = '', progress = 100, attempts = 0, keep_chunks = false, title = v.title,
         indexed_title = v.title, mime = v.mime, chunking = v.chunking, remarks = v.remarks,
         metadata = v.metadata || d.metadata, lease = NULL, lease_until = NULL, updated_at = %s
     FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::jsonb[], %s::jsonb[])
         AS v(id, title, mime, chunking, remarks, metadata) WHERE d.id = v.id"""
-# A curator's metadata are above those that the file says of itself.
 _OF_ATTACHMENTS: Final = (RemarkCode.ATTACHMENTS_LEFT_OUT, RemarkCode.ATTACHMENTS_NOT_READ)
 
 
@@ -98,6 +98,7 @@ class DocumentBatch:
         self._rows = Document.objects.filter(lease=lease, status=Status.PROCESSING)
         self._renewed = self._since = time.monotonic()
         self._stage = str(Stage.PARSE)
+        self.said: dict[int, Mapping[str, str]] = {}  # by document: the metadata that its file holds
 
     def report(self, stage: Document.Stage, progress: int) -> None:
         """Shows how far the documents are, in per cent, and renews their lease; for several only now and then.
@@ -317,7 +318,7 @@ def _read(
         remarks = stored_remarks(take_in_attachments(job, parsed.metadata, partial(batch.report, Stage.PARSE)))
     batch.report(Stage.CHUNK, 15)
     document.title = document.title or parsed.title
-    document.metadata = {**parsed.metadata, **document.metadata}
+    batch.said[document.pk] = parsed.metadata
     document.mime, document.remarks = parsed.mime, [*stored_remarks(parsed.remarks), *remarks]
     document.chunking = _fingerprint(batch.kb, parsed.mime, read_by)
     return parsed, split(parsed, chunk_settings(batch.kb))
@@ -388,7 +389,7 @@ def _finish(batch: DocumentBatch, documents: Sequence[Document]) -> None:
         return
     columns = zip(
         *(
-            (each.pk, each.title, each.mime, each.chunking, *map(_json, (each.remarks, each.metadata)))
+            (each.pk, each.title, each.mime, each.chunking, *map(_json, (each.remarks, batch.said.get(each.pk, {}))))
             for each in documents
         ),
         strict=True,

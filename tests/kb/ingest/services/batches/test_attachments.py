@@ -210,3 +210,15 @@ def test_small_mails_without_attachments_are_indexed_together(kb):
     other = add(kb, mail(("规定.csv", TABLE)), "b.eml")
     assert index_documents([*(each.pk for each in plain), other.pk]) == [other.pk]
     assert Document.objects.filter(status="ready").count() == 3
+
+
+def test_what_a_curator_says_of_a_mail_is_above_what_the_mail_says_and_what_is_taken_away_stays_away(kb):
+    document = add(kb, mail(), metadata={"from": "李四", "year": 2024})
+    index_all(kb)
+    document.refresh_from_db()
+    assert document.metadata == {"from": "李四", "year": 2024}
+    stale = Document.objects.select_related("knowledge_base").get(pk=document.pk)
+    Document.objects.filter(pk=document.pk).update(metadata={"from": "李四"})
+    indexing._finish(indexing.DocumentBatch([stale], None), [stale])
+    document.refresh_from_db()
+    assert document.metadata == {"from": "李四"}
