@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 class FolderPlace:
     def __init__(self, root):
         self.root = root
-        self.settings, self.secrets = {"path": str(root), "exclude": "drafts"}, {}
+        self.settings, self.secrets = {"path": str(root), "exclude": "drafts/"}, {}
 
     def put(self, name, text):
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Bucket:
         )
         self.bucket = resource.Bucket("manuals")
         self.bucket.create()
-        self.settings = {"endpoint": endpoint, "bucket": "manuals", "access_key": "x", "exclude": "drafts"}
+        self.settings = {"endpoint": endpoint, "bucket": "manuals", "access_key": "x", "exclude": "drafts/"}
         self.secrets = {"secret_key": "x"}
 
     def put(self, name, text):
