@@ -31,29 +31,50 @@ FIELDS: Final = (
         is_filter=True,
     ),
 )
+HIDDEN: Final = Field(
+    "hidden",
+    _("hidden files too"),
+    _("Those whose name, or a folder’s above them, begins with a dot."),
+    default=False,
+    is_flag=True,
+    is_filter=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Paths like one of `include`, if any, and like none of `exclude`; each a pattern cut at its slashes."""
+    """Paths like one of `include`, if any, and like none of `exclude`; each a pattern cut at its slashes.
+
+    `hidden`: also those whose name, or a folder's above them, begins with a dot.
+    """
 
     include: tuple[tuple[str, ...], ...] = ()
     exclude: tuple[tuple[str, ...], ...] = ()
+    hidden: bool = True
 
     @classmethod
-    def parse(cls, include: str, exclude: str) -> "Patterns":
-        return cls(
-            *(tuple(filter(None, map(_cut, _SEPARATORS.split(each)[:MOST_PATTERNS]))) for each in (include, exclude))
+    def parse(cls, include: str, exclude: str, *, hidden: bool = True) -> "Patterns":
+        include_parts, exclude_parts = (
+            tuple(filter(None, map(_cut, _SEPARATORS.split(each)[:MOST_PATTERNS]))) for each in (include, exclude)
         )
+        return cls(include_parts, exclude_parts, hidden)
 
     def accepts(self, path: str) -> bool:
         """Whether a file belongs to the source; those of kinds that nobody reads never do."""
         if PurePosixPath(path).suffix.lower() not in SUPPORTED_EXTENSIONS:
             return False
         parts = path.split("/")
-        if any(_fits(each, parts) for each in self.exclude):
+        if self._hides(parts) or any(_fits(each, parts) for each in self.exclude):
             return False
         return not self.include or any(_fits(each, parts) for each in self.include)
+
+    def enters(self, folder: str) -> bool:
+        """Whether a folder may hold files that belong to the source: it need not be listed otherwise."""
+        parts = folder.split("/")
+        return not (self._hides(parts) or any(each[-1] == "**" and _fits(each, parts) for each in self.exclude))
+
+    def _hides(self, parts: Sequence[str]) -> bool:
+        return not self.hidden and any(part.startswith(".") for part in parts)
 
 
 def _cut(pattern: str) -> tuple[str, ...]:

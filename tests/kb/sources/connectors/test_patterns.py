@@ -28,3 +28,17 @@ def test_many_stars_take_no_more_comparisons_than_the_lengths_multiply_to():
     compared = []
     assert not wild_match(pattern, text, "*", lambda mask, sign: compared.append(sign) or mask == sign)
     assert len(compared) <= len(pattern) * len(text)
+
+
+def test_hidden_files_are_left_out_where_they_are_not_wanted():
+    paths = ["a.md", ".env.md", ".git/x.md", "docs/.x/y.md"]
+
+    assert [path for path in paths if Patterns.parse("", "", hidden=False).accepts(path)] == ["a.md"]
+    assert all(Patterns.parse("", "", hidden=True).accepts(path) for path in paths)
+
+
+def test_a_folder_of_which_nothing_is_taken_is_not_entered():
+    patterns = Patterns.parse("docs/**/*.md", "drafts/, old/**, *.md", hidden=False)
+
+    entered = [patterns.enters(folder) for folder in ("docs", "docs/drafts", "old", "docs/.git", "other", "x.md")]
+    assert entered == [True, False, False, False, True, True]
