@@ -126,9 +126,10 @@ def in_rows(lines: Sequence[Line]) -> list[Line]:
 
 
 def _is_beside(line: Line, row: Sequence[Line]) -> bool:
-    gap = min(max(line.left - other.right, other.left - line.right) / other.height for other in row)
-    return gap > _CELL_GAP and all(
-        abs(_middle(line) - _middle(other)) < _ROW_STEP * min(line.height, other.height) for other in row
+    return all(
+        max(line.left - other.right, other.left - line.right) > _CELL_GAP * other.height
+        and abs(_middle(line) - _middle(other)) < _ROW_STEP * min(line.height, other.height)
+        for other in row
     )
 
 
