@@ -96,7 +96,10 @@ class FolderSync:
     source: str
     dry_run: bool
     send: Annotated[list[str], Doc("Paths whose files are missing: send each.")]
-    moved: Annotated[list[MovedFile], Doc("Documents that keep chunks, edits and judgments under another path.")]
+    moved: Annotated[
+        list[MovedFile],
+        Doc("Documents that keep chunks, edits and judgments under another path, as far as it is done."),
+    ]
     unchanged: int
     delete: Annotated[list[str], Doc("Paths of documents that the folder has no more; deleted where `delete` says so.")]
     deleted: Annotated[int, Doc("How many of them are deleted now.")]
@@ -141,10 +144,11 @@ def push_sync(
     held = {path: row.digest for path, row in rows.items() if row.document_id is not None}
     plan = plan_of(wanted, held, _settled(knowledge_base, rows, wanted), kept)
     asks = _question(source, plan, len(held), files, accept)
-    send, deleted, more = list(plan.send), 0, False
+    send, moved, deleted, more = list(plan.send), list(plan.moved), 0, False
     if source is not None and not dry_run:
         work = _Work(source, {file.path: file for file in files}, wanted, kept, at, ends_at)
-        send += work.move(plan)
+        moved, missed = work.move(plan)
+        send += missed
         if delete and asks is None:
             deleted = work.delete(plan.delete)
         unchanged = [row for path in plan.unchanged if (row := rows.get(path)) is not None]
@@ -157,7 +161,7 @@ def push_sync(
         source=name,
         dry_run=dry_run,
         send=send,
-        moved=[MovedFile(*each) for each in plan.moved],
+        moved=[MovedFile(*each) for each in moved],
         unchanged=len(plan.unchanged),
         delete=list(plan.delete),
         deleted=deleted,
@@ -221,21 +225,24 @@ class _Work:
         self._counts = Counter[str]()
         self.is_out_of_time = False
 
-    def move(self, plan: Plan) -> list[str]:
-        """Hands documents over; returns paths whose files are needed after all, since a document has changed meanwhile."""
-        missed = []
-        for _from, path in plan.moved:
+    def move(self, plan: Plan) -> tuple[list[tuple[str, str]], list[str]]:
+        """Hands documents over; returns the moves that are done, and paths whose files are needed after all.
+
+        Those are of documents that somebody has changed meanwhile.
+        """
+        done, missed = [], []
+        for source_path, path in plan.moved:
             if self._is_over():
                 break
+            file = self.files[path]
             with self._holding():
-                outcome = item_match(
-                    self._source, _item(self.files[path]), self.files[path].sha256, is_free=self._is_free, at=self._at
-                )
+                outcome = item_match(self._source, _item(file), file.sha256, is_free=self._is_free, at=self._at)
             if outcome is None:
                 missed.append(path)
             else:
+                done.append((source_path, path))
                 self._counts[outcome] += 1
-        return missed
+        return done, missed
 
     def delete(self, paths: Sequence[str]) -> int:
         """Deletes documents; another path with the same content takes one over instead. Returns how many have gone."""
