@@ -17,7 +17,7 @@ import filetype
 from kb.ingest.formats.records import pair_of
 from kb.ingest.formats.text import UTF16_MARKS, is_binary
 from kb.ingest.parser.parsed import (
-    LEGACY_EXTENSIONS,
+    OFFICE_FORMATS,
     PROGRAM_EXTENSIONS,
     SUPPORTED_EXTENSIONS,
     ParsedDocument,
@@ -25,7 +25,7 @@ from kb.ingest.parser.parsed import (
     Section,
     SectionKind,
     clean,
-    legacy_office,
+    office_error,
     unsupported_name,
 )
 
@@ -57,19 +57,16 @@ _TEXT_KINDS: Final = {
     ".htm": "html",
 }
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-# The stream that each legacy format keeps its content in.
-_OLE_STREAMS: Final = {
-    "WordDocument".encode("utf-16-le"): ".doc",
-    "Workbook".encode("utf-16-le"): ".xls",
-    "PowerPoint Document".encode("utf-16-le"): ".ppt",
-}
+_OPEN_DOCUMENTS: Final = {found.mime: kind for kind, found in OFFICE_FORMATS.items() if "opendocument" in found.mime}
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_PARTS = {"word/": "docx", "xl/": "xlsx", "ppt/": "pptx"}
 _PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub"])
 _MAX_MIMETYPE = 100
 _MIMETYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+# An OpenDocument file begins with a part that is named so and says its media type.
+_MIMETYPE_PLACE, _MIMETYPE_NAME = 30, b"mimetype"
 # Documents written in ASCII that a text check would let through.
-_TEXT_MAGICS = {b"{\\rtf": "RTF (application/rtf)", b"%!PS": "PS (application/postscript)"}
+_TEXT_MAGICS = {b"{\\rtf": ".rtf", b"%!PS": "PS (application/postscript)"}
 _HTML_START = re.compile(
     r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
 )
@@ -78,15 +75,21 @@ _NO_TEXT = frozenset({"binary_content", "undecodable", "unsupported_type"})
 
 
 def parse(data: bytes, filename: str) -> ParsedDocument:
-    """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown."""
+    """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown.
+
+    What only LibreOffice reads is `office_missing`, once it has been found neither damaged nor protected.
+    """
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:
-        mime, reader = READERS[detect_readable(data, extension)]
+        kind = detect_readable(data, extension)
+        if kind in OFFICE_FORMATS:
+            raise office_error("office_missing", kind)
+        mime, reader = READERS[kind]
         document: ParsedDocument = resolve_name(f"kb.ingest.formats.{reader}")(data)
     except ParseError as error:
-        if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
-            raise legacy_office(extension) from error
+        if error.code in _NO_TEXT and extension in OFFICE_FORMATS:
+            raise ParseError("damaged_file", format=extension[1:].upper()) from error
         raise
     sections = tuple(section for section in map(_clean_section, document.sections) if section.text)
     if not sections:
@@ -108,7 +111,7 @@ def _one_line(text: str) -> str:
 
 
 def detect_readable(data: bytes, extension: str) -> str:
-    """The kind of a file that a reader exists for, as a key of READERS; an extension is in small letters, with the dot.
+    """The kind of a file, as a key of READERS or OFFICE_FORMATS; an extension is in small letters, with the dot.
 
     Raises ParseError where the file is empty, protected, cut off, or of a type that is not read.
     """
@@ -116,12 +119,16 @@ def detect_readable(data: bytes, extension: str) -> str:
         raise ParseError("empty_file")
     if extension in PROGRAM_EXTENSIONS:
         raise unsupported_name(f"program{extension}")
-    if data.startswith(_OLE_MAGIC):
-        _refuse_legacy(data)
+    if data.startswith(_OLE_MAGIC) and (kind := resolve_name("kb.ingest.formats.office:ole_kind")(data)):
+        return str(kind)
     detected = detect(data)
     if detected == "text":
         return _TEXT_KINDS.get(extension) or ("jsonl" if _begins_with_pair(data) else "text")
     if detected in READERS:
+        return detected
+    if detected in OFFICE_FORMATS:
+        if data.startswith(_ZIP_MAGICS):
+            resolve_name("kb.ingest.formats.office:check_open_document")(data, detected)
         return detected
     if detected == "zip":
         if extension in _PACKAGE_NAMES or not zipfile.is_zipfile(io.BytesIO(data)):
@@ -134,7 +141,7 @@ def detect_readable(data: bytes, extension: str) -> str:
 
 
 def detect(data: bytes) -> str:
-    """A key of READERS, "zip" or "binary", or for the curator a label such as "PNG (image/png)"."""
+    """A key of READERS or OFFICE_FORMATS, "zip" or "binary", or for the curator a label such as "PNG (image/png)"."""
     if data.startswith(_ZIP_MAGICS):
         return _zip_kind(data)
     # PDF readers accept a kilobyte before the header.
@@ -161,25 +168,23 @@ def is_readable_head(head: bytes) -> bool:
     """False where the beginning of a file says that it is of a known type without a reader.
 
     What cannot be told by the beginning is left to `detect_readable`, which says more: packages, binary data of no known
-    type, and Office formats of before 2007.
+    type, and damaged Office files of before 2007.
     """
     if head.startswith((*_ZIP_MAGICS, _OLE_MAGIC)):
         return True
     detected = detect(head)
-    return detected in READERS or detected == "binary"
+    return detected in READERS or detected in OFFICE_FORMATS or detected == "binary"
 
 
-def is_legacy_head(head: bytes, extension: str) -> bool:
-    """Whether a file begins as those of Office before 2007 do, and is named as one: others may be protected new ones."""
-    return head.startswith(_OLE_MAGIC) and extension in LEGACY_EXTENSIONS
-
-
-def _refuse_legacy(data: bytes) -> None:
-    if "EncryptedPackage".encode("utf-16-le") in data:
-        raise ParseError("protected", format="Office")
-    for stream, legacy in _OLE_STREAMS.items():
-        if stream in data:
-            raise legacy_office(legacy)
+def office_kind(head: bytes, extension: str) -> str | None:
+    """A key of OFFICE_FORMATS where the beginning of a file, or that and its name, say that LibreOffice must read it."""
+    if head.startswith(_OLE_MAGIC):
+        return extension if extension in OFFICE_FORMATS else None
+    if head.startswith(_ZIP_MAGICS):
+        name, _, mime = head[_MIMETYPE_PLACE:].partition(_MIMETYPE_NAME)
+        found = mime.partition(b"PK")[0].decode("latin-1")  # the next part begins with these letters
+        return None if name else _OPEN_DOCUMENTS.get(found)
+    return ".rtf" if head.startswith(b"{\\rtf") else None
 
 
 def _begins_with_pair(data: bytes) -> bool:
@@ -198,7 +203,7 @@ def _zip_kind(data: bytes) -> str:
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError, EOFError):
         return "zip"
     if own or "META-INF/container.xml" in names:
-        return "epub" if own in ("", "application/epub+zip") else own
+        return "epub" if own in ("", "application/epub+zip") else _OPEN_DOCUMENTS.get(own, own)
     if "[Content_Types].xml" not in names:
         return "zip"
     if "xl/workbook.bin" in names:
