@@ -19,7 +19,7 @@ from kb.ingest.formats.text import UTF16_MARKS, decode_mislabelled, is_binary
 from kb.ingest.formats.transcripts import is_transcript
 from kb.ingest.parser.parsed import (
     DEFAULT_READING,
-    LEGACY_EXTENSIONS,
+    OFFICE_FORMATS,
     PROGRAM_EXTENSIONS,
     SUPPORTED_EXTENSIONS,
     ParsedDocument,
@@ -28,8 +28,8 @@ from kb.ingest.parser.parsed import (
     Section,
     SectionKind,
     clean,
-    legacy_office,
     moved_regions,
+    office_error,
     unsupported_name,
 )
 
@@ -76,20 +76,17 @@ _TEXT_KINDS: Final = {
 _MAIL_START = re.compile(rb"\s*(?:From [^\r\n]*\r?\n)?[A-Za-z][\w-]*:[ \t\r\n]")
 _SUBTITLES: Final = frozenset([".srt", ".vtt"])
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-# The stream that each legacy format keeps its content in.
-_OLE_STREAMS: Final = {
-    "WordDocument".encode("utf-16-le"): ".doc",
-    "Workbook".encode("utf-16-le"): ".xls",
-    "PowerPoint Document".encode("utf-16-le"): ".ppt",
-}
 _MAIL_STREAM = "__properties_version1.0".encode("utf-16-le")
+_OPEN_DOCUMENTS: Final = {found.mime: kind for kind, found in OFFICE_FORMATS.items() if "opendocument" in found.mime}
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_PARTS = {"word/": "docx", "xl/": "xlsx", "ppt/": "pptx"}
 _PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub"])
 _MAX_MIMETYPE = 100
 _MIMETYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
+# An OpenDocument file begins with a part that is named so and says its media type.
+_MIMETYPE_PLACE, _MIMETYPE_NAME = 30, b"mimetype"
 # Documents written in ASCII that a text check would let through.
-_TEXT_MAGICS = {b"{\\rtf": "RTF (application/rtf)", b"%!PS": "PS (application/postscript)"}
+_TEXT_MAGICS = {b"{\\rtf": ".rtf", b"%!PS": "PS (application/postscript)"}
 _HTML_START = re.compile(
     r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
 )
@@ -98,16 +95,21 @@ _NO_TEXT = frozenset({"binary_content", "undecodable", "unsupported_type"})
 
 
 def parse(data: bytes, filename: str, reading: Reading = DEFAULT_READING) -> ParsedDocument:
-    """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown."""
+    """Text, headings and pages of a file, by its bytes; ParseError: it is empty, damaged, protected or unknown.
+
+    What only LibreOffice reads is `office_missing`, once it has been found neither damaged nor protected.
+    """
     extension = PurePath(filename).suffix.lower()
     try:
         kind = detect_readable(data, extension)
+        if kind in OFFICE_FORMATS:
+            raise office_error("office_missing", kind)
         mime, reader = READERS[kind]
         choice = (reading,) if kind in WITH_CHOICE else ()
         document: ParsedDocument = resolve_name(f"kb.ingest.formats.{reader}")(data, *choice)
     except ParseError as error:
-        if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
-            raise legacy_office(extension) from error
+        if error.code in _NO_TEXT and extension in OFFICE_FORMATS:
+            raise ParseError("damaged_file", format=extension[1:].upper()) from error
         raise
     return completed(document, filename, mime)
 
@@ -142,7 +144,7 @@ def _one_line(text: str) -> str:
 
 
 def detect_readable(data: bytes, extension: str) -> str:
-    """The kind of a file that a reader exists for, as a key of READERS; an extension is in small letters, with the dot.
+    """The kind of a file, as a key of READERS or OFFICE_FORMATS; an extension is in small letters, with the dot.
 
     Raises ParseError where the file is empty, protected, cut off, or of a type that is not read.
     """
@@ -150,14 +152,14 @@ def detect_readable(data: bytes, extension: str) -> str:
         raise ParseError("empty_file")
     if extension in PROGRAM_EXTENSIONS:
         raise unsupported_name(f"program{extension}")
-    if kind := _mail_kind(data, extension):
+    if kind := _mail_kind(data, extension) or _ole_kind(data):
         return kind
-    if data.startswith(_OLE_MAGIC):
-        _refuse_legacy(data)
     detected = detect(data)
     if detected == "text":
         return _TEXT_KINDS.get(extension) or ("jsonl" if _begins_with_pair(data) else "text")
-    if detected in READERS:
+    if detected in OFFICE_FORMATS and data.startswith(_ZIP_MAGICS):
+        resolve_name("kb.ingest.formats.office:check_open_document")(data, detected)
+    if detected in READERS or detected in OFFICE_FORMATS:
         return detected
     if detected == "zip":
         if extension in _PACKAGE_NAMES or not zipfile.is_zipfile(io.BytesIO(data)):
@@ -170,7 +172,7 @@ def detect_readable(data: bytes, extension: str) -> str:
 
 
 def detect(data: bytes) -> str:
-    """A key of READERS, "zip" or "binary", or for the curator a label such as "PNG (image/png)"."""
+    """A key of READERS or OFFICE_FORMATS, "zip" or "binary", or for the curator a label such as "PNG (image/png)"."""
     if data.startswith(_ZIP_MAGICS):
         return _zip_kind(data)
     # PDF readers accept a kilobyte before the header.
@@ -197,17 +199,23 @@ def is_readable_head(head: bytes) -> bool:
     """False where the beginning of a file says that it is of a known type without a reader.
 
     What cannot be told by the beginning is left to `detect_readable`, which says more: packages, binary data of no known
-    type, and Office formats of before 2007.
+    type, and damaged Office files of before 2007.
     """
     if head.startswith((*_ZIP_MAGICS, _OLE_MAGIC)):
         return True
     detected = detect(head)
-    return detected in READERS or detected == "binary"
+    return detected in READERS or detected in OFFICE_FORMATS or detected == "binary"
 
 
-def is_legacy_head(head: bytes, extension: str) -> bool:
-    """Whether a file begins as those of Office before 2007 do, and is named as one: others may be protected new ones."""
-    return head.startswith(_OLE_MAGIC) and extension in LEGACY_EXTENSIONS
+def office_kind(head: bytes, extension: str) -> str | None:
+    """A key of OFFICE_FORMATS where the beginning of a file, or that and its name, say that LibreOffice must read it."""
+    if head.startswith(_OLE_MAGIC):
+        return extension if extension in OFFICE_FORMATS else None
+    if head.startswith(_ZIP_MAGICS):
+        name, _, mime = head[_MIMETYPE_PLACE:].partition(_MIMETYPE_NAME)
+        found = mime.partition(b"PK")[0].decode("latin-1")  # the next part begins with these letters
+        return None if name else _OPEN_DOCUMENTS.get(found)
+    return ".rtf" if head.startswith(b"{\\rtf") else None
 
 
 def is_recording_head(head: bytes, extension: str) -> bool:
@@ -225,12 +233,9 @@ def _mail_kind(data: bytes, extension: str) -> str:
     return "msg" if is_outlook and resolve_name("kb.ingest.formats.msg:is_mail")(data) else ""
 
 
-def _refuse_legacy(data: bytes) -> None:
-    if "EncryptedPackage".encode("utf-16-le") in data:
-        raise ParseError("protected", format="Office")
-    for stream, legacy in _OLE_STREAMS.items():
-        if stream in data:
-            raise legacy_office(legacy)
+def _ole_kind(data: bytes) -> str:
+    """Of an Office file from before 2007, as a key of OFFICE_FORMATS; blank for any other file."""
+    return resolve_name("kb.ingest.formats.office:ole_kind")(data) or "" if data.startswith(_OLE_MAGIC) else ""
 
 
 def _begins_with_pair(data: bytes) -> bool:
@@ -249,7 +254,7 @@ def _zip_kind(data: bytes) -> str:
     except (zipfile.BadZipFile, zlib.error, OSError, ValueError, RuntimeError, EOFError):
         return "zip"
     if own or "META-INF/container.xml" in names:
-        return "epub" if own in ("", "application/epub+zip") else own
+        return "epub" if own in ("", "application/epub+zip") else _OPEN_DOCUMENTS.get(own, own)
     if "[Content_Types].xml" not in names:
         return "zip"
     if "xl/workbook.bin" in names:

@@ -25,10 +25,6 @@ MESSAGES: Mapping[str, str] = {
         "The mail is encrypted, or sealed by its signature ({form}). "
         "Open it in the mail program that has the key, save its text and its attachments, and upload those."
     ),
-    "legacy_office": gettext_noop(
-        "The file is in the {detected} format of Office before 2007. "
-        "Open it in Office or LibreOffice, save it as {wanted} and upload that."
-    ),
     "macros": gettext_noop(
         "The {format} document holds macros, which are programs. Save it in the format without macros and upload that."
     ),
@@ -52,6 +48,18 @@ MESSAGES: Mapping[str, str] = {
     "not_a_pair": gettext_noop(
         "Line {line} of the file is not a pair of question and answer. Write each line as "
         '{{"question": "…", "answer": "…"}} and upload the file again.'
+    ),
+    "office_failed": gettext_noop(
+        "LibreOffice cannot read the {format} file, which is damaged or not what its name says. "
+        "Open it in the program that made it, save it as {wanted} and upload that."
+    ),
+    "office_missing": gettext_noop(
+        "Files in the {format} format are read through LibreOffice, which is not installed on the server. "
+        "Save the file as {wanted} and upload that, or have the administrator run `{command}`."
+    ),
+    "office_unconfined": gettext_noop(
+        "LibreOffice, which {format} files are read through, cannot be confined on the server, so it is not run. "
+        "Save the file as {wanted} and upload that, or have the administrator run `apt-get install libseccomp2`."
     ),
     "out_of_memory": gettext_noop(
         "Reading the file took more than {megabytes} MB of memory. Split it into smaller files and upload those."
@@ -225,28 +233,51 @@ class Reading:
 
 DEFAULT_READING = Reading()
 
+
+@dataclass(frozen=True, slots=True)
+class OfficeFormat:
+    """A format that LibreOffice reads: what it is converted to, and the part of LibreOffice that does so."""
+
+    mime: str
+    target: str
+    part: str
+
+
+_OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
+OFFICE_FORMATS = {
+    ".doc": OfficeFormat("application/msword", ".docx", "writer"),
+    ".xls": OfficeFormat("application/vnd.ms-excel", ".xlsx", "calc"),
+    ".ppt": OfficeFormat("application/vnd.ms-powerpoint", ".pptx", "impress"),
+    ".odt": OfficeFormat(f"{_OPEN_DOCUMENT}.text", ".docx", "writer"),
+    ".ods": OfficeFormat(f"{_OPEN_DOCUMENT}.spreadsheet", ".xlsx", "calc"),
+    ".odp": OfficeFormat(f"{_OPEN_DOCUMENT}.presentation", ".pptx", "impress"),
+    ".rtf": OfficeFormat("application/rtf", ".docx", "writer"),
+}
+OFFICE_COMMAND = (
+    "apt-get install --no-install-recommends libreoffice-writer-nogui libreoffice-calc-nogui libreoffice-impress-nogui"
+)
 SUPPORTED_EXTENSIONS = (
     *(".txt", ".md", ".markdown", ".html", ".htm", ".pdf", ".docx", ".pptx", ".xlsx"),
     *(".csv", ".tsv", ".epub", ".jsonl", ".json", ".xml", ".eml", ".msg", ".srt", ".vtt"),
+    *OFFICE_FORMATS,
 )
-# Formats of Office before 2007, and what to save them as.
-LEGACY_EXTENSIONS = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 _LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # PostgreSQL stores no NUL and UTF-8 no lone surrogate; the rest are invisible or not characters.
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
-def legacy_office(extension: str) -> ParseError:
-    """What the owner of a file in a format of Office before 2007 should do, by a key of LEGACY_EXTENSIONS."""
-    return ParseError("legacy_office", detected=extension, wanted=LEGACY_EXTENSIONS[extension])
+def office_error(code: str, kind: str) -> ParseError:
+    """Why a file in a format of OFFICE_FORMATS is not read, by one of the codes `office_…`."""
+    params = {"format": kind[1:].upper(), "wanted": OFFICE_FORMATS[kind].target}
+    if code == "office_missing":
+        params["command"] = OFFICE_COMMAND
+    return ParseError(code, **params)
 
 
 def unsupported_name(name: str) -> ParseError:
     """Why a file of a name without a reader becomes no document."""
     path = PurePath(name)
-    if (extension := path.suffix.lower()) in LEGACY_EXTENSIONS:
-        return legacy_office(extension)
     named = path.suffix or f"“{path.name}”"
     return ParseError("unsupported_type", detected=named, supported=", ".join(SUPPORTED_EXTENSIONS))
 

@@ -21,27 +21,19 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from kb.ingest.parser.confinement import confine
+from kb.ingest.parser.office import OfficeLimits, converted, convertible
 from kb.ingest.parser.parse import parse
-from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, ParseError, Reading
+from kb.ingest.parser.parsed import DEFAULT_READING, OFFICE_FORMATS, ParsedDocument, ParseError, Reading
+from kb.ingest.parser.processes import kill, start
 
 logger = logging.getLogger(__name__)
 
 _Read = TypeVar("_Read")
 
 _MIB: Final = 1024**2
-# Isolated mode ignores PYTHONPATH and the current directory, so the parent's import path is handed over.
 _BOOTSTRAP: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest.parser import sandbox; sandbox.{child}()"
 )
-# What a child may know of its parent's environment: where shared libraries lie, and no secret.
-_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-# It may start no thread, so libraries are configured not to try.
-_ENVIRONMENT: Final = {
-    "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "OPENCV_FOR_THREADS_NUM": "1",
-}
 _STDERR_TAIL = 4096
 _READ_SIZE = 65536
 _OPEN_FILES = 64
@@ -83,8 +75,23 @@ DEFAULT_LIMITS: Final = Limits()
 def parse_file(
     path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS, reading: Reading = DEFAULT_READING
 ) -> ParsedDocument:
-    """Parses a stored file under limits; raises as `run_job`."""
-    return decode_document(run_job("parse", path, limits=limits, filename=filename, reading=asdict(reading)))
+    """Parses a stored file under limits, which LibreOffice shares where it must convert the file; raises as `run_job`."""
+    deadline = time.monotonic() + limits.seconds
+    arguments = {"filename": filename, "reading": asdict(reading)}
+    try:
+        return decode_document(run_job("parse", path, limits=limits, **arguments))
+    except ParseError as error:
+        if (kind := convertible(error)) is None:
+            raise
+    try:
+        with converted(path, kind, OfficeLimits(limits.memory_bytes, deadline - time.monotonic())) as made:
+            rest = replace(limits, seconds=max(0.0, deadline - time.monotonic()))
+            document = decode_document(run_job("parse", made, limits=rest, **arguments))
+    except ParseError as error:
+        if error.code == "timeout":
+            raise ParseError("timeout", seconds=_seconds(limits)) from error
+        raise
+    return replace(document, mime=OFFICE_FORMATS[kind].mime)
 
 
 def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = None, **arguments: Any) -> Any:
@@ -121,29 +128,12 @@ def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.
         try:
             yield process
         finally:
-            _kill(process)
+            kill(process)
 
 
 def _start(child: str, order: Mapping[str, Any], **pipes: Any) -> subprocess.Popen[bytes]:
-    """Starts `child`, a function of this module, in a process and session of its own; `sys.argv[2]` holds its order."""
-    bootstrap = _BOOTSTRAP.format(child=child)
-    return subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
-        [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), json.dumps(order)],
-        stdout=subprocess.PIPE,
-        env=_ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ},
-        start_new_session=True,
-        **pipes,
-    )
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def _import_path() -> list[str]:
-    return list(dict.fromkeys([*filter(None, sys.path), str(Path(__file__).resolve().parents[3])]))
+    """Starts `child`, a function of this module."""
+    return start(_BOOTSTRAP.format(child=child), order, stdout=subprocess.PIPE, **pipes)
 
 
 def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, bytes, int]:
@@ -280,8 +270,13 @@ class WarmParser:
         self._files = 0
 
     def parse(self, path: Path, filename: str, reading: Reading = DEFAULT_READING) -> ParsedDocument:
-        """As `parse_file`; raises as `run`."""
-        return self.run("parse", path, decode_document, filename=filename, reading=asdict(reading))
+        """As `parse_file`; raises as `run`, and TooSlow where LibreOffice must convert the file."""
+        try:
+            return self.run("parse", path, decode_document, filename=filename, reading=asdict(reading))
+        except ParseError as error:
+            if convertible(error) is not None:
+                raise TooSlow("LibreOffice converts it") from error
+            raise
 
     def run(self, job: str, path: Path, decode: Callable[[Any], _Read], **arguments: Any) -> _Read:
         """As `run_job`, for a job that writes no files; TooSlow: it is allowed more time than the others should wait.
@@ -311,7 +306,7 @@ class WarmParser:
         child, self._child, self._files = self._child, None, 0
         if child is not None:
             with suppress(BrokenPipeError), child:
-                _kill(child)
+                kill(child)
 
     def _ask(self, job: str, path: Path, arguments: Mapping[str, Any]) -> bytes:
         if self._files >= FILES_A_CHILD:

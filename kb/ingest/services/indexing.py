@@ -42,7 +42,7 @@ from kb.index.services.writing import (
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parse import READERS
-from kb.ingest.parser.parsed import DEFAULT_READING, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import DEFAULT_READING, OFFICE_FORMATS, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import TooSlow, WarmParser
 from kb.ingest.services.attachments import take_in_attachments
 from kb.ingest.services.batches import expand_archive
@@ -446,16 +446,17 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
 
 def outdated_documents(kb: KnowledgeBase) -> QuerySet[Document]:
     """The documents that are known to have been read and cut under other settings than the present ones."""
-    usual, chosen = (_fingerprint(kb, mime, kb.parser) for mime in ("", WORD))
-    is_present = Q(chunking=chosen, mime=WORD) | (Q(chunking=usual) & ~Q(mime=WORD))
+    usual, chosen = (_fingerprint(kb, mime, kb.parser) for mime in ("", *WORD[:1]))
+    is_present = Q(chunking=chosen, mime__in=WORD) | (Q(chunking=usual) & ~Q(mime__in=WORD))
     return cuttable(Document.objects.filter(knowledge_base=kb)).exclude(Q(chunking="") | is_present)
 
 
-WORD: Final = READERS["docx"][0]
+# Media types of what is read as Word documents are.
+WORD: Final = (READERS["docx"][0], *(found.mime for found in OFFICE_FORMATS.values() if found.target == ".docx"))
 
 
 def _fingerprint(kb: KnowledgeBase, mime: str, parser: str) -> str:
     """Tells apart settings under which a file of this media type, read by this parser, has other chunks."""
     reading = reading_of(kb)
-    parts = reading.word_parts if mime == WORD and reading != DEFAULT_READING else ()
+    parts = reading.word_parts if mime in WORD and reading != DEFAULT_READING else ()
     return chunk_settings(kb).fingerprint(kb.embedding_model, *parts, *filter(None, [parser]))

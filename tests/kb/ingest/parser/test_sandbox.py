@@ -122,7 +122,7 @@ def test_secrets_of_the_environment_do_not_reach_the_child(stored, monkeypatch):
         environment = Path(f"/proc/{process.pid}/environ").read_text()
     names = {entry.partition("=")[0] for entry in environment.split("\0") if entry}
     assert "LANG" in names
-    assert names <= {*sandbox._ENVIRONMENT, *sandbox._PASSED_ON}
+    assert names <= {*processes.ENVIRONMENT, *processes.PASSED_ON}
 
 
 def test_the_child_runs_under_its_limits_in_a_session_of_its_own(stored):
@@ -268,7 +268,7 @@ def test_a_child_loads_the_parser_of_its_format_only_and_no_framework(stored, na
         "answer = sandbox.answer('parse', Path(sys.argv[2]).open('rb'), {'filename': sys.argv[3]});"
         "assert b'sections' in answer; print(*sys.modules)"
     )
-    command = [sys.executable, "-I", "-c", script, json.dumps(sandbox._import_path()), str(stored(FILES[name])), name]
+    command = [sys.executable, "-I", "-c", script, json.dumps(processes.import_path()), str(stored(FILES[name])), name]
     loaded = set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     heavy = {"django", "celery", "numpy", "langchain_core", "retrieval", "rapidocr"}
     parsers = {"markdown_it", "trafilatura", "pypdfium2", "docx", "pptx", "openpyxl"}
