@@ -2,7 +2,7 @@
 
 One document goes this way alone; many small new ones of a knowledge base go together: one parser's child, one run of the
 model and one transaction for all. What cannot go with the others is left to be indexed alone: it is large, has chunks
-already, was tried before, or a language model reads it. So one that brings its whole batch down does so once.
+already, was tried before, or a language model reads it, or LibreOffice. So one that brings its whole batch down does so once.
 """
 
 import json
@@ -42,7 +42,7 @@ from kb.index.services.writing import (
 )
 from kb.ingest.chunkers.strategies import ChunkDraft, ChunkSettings, Strategy, split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
-from kb.ingest.parser.parsed import ParsedDocument, ParseError
+from kb.ingest.parser.parsed import OFFICE_FORMATS, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file
 from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.documents import CLAIMED, DOCUMENTS, cuttable
@@ -191,7 +191,8 @@ def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
     is_read_by_model = Q(knowledge_base__ask_questions=True) | Q(
         knowledge_base__keyword_vectors=True, knowledge_base__keyword_method=KnowledgeBase.KeywordMethod.LLM
     )
-    other = reduce(or_, (Q(source__iendswith=extension) for extension in ARCHIVE_EXTENSIONS), Q(file=""))
+    others = (*ARCHIVE_EXTENSIONS, *OFFICE_FORMATS)
+    other = reduce(or_, (Q(source__iendswith=extension) for extension in others), Q(file=""))
     new = Q(status=Status.PENDING, attempts=0, keep_chunks=False, size__lte=SMALL_BYTES) & DOCUMENTS.available
     lease = uuid.uuid4()
     with transaction.atomic():
