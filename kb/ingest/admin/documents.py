@@ -28,7 +28,13 @@ from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import largest_upload_bytes
 from kb.base.models import count_of
 from kb.content.models import Chunk, Document
-from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
+from kb.ingest.parser import office
+from kb.ingest.parser.parsed import (
+    MESSAGES,
+    OFFICE_FORMATS,
+    PROGRAM_EXTENSIONS,
+    SUPPORTED_EXTENSIONS,
+)
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -109,7 +115,11 @@ class UploadView(IntoKnowledgeBaseView):
             has_knowledge_base=self.writable.exists(),
             extensions=" ".join(SUPPORTED_EXTENSIONS),
             programs=" ".join(sorted(PROGRAM_EXTENSIONS)),
-            legacy=LEGACY_EXTENSIONS,
+            unread={
+                kind[1:]: _(MESSAGES[error.code]).format(**error.params)
+                for kind in OFFICE_FORMATS
+                if (error := office.refusal(kind))
+            },
             max_megabytes=settings.MAX_UPLOAD_BYTES // 1024**2,
             zip_megabytes=settings.MAX_ZIP_BYTES // 1024**2,
         )

@@ -80,7 +80,7 @@ _MAIL_STREAM = "__properties_version1.0".encode("utf-16-le")
 _OPEN_DOCUMENTS: Final = {found.mime: kind for kind, found in OFFICE_FORMATS.items() if "opendocument" in found.mime}
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_PARTS = {"word/": "docx", "xl/": "xlsx", "ppt/": "pptx"}
-_PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub"])
+_PACKAGE_NAMES = frozenset([".docx", ".pptx", ".xlsx", ".epub", ".odt", ".ods", ".odp"])
 _MAX_MIMETYPE = 100
 _MIMETYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 # An OpenDocument file begins with a part that is named so and says its media type.
@@ -161,14 +161,18 @@ def detect_readable(data: bytes, extension: str) -> str:
         resolve_name("kb.ingest.formats.office:check_open_document")(data, detected)
     if detected in READERS or detected in OFFICE_FORMATS:
         return detected
+    raise _unreadable(data, detected, extension)
+
+
+def _unreadable(data: bytes, detected: str, extension: str) -> ParseError:
     if detected == "zip":
         if extension in _PACKAGE_NAMES or not zipfile.is_zipfile(io.BytesIO(data)):
             name = extension[1:] if extension in _PACKAGE_NAMES else "zip"
-            raise ParseError("damaged_file", format=name.upper())
-        raise ParseError("archive")
+            return ParseError("damaged_file", format=name.upper())
+        return ParseError("archive")
     if detected == "binary":
-        raise ParseError("binary_content")
-    raise ParseError("unsupported_type", detected=detected, supported=", ".join(SUPPORTED_EXTENSIONS))
+        return ParseError("binary_content")
+    return ParseError("unsupported_type", detected=detected, supported=", ".join(SUPPORTED_EXTENSIONS))
 
 
 def detect(data: bytes) -> str:

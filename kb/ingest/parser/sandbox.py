@@ -77,7 +77,7 @@ def parse_file(
 ) -> ParsedDocument:
     """Parses a stored file under limits, which LibreOffice shares where it must convert the file; raises as `run_job`."""
     deadline = time.monotonic() + limits.seconds
-    arguments = {"filename": filename, "reading": asdict(reading)}
+    arguments: dict[str, Any] = {"filename": filename, "reading": asdict(reading)}
     try:
         return decode_document(run_job("parse", path, limits=limits, **arguments))
     except ParseError as error:

@@ -25,9 +25,10 @@ from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
 from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
+from kb.ingest.parser import office
 from kb.ingest.parser.archives import is_archive_name
-from kb.ingest.parser.parse import is_legacy_head, is_readable_head, is_recording_head
-from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
+from kb.ingest.parser.parse import is_readable_head, is_recording_head, office_kind
+from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
 from kb.jobs.leases import Queue
 from kb.providers.embedding_models import embedder
 from retrieval.errors import Message
@@ -269,8 +270,7 @@ def check_file(source: str, file: "File[bytes]") -> bytes:
     head: bytes = file.read(HEAD_BYTES)
     file.seek(0)
     extension = PurePath(source).suffix.lower()
-    if is_legacy_head(head, extension):
-        error = legacy_office(extension)
+    if (error := office.refusal(office_kind(head, extension))) is not None:
         raise Rejected("unsupported_type", Message(MESSAGES[error.code], **error.params))
     if extension in PROGRAM_EXTENSIONS or not is_readable_head(head):
         template = gettext_noop("“{name}” is of a type that cannot be read: upload one of {types}.")

@@ -2,7 +2,8 @@
 
 One document goes this way alone; many small new ones of a knowledge base go together: one parser's child, one run of the
 model and one transaction for all. What cannot go with the others is left to be indexed alone: it is large, has chunks
-already, was tried before, or a model or a parser elsewhere reads it. So one that brings its whole batch down does so once.
+already, was tried before, or a model, a parser elsewhere or LibreOffice reads it. So one that brings its whole batch down
+does so once.
 """
 
 import json
@@ -203,7 +204,8 @@ def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
     is_read_by_model = Q(knowledge_base__ask_questions=True) | Q(
         knowledge_base__keyword_vectors=True, knowledge_base__keyword_method=KnowledgeBase.KeywordMethod.LLM
     )
-    other = reduce(or_, (Q(source__iendswith=extension) for extension in ARCHIVE_EXTENSIONS), Q(file=""))
+    others = (*ARCHIVE_EXTENSIONS, *OFFICE_FORMATS)
+    other = reduce(or_, (Q(source__iendswith=extension) for extension in others), Q(file=""))
     is_read_elsewhere = Q(knowledge_base__parser__gt="")
     new = Q(status=Status.PENDING, attempts=0, keep_chunks=False, size__lte=SMALL_BYTES) & DOCUMENTS.available
     lease = uuid.uuid4()

@@ -22,8 +22,8 @@ import regex
 from kb.base.net.addresses import URL_CHARACTERS, port_of
 from kb.base.net.client import Fetched
 from kb.ingest.formats.text import decode
-from kb.ingest.parser.parsed import ParsedDocument, ParseError
-from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, decode_document, parse_job, run_job
+from kb.ingest.parser.parsed import OFFICE_FORMATS, ParsedDocument, ParseError
+from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, decode_document, parse_file, parse_job, run_job
 
 _TRACKING: Final = regex.compile(r"utm_\w+|fbclid|gclid|mc_[ce]id")
 
@@ -87,6 +87,8 @@ EXTENSIONS: Final = {
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+    **{found.mime: extension for extension, found in OFFICE_FORMATS.items()},
+    "text/rtf": ".rtf",
 }
 _Read = TypeVar("_Read")
 
@@ -157,12 +159,20 @@ def _run(
         return decode(run_job(job, path, limits=limits, **arguments))
 
 
+def _parsed(data: bytes, name: str, limits: Limits, parser: WarmParser | None) -> ParsedDocument:
+    with stored(data) as path:
+        if parser is not None:
+            with suppress(TooSlow):
+                return parser.parse(path, name)
+        return parse_file(path, name, limits=limits)
+
+
 def _content(data: bytes, url: str, extension: str, limits: Limits, parser: WarmParser | None) -> PageContent:
     name = file_name(url, extension)
     if extension == ".html":
         parsed, links, published = _run("page", data, _page, limits, parser, filename=name, url=url)
     else:
-        parsed, links, published = _run("parse", data, decode_document, limits, parser, filename=name), (), None
+        parsed, links, published = _parsed(data, name, limits, parser), (), None
     text = "\n\n".join(section.text for section in parsed.sections)
     return PageContent(
         data=data,

@@ -26,14 +26,17 @@
         return item;
     }
 
-    const OLE = [0xd0, 0xcf, 0x11, 0xe0];  // how files of Office before 2007 begin
+    // How the files begin that only LibreOffice reads; others of these names may be pages, for instance.
+    const OLE = [0xd0, 0xcf, 0x11, 0xe0], ZIP = [0x50, 0x4b], RTF = [0x7b, 0x5c, 0x72, 0x74, 0x66];
+    const BEGINNINGS = {doc: OLE, xls: OLE, ppt: OLE, odt: ZIP, ods: ZIP, odp: ZIP, rtf: RTF};
     async function refusal({file, path}) {
         const extension = (path.toLowerCase().match(/\.([a-z0-9]+)$/) || ["", ""])[1];
         if (submit.dataset.programs.split(" ").includes(`.${extension}`)) return submit.dataset.program;
-        const legacy = submit.getAttribute(`data-legacy-${extension}`);
-        if (!legacy) return "";
-        const head = new Uint8Array(await file.slice(0, OLE.length).arrayBuffer());
-        return OLE.every((byte, place) => head[place] === byte) ? legacy : "";
+        const unread = submit.getAttribute(`data-unread-${extension}`);
+        if (!unread) return "";
+        const beginning = BEGINNINGS[extension];
+        const head = new Uint8Array(await file.slice(0, beginning.length).arrayBuffer());
+        return beginning.every((byte, place) => head[place] === byte) ? unread : "";
     }
 
     // Says at once what the server would refuse after the upload.

@@ -29,8 +29,9 @@ from kb.content.models import Document
 from kb.index.mirrors.registry import StoreError, configured_stores, mirror
 from kb.index.models import StoreChange, StoreState
 from kb.index.vector_index import is_reading
+from kb.ingest.parser import office
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
-from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.parsed import OFFICE_COMMAND, OFFICE_FORMATS, ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.ingest.remote_parsers.protocol import RemoteFailure
 from kb.ingest.remote_parsers.registry import offered_parsers, remote_parser
@@ -380,6 +381,23 @@ def git_programs() -> Finding:
     return degraded(f"{detail}, needed by {listed(names)}", f"run `apt install {packages}` where the worker runs")
 
 
+@check("LibreOffice")
+def libre_office() -> Finding:
+    """What reads old Office files, OpenDocument and RTF."""
+    missing = office.missing_parts()
+    unread = ", ".join(kind for kind, each in OFFICE_FORMATS.items() if each.part in missing)
+    if office.program() is None:
+        # It is an addition that most installations do without
+        return ok(f"not installed, so {unread} are refused", f"`{OFFICE_COMMAND}` where web and worker processes run")
+    try:
+        version = office.version()
+    except ParseError as error:
+        return degraded(f"it does not run: {error}", f"`{OFFICE_COMMAND}`, and `apt-get install libseccomp2`")
+    if missing:
+        return degraded(f"{version}, without {', '.join(missing)}, so {unread} are refused", f"`{OFFICE_COMMAND}`")
+    return ok(version)
+
+
 @check("documents")
 def documents() -> Finding:
     overdue = timezone.now() - WAITED_LONG
@@ -418,6 +436,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     packages,
     data_directory,
     parser_sandbox,
+    libre_office,
     secret_key,
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (

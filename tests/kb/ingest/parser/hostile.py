@@ -18,6 +18,7 @@ from tests.kb.ingest.parser.documents import (
     read_part,
     replace_part,
 )
+from tests.kb.ingest.parser.office_files import make_ole
 
 MIB = 1024**2
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
@@ -93,12 +94,12 @@ HOSTILE = {
     "truncated EPUB": ("a.epub", lambda: EPUB[: len(EPUB) // 2], {"damaged_file"}),
     # protected
     "encrypted PDF": ("a.pdf", lambda: make_pdf(["秘密"], password="secret"), {"protected"}),
-    "encrypted Office": ("a.xlsx", lambda: OLE + "EncryptedPackage".encode("utf-16-le"), {"protected"}),
+    "encrypted Office": ("a.xlsx", lambda: make_ole(EncryptedPackage=b"x"), {"protected"}),
     "encrypted part": ("a.docx", lambda: encrypted_zip(DOCX), {"protected"}),
     # of another type
     "picture as PDF": ("a.pdf", lambda: PNG, {"unsupported_type"}),
     "program as text": ("a.txt", lambda: b"MZ\x90\x00" + bytes(500), {"unsupported_type"}),
-    "legacy Word": ("a.docx", lambda: OLE + "WordDocument".encode("utf-16-le"), {"legacy_office"}),
+    "legacy Word": ("a.docx", lambda: OLE + "WordDocument".encode("utf-16-le"), {"damaged_file"}),
     "archive as text": ("a.txt", lambda: make_zip(**{"a.txt": "x"}), {"archive"}),
     "archive as DOCX": ("a.docx", lambda: make_zip(**{"a.txt": "x"}), {"damaged_file"}),
     "scan": ("a.pdf", lambda: make_scan(3), {"no_text_layer"}),

@@ -53,7 +53,7 @@ def raised_codes():
     """The codes of parse errors that the code names."""
     root = Path(parsed.__file__).parents[2]
     sources = (path.read_text() for folder in ("ingest", "sources") for path in root.glob(f"{folder}/**/*.py"))
-    return {code for source in sources for code in re.findall(r'ParseError\(\s*"(\w+)"', source)}
+    return {code for source in sources for code in re.findall(r'(?:ParseError|office_error)\(\s*"(\w+)"', source)}
 
 
 def test_every_code_has_a_message_that_makemessages_can_extract():

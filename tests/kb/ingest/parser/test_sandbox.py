@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.parser import sandbox
+from kb.ingest.parser import processes, sandbox
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ParseError, Section
 from kb.ingest.parser.sandbox import Limits, parse_file
