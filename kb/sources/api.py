@@ -73,14 +73,14 @@ class SourceErrorField(serializers.Field[Any, Any, Any, Any]):
         return {"code": str(value.error.code), "message": error_of(value.error)}
 
 
-class ProgressSerializer(serializers.Serializer[Any]):
+class RunProgressSerializer(serializers.Serializer[Any]):
     stage = serializers.CharField(help_text="listing, reading or deleting.")
     done = serializers.IntegerField()
     total = serializers.IntegerField(allow_null=True, help_text="null: not known.")
     item = serializers.CharField(allow_blank=True, help_text="What is done now.")
 
 
-@extend_schema_field(ProgressSerializer(allow_null=True))
+@extend_schema_field(RunProgressSerializer(allow_null=True))
 class ProgressField(serializers.Field[Any, Any, Any, Any]):
     """How far the present run is."""
 
@@ -105,6 +105,7 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
     error = SourceErrorField(help_text="Why the last run failed, and what to do about it.")
 
     class Meta:
+        ref_name = "SourceOfDocuments"  # an answer has a Source, too
         model = Source
         fields = (
             "id",

@@ -343,12 +343,13 @@ def _sorted_out(
     files: Sequence[PushedFile], rows: Mapping[str, SourceItem]
 ) -> tuple[list[RefusedFile], dict[str, str]]:
     """Files that need not be sent, and the SHA-256 of the others by path."""
-    refused, wanted = [], {}
+    refused, wanted, paths = [], {}, set[str]()
     for file in files:
-        if file.path in wanted:
+        if file.path in paths:
             raise Rejected(
                 "path_twice", _("“%(path)s” comes twice in the manifest: list each file once."), path=file.path
             )
+        paths.add(file.path)
         refusal = _refusal(file)
         row = rows.get(file.path)
         if refusal is None and row is not None and row.state == State.FAILED and row.content_hash == file.sha256:
