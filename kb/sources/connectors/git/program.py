@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -24,6 +25,7 @@ from kb.sources.connectors.protocol import MOST_FILES
 
 MOST_OUTPUT: Final = 64 * MIB  # lists of files, of which nothing is larger
 MOST_MEMORY: Final = 2_048 * MIB  # address space of each process
+OLDEST: Final = (2, 37)  # that knows http.curloptResolve
 _END_SECONDS: Final = 5.0
 _TICK: Final = 0.05  # seconds between two looks at the size
 _ERRORS: Final = 8_192  # of the end of what it says
@@ -73,6 +75,7 @@ _FAILURES: Final = tuple(
         ),
         (r"returned error: (429|503)", "too_many_requests"),
         (r"certificate|gnutls|\bSSL\b|SSL_", "tls_failed"),
+        (r"connect to .* timed out|cannot assign requested address", "unreachable"),
         (r"timed out|operation too slow|timeout", "timeout"),
         (
             r"connection refused|failed to connect|couldn't connect|no route|unreachable|could not resolve",
@@ -89,6 +92,16 @@ def program(name: str, package: str) -> str:
     if found is None:
         raise FetchError("git_missing", program=name, package=package)
     return found
+
+
+@lru_cache(maxsize=4)
+def _git_program(path: str) -> str:
+    """Raises FetchError for a version that would not connect to the addresses that it is given, and says nothing of it."""
+    told = subprocess.run([path, "version"], capture_output=True, timeout=30, check=False)  # noqa: S603 - of the PATH
+    found = re.search(rb"git version (\d+)\.(\d+)", told.stdout)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        raise FetchError("git_missing", program=f"git {'.'.join(map(str, OLDEST))}", package="git")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +129,7 @@ class Git:
     ) -> None:
         self.folder, self.remote = folder, remote
         self.most, self.seconds = most, seconds
-        self._git = program("git", "git")
+        self._git = _git_program(program("git", "git"))
         self._secrets = secrets
         self._local = self._environment({}, "")
         self._far = self._environment(*self._way(address))

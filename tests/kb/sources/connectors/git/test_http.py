@@ -463,6 +463,18 @@ def test_nothing_of_the_machine_configures_it(server, bare, monkeypatch, tmp_pat
     assert keys(server) == sorted(NAMES)
 
 
+@pytest.mark.parametrize("version", ["", "git version 2.30.2", "nonsense"])
+def test_without_git_or_with_one_too_old_nothing_is_asked(server, bare, monkeypatch, tmp_path, version):
+    if version:
+        (tmp_path / "git").write_text(f"#!/bin/sh\necho '{version}'\n")
+        (tmp_path / "git").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refusal(server)
+    assert error.code == "git_missing"
+    assert error.code in UNAVAILABLE
+    assert server.asked == []
+
+
 def test_a_listing_on_the_disk_that_is_damaged_is_made_again(server, bare, settings):
     bare.commit(NAMES)
     keys(server)

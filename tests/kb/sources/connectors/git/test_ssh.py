@@ -1,5 +1,6 @@
 """Against a real sshd of the tests' own."""
 
+import shutil
 from io import BytesIO
 
 import pytest
@@ -103,6 +104,14 @@ def test_what_is_not_there_is_said(sshd, bare, values, code):
 
 def test_a_repository_that_is_not_there_is_said(sshd, bare, tmp_path):
     assert refusal(sshd, bare, url=sshd.url(tmp_path / "nowhere.git")).code == "no_repository"
+
+
+def test_without_ssh_nothing_is_asked(sshd, bare, monkeypatch, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/git").symlink_to(shutil.which("git"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    error = refusal(sshd, bare)
+    assert (error.code, error.params["program"]) == ("git_missing", "ssh")
 
 
 def test_an_unchanged_branch_is_listed_again(sshd, bare):
