@@ -54,7 +54,7 @@ UNFOLD = {
                     _item(_("Knowledge bases"), "library_books", "kb_knowledgebase_changelist"),
                     _item(_("Documents"), "description", "kb_document_changelist"),
                     _item(_("Uploads"), "upload", "kb_ingestbatch_changelist"),
-                    _item(_("Web sources"), "travel_explore", "kb_source_changelist"),
+                    _item(_("Sources"), "travel_explore", "kb_source_changelist"),
                     _item(_("External sources"), "cloud_sync", "kb_searchprovider_changelist"),
                     _item(_("Chunks"), "segment", "kb_chunk_changelist"),
                     _item(_("Concepts"), "account_tree", "kb_concept_changelist"),

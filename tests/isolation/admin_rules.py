@@ -20,8 +20,8 @@ MODEL_KINDS = {
     "searchlog": "trace",
     "searchprovider": "external",
     "user": "user",
-    "webpage": "web_page",
-    "websource": "source",
+    "sourceitem": "source_item",
+    "source": "source",
     "ask": "conversation",
     "r": "document",
 }

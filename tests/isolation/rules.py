@@ -67,5 +67,6 @@ NO_ID = frozenset(
     {"a.top_k", "b.top_k", "top_k", "limit", "page", "page_size", "count", "latency_budget_ms", "grade", "value"}
     | {"chunk_size", "chunk_overlap", "parent_size", "every_minutes", "max_pages", "max_depth", "timeout_ms", "at"}
     | {"profile_version", "a.profile_version", "b.profile_version", "keep_documents", "folds"}
+    | {"accept", "files[].size"}
 )
 """Integers in query strings and bodies that are numbers, not ids; versions stand beside the name of their profile."""

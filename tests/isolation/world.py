@@ -32,6 +32,7 @@ from kb.models import (
     SearchProvider,
     Source,
     SourceItem,
+    SourceRun,
     User,
 )
 from kb.search.services.search import SearchRequest, search
@@ -198,7 +199,8 @@ def _web(tenant, word):
     external = SearchProvider.objects.create(
         knowledge_base=tenant.kb, name=f"{word}-service", settings={"project": f"{word}-project", "engine": "engine"}
     )
-    return {"source": source.pk, "web_page": page.pk, "external": external.pk}
+    SourceRun.objects.create(source=source, status="done", ended_at=timezone.now())
+    return {"source": source.pk, "source_item": page.pk, "external": external.pk}
 
 
 def _evaluation(tenant, word):

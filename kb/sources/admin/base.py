@@ -7,15 +7,18 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, reverse
 from django.utils.functional import lazy
 from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 from unfold.widgets import (
+    UnfoldAdminPasswordWidget,
     UnfoldAdminSelectWidget,
+    UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
     UnfoldBooleanSwitchWidget,
 )
 
 from kb.base.errors import Rejected
-from kb.sources.fields import Field
+from kb.sources.fields import MOST_CHARACTERS, MOST_CHARACTERS_OF_LONG, Field
 from kb.web.admin.scoped import KnowledgeBaseRowAdmin
 
 PREFIX: Final = "setting_"
@@ -35,7 +38,12 @@ class SourceForm(forms.ModelForm):  # type: ignore[type-arg]
             self.check()
         except Rejected as error:
             name = error.code.rpartition("_")[0]
-            self.add_error(next((each for each in (PREFIX + name, name) if each in self.fields), None), str(error))
+            shown = (each for each in (self.name_of_setting(name), name) if each in self.fields)
+            self.add_error(next(shown, None), str(error))
+
+    def name_of_setting(self, name: str) -> str:
+        """What the form calls a setting of the chosen kind."""
+        return PREFIX + name
 
 
 class SourceAdmin(KnowledgeBaseRowAdmin):
@@ -67,7 +75,8 @@ class SourceAdmin(KnowledgeBaseRowAdmin):
         return self.get_form(request, stored, change=stored is not None)(values, instance=stored)
 
 
-def setting_field(field: Field) -> forms.Field:
+def setting_field(field: Field, *, is_set: bool = False) -> forms.Field:
+    """A field of a form; a secret that is set says so, and shows nothing of it."""
     about: dict[str, Any] = {
         "label": _capitalised(field.label),
         "help_text": field.hint,
@@ -79,5 +88,21 @@ def setting_field(field: Field) -> forms.Field:
     if field.choices:
         widget = UnfoldAdminSelectWidget
         return forms.ChoiceField(choices=[(each, each) for each in field.choices], widget=widget, **about)
-    widget = UnfoldAdminTextInputWidget({"autocomplete": "off", "spellcheck": "false"})
-    return forms.CharField(widget=widget, max_length=300, **about)
+    attributes = {"autocomplete": "off", "spellcheck": "false"}
+    if field.is_secret:
+        attributes |= {
+            "autocomplete": "new-password",
+            "placeholder": _("set; leave blank to keep it") if is_set else "",
+        }
+    most = MOST_CHARACTERS_OF_LONG if field.is_long else MOST_CHARACTERS
+    if field.is_secret and field.is_long:
+        return forms.CharField(widget=SecretTextarea(attributes), max_length=most, **about)
+    kind = UnfoldAdminPasswordWidget if field.is_secret else UnfoldAdminTextareaWidget if field.is_long else None
+    return forms.CharField(widget=(kind or UnfoldAdminTextInputWidget)(attributes), max_length=most, **about)
+
+
+class SecretTextarea(UnfoldAdminTextareaWidget):  # type: ignore[misc]
+    """A text of several lines that is never sent back to the browser."""
+
+    def format_value(self, value: Any) -> None:  # noqa: ARG002 - its interface
+        return None

@@ -1,7 +1,7 @@
-"""Pages of web sources: their list and form, how far their runs are, and the list of the pages that they read."""
+"""Pages of sources: their list and form, how far their runs are, and the list of the items that they read."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
@@ -18,15 +18,16 @@ from django.urls import URLPattern, reverse
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _, gettext_lazy, ngettext, pgettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.base.models import count_of
 from kb.content.models import Document
-from kb.sources.admin.base import SourceAdmin, SourceForm
+from kb.sources.admin.base import PREFIX, SourceAdmin, SourceForm, setting_field
 from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.connectors.registry import KINDS
 from kb.sources.models import Source, SourceItem
 from kb.sources.services.preview import source_preview
 from kb.sources.services.sources import (
@@ -34,15 +35,35 @@ from kb.sources.services.sources import (
     error_of,
     error_text,
     held_back,
+    secrets_after,
+    secrets_set,
     source_accept,
     source_cancel,
     source_check,
     source_create,
     source_delete,
+    source_pause,
     source_request,
+    source_resume,
     source_update,
 )
 from kb.web.admin.scoped import LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, row_ids, signed_in
+
+OF_MODEL: Final = (
+    "knowledge_base",
+    "name",
+    "kind",
+    "url",
+    "every_minutes",
+    "enabled",
+    "live",
+    "max_share",
+    "tags",
+    "max_pages",
+    "max_depth",
+    "include",
+    "exclude",
+)
 
 
 class PatternsField(LinesField):
@@ -51,6 +72,10 @@ class PatternsField(LinesField):
         if len(lines) > MOST_PATTERNS or any(len(line) > 300 for line in lines):
             raise ValidationError(_("Give at most 50 lines of at most 300 characters."))
         return lines
+
+
+def name_of(kind: str, setting: str) -> str:
+    return f"{PREFIX}{kind}_{setting}"
 
 
 class SourceRowForm(SourceForm):
@@ -76,31 +101,59 @@ class SourceRowForm(SourceForm):
 
     class Meta:
         model = Source
-        fields = (
-            "knowledge_base",
-            "name",
-            "kind",
-            "url",
-            "every_minutes",
-            "enabled",
-            "live",
-            "tags",
-            "max_pages",
-            "max_depth",
-            "include",
-            "exclude",
-        )
+        fields = OF_MODEL
         help_texts: ClassVar[Any] = {
             "kind": gettext_lazy(
-                "A page, the pages that a sitemap lists, those that links lead to, or the entries of a feed."
+                "Pages of the web (one, those that a sitemap lists, those that links lead to, the entries of a feed), or the "
+                "files of a place."
             ),
             "url": gettext_lazy("Of the page, the sitemap, the first page or the feed."),
             "enabled": gettext_lazy("Off: it is read only when somebody asks for it."),
             "max_depth": gettext_lazy("Of a crawl: how many links from the first page it goes."),
         }
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "kind" in self.fields:
+            made_here = [kind for kind in KINDS.values() if kind.is_open() and kind.kind != Source.Kind.PUSH]
+            offered = {str(kind.kind) for kind in made_here} | {self.instance.kind}
+            kind_field: Any = self.fields["kind"]
+            kind_field.choices = [(value, label) for value, label in Source.Kind.choices if value in offered]
+        has = set(secrets_set(self.instance))
+        for name, kind in KINDS.items():
+            for field in kind.fields:
+                of_form = name_of(name, field.name)
+                if of_form in self.fields and name == self.instance.kind:
+                    self.initial[of_form] = (
+                        "" if field.is_secret else self.instance.settings.get(field.name, field.default)
+                    )
+                    if field.is_secret:
+                        self.fields[of_form] = setting_field(field, is_set=field.name in has)
+
+    def name_of_setting(self, name: str) -> str:
+        return name_of(self.instance.kind, name)
+
     def check(self) -> None:
-        source_check(self.instance)
+        source = self.instance
+        self.settings, self.secrets = {}, {}
+        for field in KINDS[source.kind].fields if source.kind in KINDS else ():
+            value = self.cleaned_data.get(name_of(source.kind, field.name))
+            if field.is_secret and value:
+                self.secrets[field.name] = value
+            elif not field.is_secret:
+                self.settings[field.name] = field.default if value is None else value
+        stored = Source.objects.filter(pk=source.pk).values("kind", "settings", "secrets").first()
+        source.settings = dict(self.settings)
+        source.secrets = dict(self.secrets) if stored is None else secrets_after(source, stored, self.secrets)
+        source_check(source)
+
+
+# A field for each setting of every kind, declared at once, so that the admin knows them.
+SETTING_FIELDS = {
+    name_of(name, field.name): setting_field(field) for name, kind in KINDS.items() for field in kind.fields
+}
+SourceRowForm.base_fields.update(SETTING_FIELDS)
+SourceRowForm.declared_fields.update(SETTING_FIELDS)
 
 
 LABELS = {
@@ -118,9 +171,32 @@ COUNTED = {
     "duplicate": gettext_lazy("same as another document: %(count)d"),
     "refused": gettext_lazy("refused by robots.txt: %(count)d"),
     "failed": gettext_lazy("failed: %(count)d"),
+    "moved": gettext_lazy("moved: %(count)d"),
     "gone": gettext_lazy("gone: %(count)d"),
+    "vanished": gettext_lazy("gone before they were read: %(count)d"),
+    "moving": gettext_lazy("changed while they were read: %(count)d"),
+    "misversioned": gettext_lazy("changed without another version: %(count)d"),
     "deleted": gettext_lazy("deleted: %(count)d"),
 }
+
+
+STAGES = {
+    "listing": gettext_lazy("Listing: %(done)d so far"),
+    "reading": gettext_lazy("Reading: %(done)d of %(total)s"),
+    "deleting": gettext_lazy("Deleting: %(done)d of %(total)s"),
+}
+
+
+def counted(counts: Mapping[str, int]) -> list[str]:
+    """What a run has done, in the reader's language."""
+    return [text % {"count": counts[name]} for name, text in COUNTED.items() if counts.get(name)]
+
+
+def progress_text(source: Source) -> str:
+    """What the present run does now; blank: nothing is known of it."""
+    progress = source.progress if source.status == Source.Status.RUNNING else {}
+    stage = STAGES.get(progress.get("stage", ""))
+    return stage % {"done": progress["done"], "total": progress["total"] or "?"} if stage else ""
 
 
 def state_cell(source: Source, *, swap: bool = False) -> SafeString:
@@ -131,7 +207,8 @@ def state_cell(source: Source, *, swap: bool = False) -> SafeString:
     context = {
         "source": source,
         "label": label,
-        "counts": [text % {"count": source.counts[name]} for name, text in COUNTED.items() if source.counts.get(name)],
+        "counts": counted(source.counts),
+        "progress": progress_text(source),
         "error": error_text(source.error, source.error_code, source.error_params),
         "swap": swap,
     }
@@ -139,17 +216,24 @@ def state_cell(source: Source, *, swap: bool = False) -> SafeString:
 
 
 KEEP = "keep"
+RUNS_SHOWN: Final = 10
 # What the buttons above the form do, and what is said then.
 ACTS: Final[dict[str, tuple[Callable[[Source], Any], Promise, int]]] = {
     "run": (source_request, gettext_lazy("The source is read now."), messages.SUCCESS),
     "cancel": (
         source_cancel,
-        gettext_lazy("The run ends with the page at hand; what it has read stays."),
+        gettext_lazy("The run ends with the item at hand; what it has read stays."),
         messages.INFO,
     ),
+    "pause": (
+        source_pause,
+        gettext_lazy("The source is paused: nothing reads it until you resume it."),
+        messages.INFO,
+    ),
+    "resume": (source_resume, gettext_lazy("The source is read again by its schedule."), messages.SUCCESS),
     "accept": (
         source_accept,
-        gettext_lazy("The source is read now, and what was held back is done where the site still shows the same."),
+        gettext_lazy("The source is read now, and what was held back is done where the place still shows the same."),
         messages.SUCCESS,
     ),
 }
@@ -159,7 +243,7 @@ ACTS: Final[dict[str, tuple[Callable[[Source], Any], Promise, int]]] = {
 class SourceRowAdmin(SourceAdmin):
     form = SourceRowForm
     unfinished = UNFINISHED
-    list_display = ("title", "kind", "knowledge_base", "state", "pages", "schedule", "next_run_at")
+    list_display = ("title", "kind", "knowledge_base", "state", "item_link", "schedule", "next_run_at")
     list_filter: ClassVar[Any] = (
         ("knowledge_base", ScopedRelatedFilter),
         ("kind", ChoicesDropdownFilter),
@@ -174,8 +258,10 @@ class SourceRowAdmin(SourceAdmin):
     change_form_after_template = "sources/test.html"
     delete_confirmation_template = "sources/delete_confirmation.html"
     fieldsets: ClassVar[Any] = (
-        (None, {"fields": ("knowledge_base", "name", "kind", "url", "every_minutes", "enabled", "live", "tags")}),
-        (gettext_lazy("Which pages"), {"fields": ("max_pages", "max_depth", "include", "exclude")}),
+        (None, {"fields": ("knowledge_base", "name", "kind")}),
+        (gettext_lazy("Where it is"), {"fields": ("url", *SETTING_FIELDS)}),
+        (gettext_lazy("Which pages"), {"fields": ("live", "max_pages", "max_depth", "include", "exclude")}),
+        (gettext_lazy("When and how"), {"fields": ("every_minutes", "enabled", "max_share", "tags")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Source]:
@@ -210,8 +296,16 @@ class SourceRowAdmin(SourceAdmin):
             "source": source,
             "is_unfinished": source.status in UNFINISHED,
             "may_change": self.has_change_permission(request, source),
-            "pages_url": pages_url(source),
+            "items_url": items_url(source),
             "held_back": held_back(source).count(),
+            "runs": [
+                {
+                    "run": run,
+                    "counts": counted(run.counts),
+                    "error": error_text(run.error, run.error_code, run.error_params),
+                }
+                for run in source.runs.all()[:RUNS_SHOWN]
+            ],
         }
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
@@ -242,16 +336,20 @@ class SourceRowAdmin(SourceAdmin):
                 "unfinished_ids": self.unfinished_ids([source]),
                 "show_save_and_add_another": False,
                 "delete_after_hours": int(settings.WEB_DELETE_AFTER_HOURS),
+                "is_web": source.kind in Source.WEB,
+                "max_share": source.max_share,
             }
         return super().render_change_form(request, context, **kwargs)
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Source, form: Any, change: Any) -> None:
-        values = form.cleaned_data
+        values = {name: form.cleaned_data[name] for name in OF_MODEL if name in form.cleaned_data}
         if change:
-            source_update(Source.objects.get(pk=obj.pk), **{name: values[name] for name in form.changed_data})
+            changed = {name: values[name] for name in form.changed_data if name in values}
+            source_update(Source.objects.get(pk=obj.pk), settings=form.settings, secrets=form.secrets, **changed)
             return
-        obj.pk, obj._state.adding = source_create(user=signed_in(request), **values).pk, False
+        made = source_create(user=signed_in(request), settings=form.settings, secrets=form.secrets, **values)
+        obj.pk, obj._state.adding = made.pk, False
 
     def delete_model(self, request: HttpRequest, obj: Source) -> None:
         source_delete(obj, keep_documents=request.POST.get("documents", KEEP) == KEEP)
@@ -270,19 +368,21 @@ class SourceRowAdmin(SourceAdmin):
     @column(gettext_lazy("name"), ordering="name")
     def title(self, source: Source) -> str:
         text = '<span class="kb-name">{}</span><small class="kb-block kb-mono">{}</small>'
-        return format_html(text, source.name, shortened(source.url))
+        return format_html(text, source.name, shortened(place_of(source)))
 
     @column(gettext_lazy("status"), ordering="status")
     def state(self, source: Source) -> SafeString:
         return state_cell(source)
 
-    @column(gettext_lazy("pages"), ordering="item_count")
-    def pages(self, source: Any) -> str:
-        return format_html('<a href="{}" class="kb-link">{}</a>', pages_url(source), source.item_count)
+    @column(gettext_lazy("items"), ordering="item_count")
+    def item_link(self, source: Any) -> str:
+        return format_html('<a href="{}" class="kb-link">{}</a>', items_url(source), source.item_count)
 
     @column(gettext_lazy("schedule"), ordering="every_minutes")
     def schedule(self, source: Source) -> str:
         minutes = source.every_minutes
+        if source.paused:
+            return _("paused")
         if minutes is None or not source.enabled:
             return _("only when asked for")
         if minutes % 1_440 == 0:
@@ -298,15 +398,20 @@ class SourceItemAdmin(ReadOnlyAdmin):
     list_display_links = None
     list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))
     list_select_related = ("source", "document")
-    search_fields = ("url", "title")
-    search_help_text = gettext_lazy("Search by address or title")
+    search_fields = ("key", "url", "title")
+    search_help_text = gettext_lazy("Search by path, address or title")
     show_full_result_count = False
     actions = ()
 
-    @column(pgettext_lazy("of the web", "page"), ordering="url")
-    def address(self, page: SourceItem) -> str:
+    @column(gettext_lazy("item"), ordering="key")
+    def address(self, item: SourceItem) -> str:
+        name = shortened(item.key or item.url)
+        if not item.url:
+            return format_html(
+                '<span class="kb-name">{}</span><span class="kb-block kb-mono">{}</span>', item.title, name
+            )
         text = '<span class="kb-name">{}</span><a class="kb-link kb-block kb-mono" href="{}" rel="noreferrer">{}</a>'
-        return format_html(text, page.title, page.url, shortened(page.url))
+        return format_html(text, item.title, item.url, name)
 
     @column(
         gettext_lazy("state"),
@@ -334,14 +439,24 @@ class SourceItemAdmin(ReadOnlyAdmin):
     def fetch_outcome(self, page: SourceItem) -> str:
         message = error_text(page.error, page.error_code, page.error_params)
         if page.state == SourceItem.State.GONE and page.document_id is not None:
-            hours = int(settings.WEB_DELETE_AFTER_HOURS)
-            next_time = _("Its document is deleted if a run %(hours)d hours later does not find it either.")
-            message = f"{message} {next_time % {'hours': hours}}".strip()
+            next_time = _("Its document is deleted if the next run does not find it either.")
+            if page.source.kind in Source.WEB:
+                hours = int(settings.WEB_DELETE_AFTER_HOURS)
+                next_time = _("Its document is deleted if a run %(hours)d hours later does not find it either.") % {
+                    "hours": hours
+                }
+            message = f"{message} {next_time}".strip()
         return format_html('<span class="kb-excerpt">{}</span>', message)
 
 
-def pages_url(source: Source) -> str:
+def items_url(source: Source) -> str:
     return f"{reverse('admin:kb_sourceitem_changelist')}?source__id__exact={source.pk}"
+
+
+def place_of(source: Source) -> str:
+    """Where a source is, for those who read the list of them."""
+    first = [str(value) for value in source.settings.values() if value]
+    return source.url or " ".join(first[:2])
 
 
 def shortened(url: str) -> str:

@@ -3,9 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import BinaryIO, Final, Protocol
-
-MOST_FILES: Final = 200_000  # of a place, those that its source leaves out too
+from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True, slots=True)

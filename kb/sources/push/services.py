@@ -279,7 +279,7 @@ class _Work:
         for first in range(0, len(unchanged), ROWS_A_QUERY):
             pks = [row.pk for row in unchanged[first : first + ROWS_A_QUERY]]
             rows = SourceItem.objects.filter(pk__in=pks, document__isnull=False).exclude(state=State.DUPLICATE)
-            rows.update(seen_at=self._at, state=State.UNCHANGED, gone_at=None, **NO_ERROR)
+            rows.update(seen_at=self._at, state=State.UNCHANGED, **NO_ERROR)
         with transaction.atomic():
             source = Source.objects.select_for_update(no_key=True).get(pk=self._source.pk)
             is_first = source.finished_at is not None or source.started_at is None

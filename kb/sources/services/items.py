@@ -7,7 +7,7 @@ has them no more, the document goes over with its edits, questions and judgments
 import hashlib
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from django.core.files.base import File
 from django.db import transaction
@@ -57,9 +57,10 @@ def version_of(item: Item) -> str:
 
 def locked_item(source: Source, key: str) -> SourceItem:
     """The row of a key, made if there is none, inside a transaction."""
-    rows = SourceItem.objects.select_for_update().select_related(None)
-    row, _ = rows.get_or_create(source=source, key_hash=hash_of(key), defaults={"key": storable(key)})
-    return row
+    rows = SourceItem.objects.select_for_update()
+    return cast(
+        SourceItem, rows.get_or_create(source=source, key_hash=hash_of(key), defaults={"key": storable(key)})[0]
+    )
 
 
 def item_take(

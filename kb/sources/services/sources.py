@@ -132,7 +132,7 @@ def source_update(source: Source, *, secrets: Mapping[str, str] | None = None, *
             source.settings = {**before["settings"], **changes["settings"]}
         elif source.kind != before["kind"]:
             source.settings = changes.get("settings", {})
-        source.secrets = _secrets_after(source, before, secrets or {})
+        source.secrets = secrets_after(source, before, secrets or {})
         source_check(source)
         changed = {name for name, value in before.items() if value != getattr(source, name) and name != "secrets"}
         changed |= {"secrets"} if decrypted(source.secrets) != _opened(before["secrets"]) else set()
@@ -152,7 +152,11 @@ def _opened(token: str) -> dict[str, str]:
         return {}
 
 
-def _secrets_after(source: Source, before: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+def secrets_after(source: Source, before: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
+    """The secrets of a changed source, which had the "kind", "settings" and "secrets" of `before`.
+
+    Raises Rejected where they would go to another place than they were given for.
+    """
     kept = _opened(before["secrets"])
     fields = {field.name: field for field in kind_of(source).fields}
     places = [name for name, field in fields.items() if not (field.is_secret or field.is_filter)]

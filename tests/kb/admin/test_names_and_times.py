@@ -62,7 +62,7 @@ def test_plus_on_a_filtered_list_chooses_the_knowledge_base(client, kb, document
     assert page.xpath("//select[@name='knowledge_base']/option[@selected]/@value") == [str(kb.pk)]
 
 
-@pytest.mark.parametrize("model", ["concept", "graphfact", "entity", "websource", "evalset", "searchprovider"])
+@pytest.mark.parametrize("model", ["concept", "graphfact", "entity", "source", "evalset", "searchprovider"])
 def test_a_form_opened_from_a_filtered_list_has_the_knowledge_base(client, kb, model):
     query = {"_changelist_filters": f"knowledge_base__id__exact={kb.pk}"}
     page = lxml.html.fromstring(client.get(reverse(f"admin:kb_{model}_add"), query).content.decode())

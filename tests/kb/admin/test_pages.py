@@ -56,7 +56,7 @@ def objects(kb, document, curator):
     search(principal(curator), SearchRequest(query="违约金", knowledge_base_ids=[kb.pk], explain=True))
     eval_set = judged_set(kb, document)
     source = Source.objects.create(knowledge_base=kb, name="test", url="https://test/")
-    SourceItem.objects.create(source=source, document=document, url="https://test/", url_hash="0" * 64)
+    SourceItem.objects.create(source=source, document=document, url="https://test/", key_hash="0" * 64)
     graph_request(document)
     runs = [
         done(eval_set, [answered("q0"), missed("q1", "fusion")]),

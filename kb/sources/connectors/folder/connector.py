@@ -26,8 +26,8 @@ from kb.sources.connectors.folder.tree import (
     unlisted,
     version_of,
 )
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, HIDDEN, Patterns
 from kb.sources.connectors.protocol import Item
-from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 _TRIES: Final = 3
@@ -48,12 +48,13 @@ class Folder:
             pattern=r"/[^\x00]{0,999}",
             is_required=True,
         ),
-        *SELECTION_FIELDS,
+        *PATTERN_FIELDS,
+        HIDDEN,
     )
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._path = str(values["path"])
-        self._selection = Selection.parse(
+        self._patterns = Patterns.parse(
             values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
         )
         self._root = -1
@@ -105,10 +106,10 @@ class Folder:
                 raise FetchError("folder_empty", path=self._path)
             paths = [(f"{folder}/{name}".lstrip("/"), status) for name, status in entries]
             for path, status in paths:
-                if is_file(status) and self._selection.takes(path):
+                if is_file(status) and self._patterns.accepts(path):
                     yield _item(path, status)
             # Backwards onto the stack, so that they come in their order.
-            folders += [path for path, status in reversed(paths) if is_folder(status) and self._selection.enters(path)]
+            folders += [path for path, status in reversed(paths) if is_folder(status) and self._patterns.enters(path)]
         if not self._is_there():
             raise FetchError("folder_missing", path=self._path)
 

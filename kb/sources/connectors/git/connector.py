@@ -20,8 +20,8 @@ from kb.sources.connectors.git.program import Git, Secrets
 from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
 from kb.sources.connectors.git.repository import Repository, head_of
 from kb.sources.connectors.git.workspace import workspace
-from kb.sources.connectors.protocol import MOST_FILES, Item
-from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, HIDDEN, MOST_FILES, Patterns
+from kb.sources.connectors.protocol import Item
 from kb.sources.fields import Field
 
 # Contents of one request: where nothing says which will be asked for, and at most.
@@ -47,7 +47,8 @@ FIELDS: Final = (
         is_filter=True,
     ),
     Field("path", gettext_lazy("folder"), gettext_lazy("Within the repository. Empty: all of it."), is_filter=True),
-    *SELECTION_FIELDS,
+    *PATTERN_FIELDS,
+    HIDDEN,
     Field("user", gettext_lazy("user name"), gettext_lazy("With a token most hosts take any, such as git.")),
     Field(
         "password",
@@ -87,7 +88,7 @@ class _Settings:
     remote: Remote
     branch: str
     path: bytes
-    selection: Selection
+    patterns: Patterns
     secrets: Secrets
     pages: str
 
@@ -123,7 +124,7 @@ class _Settings:
             remote=remote,
             branch=text["branch"],
             path="/".join(parts).encode(),
-            selection=Selection.parse(text["include"], text["exclude"], hidden=values.get("hidden", False)),
+            patterns=Patterns.parse(text["include"], text["exclude"], hidden=values.get("hidden", False)),
             secrets=Secrets(text["user"] or "git", text["password"], key, text["known_hosts"].replace("\r", "")),
             pages=text["pages"],
         )
@@ -253,7 +254,7 @@ class GitBranch:
         return {
             path: blob
             for path, blob in listing.blobs.items()
-            if (not chosen.path or _is_below(path, chosen.path)) and chosen.selection.takes(_key(path))
+            if (not chosen.path or _is_below(path, chosen.path)) and chosen.patterns.accepts(_key(path))
         }
 
     def _bring(self, repository: Repository, path: bytes, most: int) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 from kb.base.net.addresses import FetchError
 from kb.base.net.client import MIB, too_large
 from kb.sources.connectors.git.remote import Remote
-from kb.sources.connectors.protocol import MOST_FILES
+from kb.sources.connectors.patterns import MOST_FILES
 
 MOST_OUTPUT: Final = 64 * MIB  # lists of files, of which nothing is larger
 MOST_MEMORY: Final = 2_048 * MIB  # address space of each process

@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard, parse_url
 from kb.base.net.client import MIB, too_large
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, HIDDEN, Patterns
 from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
-from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 
@@ -60,14 +60,15 @@ class S3:
             default="auto",
             choices=("auto", "path", "virtual"),
         ),
-        *SELECTION_FIELDS,
+        *PATTERN_FIELDS,
+        HIDDEN,
     )
 
     def __init__(self, values: Mapping[str, Any], guard: Guard | None = None) -> None:
         self._values = values
         self._bucket, self._prefix = str(values["bucket"]), str(values.get("prefix", ""))
         self._host = httpx.URL(values.get("endpoint", "")).host or "Amazon S3"
-        self._selection = Selection.parse(
+        self._patterns = Patterns.parse(
             values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
         )
         self._guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
@@ -125,7 +126,7 @@ class S3:
             for found in page.get("Contents", ()):
                 key = found["Key"]
                 # A key that ends with a slash is a folder to programs that show folders.
-                if "\x00" not in key and self._selection.takes(key.removeprefix(self._prefix).lstrip("/") or key):
+                if "\x00" not in key and self._patterns.accepts(key.removeprefix(self._prefix).lstrip("/") or key):
                     yield Item(
                         key=key,
                         version=found["ETag"],

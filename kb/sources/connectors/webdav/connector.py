@@ -16,8 +16,8 @@ from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
 from kb.base.net.client import MIB, header_of, too_large
 from kb.base.net.session import Session, within_site
-from kb.sources.connectors.protocol import MOST_FILES, Item
-from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
+from kb.sources.connectors.patterns import FIELDS as PATTERN_FIELDS, HIDDEN, MOST_FILES, Patterns
+from kb.sources.connectors.protocol import Item
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
 from kb.sources.fields import Field
 
@@ -44,7 +44,8 @@ FIELDS: Final = (
         gettext_lazy("Made in the security settings of the account there, so that it can be revoked by itself."),
         is_secret=True,
     ),
-    *SELECTION_FIELDS,
+    *PATTERN_FIELDS,
+    HIDDEN,
 )
 
 
@@ -58,7 +59,7 @@ class WebDav:
         url = parse_url(str(values.get("url", ""))).copy_with(query=None, fragment=None)
         # As the server is to give it back: with a slash at the end, whether the curator wrote one or not.
         self._root = url.copy_with(path=url.path.rstrip("/") + "/")
-        self._selection = Selection.parse(
+        self._patterns = Patterns.parse(
             values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
         )
         self._seconds = seconds or settings.WEB_SECONDS
@@ -98,9 +99,9 @@ class WebDav:
             if count > MOST_FILES or folder.count("/") > MOST_DEPTH:
                 raise FetchError("too_many_items", most=MOST_FILES)
             for key, entry in sorted(found.items()):
-                if not entry.is_folder and self._selection.takes(key):
+                if not entry.is_folder and self._patterns.accepts(key):
                     yield self._item(key, entry)
-            deeper = (key for key, entry in found.items() if entry.is_folder and self._selection.enters(key))
+            deeper = (key for key, entry in found.items() if entry.is_folder and self._patterns.enters(key))
             folders += sorted((f"{key}/" for key in deeper), reverse=True)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:

@@ -1,10 +1,16 @@
+import dataclasses
+
 import pytest
 from django.urls import reverse
 
+from kb.base.encryption import decrypted
 from kb.models import Document, Membership, Source, SourceItem
+from kb.sources.connectors import registry
+from kb.sources.connectors.webdav.connector import WebDav
 from kb.sources.services.sources import source_create
 from kb.sources.services.working import run_source
 from tests.factories import make_kb, make_member
+from tests.kb.sources.services.places import opened, text
 from tests.web_server import Page, WebServer, article
 
 ENGLISH = {"accept-language": "en"}
@@ -30,6 +36,7 @@ def values(kb, web, **fields):
         "kind": "page",
         "url": web.url("/"),
         "enabled": "on",
+        "max_share": 25,
         "max_pages": 200,
         "max_depth": 2,
     }
@@ -94,7 +101,7 @@ def test_the_list_shows_what_became_of_the_run(client, source, web):
 
 
 def test_the_empty_list_says_what_sources_are_for(client, kb):
-    assert "There is no web source yet" in get(client, url("changelist"))
+    assert "There is no source yet" in get(client, url("changelist"))
 
 
 def test_a_list_asks_again_while_a_source_is_read(client, source):
@@ -110,7 +117,7 @@ def test_the_buttons_change_when_the_run_ends(client, source):
     run_source(source.pk)
     answer = get(client, f"{url('progress')}?ids={source.pk}&form=1")
     assert "Read now" in answer
-    assert "Its page (1)" in answer
+    assert "Its item (1)" in answer
 
 
 def test_a_source_is_read_now_and_stopped(client, source):
@@ -203,7 +210,7 @@ def test_what_a_run_held_back_is_said_and_accepted(client, kb, curator, web):
 
     page = get(client, url("change", source.pk))
     assert "2 of 2 pages show one text now: “Maintenance We are improving our site" in page
-    assert "Accept the changes of 2 pages" in page
+    assert "Accept the changes of 2 items" in page
     assert "2 of 2 pages show one text now" in get(client, url("changelist"))
     chinese = client.get(url("change", source.pk), headers={"accept-language": "zh-hans"}).content.decode()
     assert "2 个网页中有 2 个现在显示同一段文本" in chinese
@@ -220,3 +227,83 @@ def test_only_an_editor_accepts(client, curator, source):
     make_member(Source.objects.get().knowledge_base, Membership.Role.VIEWER, curator)
     assert client.post(url("accept", source.pk)).status_code == 403
     assert Source.objects.get().accepted_at is None
+
+
+class TestAPlaceWithSecrets:
+    SECRET = "correct horse"
+
+    @pytest.fixture
+    def place(self, monkeypatch):
+        with opened(monkeypatch) as place:
+            place.files = {"a.md": text(1), "b.md": text(2)}
+            yield place
+
+    @pytest.fixture
+    def stored(self, kb, curator, place):
+        settings = {"url": "https://files.example/a", "user": "ann"}
+        return source_create(
+            knowledge_base=kb,
+            user=curator,
+            name="files",
+            kind="webdav",
+            settings=settings,
+            secrets={"password": self.SECRET},
+        )
+
+    def of_form(self, kb, **fields):
+        usual = {
+            "knowledge_base": kb.pk,
+            "name": "files",
+            "kind": "webdav",
+            "enabled": "on",
+            "max_share": 25,
+            "max_pages": 200,
+            "max_depth": 2,
+            "setting_webdav_url": "https://files.example/a",
+            "setting_webdav_user": "ann",
+        }
+        return usual | fields
+
+    def test_one_is_added_with_its_secret(self, client, kb, place):
+        answer = client.post(url("add"), self.of_form(kb, setting_webdav_password=self.SECRET))
+        source = Source.objects.get()
+        assert answer.status_code == 302
+        assert (source.settings["url"], source.url) == ("https://files.example/a", "")
+        assert decrypted(source.secrets) == {"password": self.SECRET}
+
+    def test_the_form_says_that_a_secret_is_set_and_shows_nothing_of_it(self, client, stored):
+        page = get(client, url("change", stored.pk))
+        assert "set; leave blank to keep it" in page
+        assert 'value="ann"' in page
+        assert self.SECRET not in page
+
+    def test_a_blank_secret_stays_and_another_place_asks_for_it_again(self, client, kb, stored):
+        assert client.post(url("change", stored.pk), self.of_form(kb, name="renamed")).status_code == 302
+        stored.refresh_from_db()
+        assert (stored.name, decrypted(stored.secrets)) == ("renamed", {"password": self.SECRET})
+        elsewhere = self.of_form(kb, setting_webdav_url="https://elsewhere.example/a")
+        page = client.post(url("change", stored.pk), elsewhere, headers=ENGLISH)
+        assert list(page.context["adminform"].form.errors) == ["setting_webdav_password"]
+        assert client.post(url("change", stored.pk), elsewhere | {"setting_webdav_password": "new"}).status_code == 302
+        stored.refresh_from_db()
+        assert decrypted(stored.secrets) == {"password": "new"}
+
+    def test_what_is_missing_is_said_at_its_field(self, client, kb, place):
+        page = client.post(url("add"), self.of_form(kb, setting_webdav_url=""), headers=ENGLISH)
+        assert list(page.context["adminform"].form.errors) == ["setting_webdav_url"]
+
+    def test_a_test_lists_the_first_files(self, client, kb, place, monkeypatch):
+        monkeypatch.setitem(registry.KINDS, "webdav", dataclasses.replace(registry.KINDS["webdav"], connector=place))
+        place.fields = WebDav.fields
+        page = client.post(url("test"), self.of_form(kb), headers=ENGLISH).content.decode()
+        assert "a.md" in page
+        assert "2 items:" in page
+
+    def test_it_is_paused_and_resumed_and_shows_its_runs(self, client, kb, place, curator):
+        source = source_create(knowledge_base=kb, user=curator, name="g", kind="git", settings={"root": "r"})
+        run_source(source.pk)
+        assert "new: 2" in get(client, url("change", source.pk))
+        client.post(url("pause", source.pk))
+        assert "Resume" in get(client, url("change", source.pk))
+        client.post(url("resume", source.pk))
+        assert not Source.objects.get(pk=source.pk).paused

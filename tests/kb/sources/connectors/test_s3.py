@@ -97,7 +97,7 @@ def test_prefix_and_patterns_choose(endpoint, bucket):
         bucket.put_object(Key=key, Body=b"x")
 
     assert [each.key for each in items_of(endpoint, prefix="docs/")] == ["docs/a.md", "docs/drafts/b.md"]
-    assert [each.key for each in items_of(endpoint, prefix="docs/", exclude="/drafts")] == ["docs/a.md"]
+    assert [each.key for each in items_of(endpoint, prefix="docs/", exclude="/drafts/")] == ["docs/a.md"]
     assert [each.key for each in items_of(endpoint, include="other/**")] == ["other/d.md"]
 
 

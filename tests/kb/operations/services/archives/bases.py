@@ -112,7 +112,7 @@ def taxonomy(kb, document):
 def elsewhere(kb, document):
     source = Source.objects.create(knowledge_base=kb, name="site", url="https://example.org/", every_minutes=60)
     SourceItem.objects.create(
-        source=source, document=document, url="https://example.org/a", url_hash="0" * 64, etag='"1"'
+        source=source, document=document, url="https://example.org/a", key_hash="0" * 64, etag='"1"'
     )
     settings = {"project": "p", "api_key": "s3cret"}
     SearchProvider.objects.create(knowledge_base=kb, name="vertex", settings=settings, weight=0.4)

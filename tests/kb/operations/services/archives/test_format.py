@@ -63,6 +63,13 @@ LEFT_OUT = {
     Judgment: {"quote_hash", "created_by"},
     Source: frozenset(
         {
+            "settings",
+            "secrets",
+            "paused",
+            "max_share",
+            "failures",
+            "run_count",
+            "progress",
             "status",
             "attempts",
             "error_code",
@@ -80,7 +87,19 @@ LEFT_OUT = {
             "created_at",
         }
     ),
-    SourceItem: {"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"},
+    SourceItem: {
+        "key",
+        "key_hash",
+        "name",
+        "digest",
+        "size",
+        "seen_at",
+        "text_key",
+        "shown_key",
+        "error_code",
+        "error",
+        "error_params",
+    },
 }
 
 

@@ -399,14 +399,14 @@ PAGE = {
 )
 def test_sources_of_strangers_are_held_to_what_a_form_allows(small, archive, refusal, source, page):
     def add(entries):
-        signed(entries, sources=part_of([SOURCE | source]), web_pages=part_of([PAGE | page]))
+        signed(entries, web_sources=part_of([SOURCE | source]), web_pages=part_of([PAGE | page]))
 
     assert refusal(rewritten(archive(small), add)) == "bad_archive"
 
 
 def test_a_proper_source_is_taken_and_switched_off(small, archive):
     path = rewritten(
-        archive(small), lambda entries: signed(entries, sources=part_of([SOURCE]), web_pages=part_of([PAGE]))
+        archive(small), lambda entries: signed(entries, web_sources=part_of([SOURCE]), web_pages=part_of([PAGE]))
     )
     made = restore_kb(path, owner=small.owner, name="copy").knowledge_base
-    assert list(made.sources.values_list("enabled", "pages__url")) == [(False, PAGE["url"])]
+    assert list(made.sources.values_list("enabled", "items__url")) == [(False, PAGE["url"])]

@@ -151,7 +151,7 @@ def test_patterns_choose_the_files(dav):
 
 def test_folders_that_are_left_out_are_not_asked_for(dav):
     write(dav, **{"docs/a.md": "", "drafts/b.md": "", ".trash/c.md": ""})
-    assert keys(dav, exclude="drafts") == ["docs/a.md"]
+    assert keys(dav, exclude="drafts/") == ["docs/a.md"]
     assert [each.path for each in dav.asked] == ["/dav/", "/dav/docs/"]
     assert keys(dav, hidden=True) == [".trash/c.md", "docs/a.md", "drafts/b.md"]
 
