@@ -1,15 +1,15 @@
 """The lines on the picture of a page, by RapidOCR where it is installed."""
 
 import importlib.util
+import math
 import os
 import resource
 import time
-from dataclasses import replace
 from functools import cache
-from statistics import median_low
 from typing import Any, Final
 
 from kb.ingest.formats.outline import Line
+from kb.ingest.formats.pdf.scans import in_order, size_by_width
 from kb.ingest.parser.parsed import Region
 
 # Neither PDFium's pages nor RapidOCR have types that mypy reads.
@@ -18,8 +18,6 @@ Page = Any
 # Pixels a point: 108 dpi, at which RapidOCR reads text of 9 points, in a third of the memory of 200 dpi.
 _SCALE: Final = 1.5
 _MIN_SCORE: Final = 0.5
-# A line this much higher than the others is of larger letters.
-_LARGER: Final = 1.18
 # The rest is for the pages that have text, and for the answer.
 _SHARE_OF_TIME: Final = 0.6
 _PARAMETERS: Final = {
@@ -42,7 +40,7 @@ def recognise(page: Page, number: int) -> list[Line]:
         return []
     size = page.get_size()
     found = _entries(page.render(scale=_SCALE).to_numpy())
-    return _with_sizes([_recognised_line(corners, text, size, number) for corners, text in found])
+    return in_order([_recognised_line(corners, text, size, number) for corners, text in found])
 
 
 def lines_on(bitmap: Any) -> list[str]:
@@ -55,15 +53,6 @@ def _entries(bitmap: Any) -> list[tuple[Any, str]]:
     found = _recogniser()(bitmap)
     entries = zip(found.boxes, found.txts, found.scores, strict=True) if found.txts else ()
     return [(corners, text.strip()) for corners, text, score in entries if score >= _MIN_SCORE and text.strip()]
-
-
-def _with_sizes(lines: list[Line]) -> list[Line]:
-    """The lines with sizes by their heights, in steps of a fifth: those of one text differ by a tenth or two."""
-    usual = round(median_low(line.height for line in lines)) if lines else 1
-    return [
-        replace(line, size=usual * (round(5 * line.height / usual) / 5 if line.height >= _LARGER * usual else 1.0))
-        for line in lines
-    ]
 
 
 def is_installed() -> bool:
@@ -84,4 +73,13 @@ def _recognised_line(corners: Any, text: str, size: tuple[float, float], page: i
     down = [min(max(float(corner[1]) / _SCALE, 0.0), height) for corner in corners]
     left, top, right, bottom = min(across), min(down), max(across), max(down)
     box = (left / width, top / height, right / width, bottom / height)
-    return Line(text, left, right, height - bottom, bottom - top, region=Region(page=page, box=box))
+    size_of_text = size_by_width(text, math.dist(corners[0], corners[1]) / _SCALE)
+    return Line(
+        text,
+        left,
+        right,
+        height - bottom,
+        bottom - top,
+        size=size_of_text,
+        region=Region(page=page, box=box),
+    )

@@ -17,6 +17,7 @@ from kb.ingest.formats.pdf.items import Item, Ruled, without_gaps
 from kb.ingest.formats.pdf.lines import cleaned, read_items
 from kb.ingest.formats.pdf.ocr import recognise
 from kb.ingest.formats.pdf.pictures import pictures_on, with_pictures
+from kb.ingest.formats.pdf.scans import with_sizes
 from kb.ingest.formats.pictures import Gallery
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Section
 
@@ -57,7 +58,8 @@ def _read(document: pypdfium2.PdfDocument) -> ParsedDocument:
         pages.append(items)
         if code is not None:
             noted[code].append(number)
-    pages = without_gaps(without_edges(pages, heights))
+    sized = with_sizes(pages, noted[RemarkCode.PAGES_RECOGNISED])
+    pages = without_gaps(without_edges(sized, heights))
     pages = [with_pictures(items, pictures) for items, pictures in zip(pages, shown, strict=True)]
     bookmarks = Bookmarks(document)
     sections = _by_bookmarks(pages, bookmarks) if bookmarks else _by_looks(pages)

@@ -83,3 +83,19 @@ def test_near_misses_are_listed_apart(owner, cut_at):
         assert (near.number, near.text, near.relevance) == (1, "整机保修两年", "low")
         assert '<near_miss number="1" source="notes.txt"' in found.as_text()
         assert near.text in answered.as_text()
+
+
+REGIONS = [{"page": 3, "box": (0.1, 0.2, 0.3, 0.4)}, {"page": 4, "box": None}]
+
+
+def test_search_ask_and_reading_say_where_a_passage_stands(owner):
+    kb = make_kb(owner)
+    document = make_document(kb, "智能温控器的保修期是两年")
+    Chunk.objects.filter(document=document).update(regions=REGIONS, seconds=754)
+    who, about = principal(owner), {"query": "保修期", "knowledge_base_ids": [kb.pk]}
+    found, answered = search(who, SearchRequest(**about)), ask(who, AskRequest(**about))
+    read = read_document(who, document.pk, 0, 10)
+    for [shown] in (found.passages, answered.sources, read.chunks):
+        assert (shown.seconds, [each.model_dump() for each in shown.regions]) == (754, REGIONS)
+    assert all(' time="12:34"' in each.as_text() for each in (found, answered, read))
+    assert "12:34" in answered.answer

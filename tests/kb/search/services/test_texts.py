@@ -256,3 +256,10 @@ def test_a_connection_that_was_open_stays_open(texts):
     connection.ensure_connection()
     texts.get(["a"])
     assert connection.connection is not None
+
+
+def test_a_document_of_langchain_says_where_it_stands(kb, texts):
+    texts.add([StoredText("a", "The warranty is two years")])
+    Chunk.objects.filter(knowledge_base=kb).update(regions=[{"page": 3, "box": None}], seconds=75)
+    provenance = texts.search("warranty", 1)[0].provenance
+    assert (provenance["regions"], provenance["seconds"]) == ([{"page": 3, "box": None}], 75)
