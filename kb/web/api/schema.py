@@ -71,6 +71,7 @@ SEARCH_EXAMPLES = [
                     "score_scale": "overlap",
                     "relevance": "high",
                     "equal_question": "",
+                    "pictures": [],
                     "ranks": {
                         "vector": 1,
                         "bm25": 2,
@@ -191,6 +192,7 @@ BY_NAME: dict[str, Any] = {
     "progress": 100,
     "query": QUESTION,
     "questions": [QUESTION],
+    "pictures": [],
     "quote": SENTENCE,
     "rank": 1,
     "rate_limit": "120/minute",

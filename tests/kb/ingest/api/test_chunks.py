@@ -31,6 +31,7 @@ def test_a_chunk_is_described_by_the_documented_fields(client, chunk, url):
         "seconds",
         "regions",
         "heading_path",
+        "pictures",
         "keywords",
         "questions",
         "enabled",
