@@ -265,7 +265,7 @@ def test_a_page_of_a_source_that_was_refused(kb, written, read):
     source = Source.objects.create(knowledge_base=kb, name="网站", url="https://example.com/")
     with override(written):
         SourceItem.objects.create(
-            source=source, url="https://example.com/a", url_hash="a", error=LATE, error_code="too_large_"
+            source=source, url="https://example.com/a", key_hash="a", error=LATE, error_code="too_large_"
         )
     page = SourceItem.objects.get()
     with override(read):

@@ -23,6 +23,7 @@ LEFT_OUT = {
     KnowledgeBase: frozenset(
         {
             "owner",
+            "parser",  # the choice of an installation that has it
             "embedding_model",  # in the manifest, with its dimension
             "dimension",
             "target_embedding_model",

@@ -156,7 +156,7 @@ def test_a_file_that_is_no_picture_is_refused(kb, archive):
     Picture.objects.filter(pk=picture.pk).update(sha256=digest)
     picture.refresh_from_db()
     replace_file(picture.file_name, ContentFile(page))
-    with pytest.raises(Rejected, match="no picture"):
+    with pytest.raises(Rejected, match="pictures/0"):
         restore_kb(archive(kb), owner=kb.owner, name="copy")
     assert KnowledgeBase.objects.count() == 1
 
