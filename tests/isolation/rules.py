@@ -16,6 +16,7 @@ FIRST_PART = {
     "eval-runs": "run",
     "eval-sets": "eval_set",
     "knowledge-bases": "kb",
+    "pictures": "picture",
     "sources": "source",
 }
 """What `pk` is in an address of the API, by its first part."""

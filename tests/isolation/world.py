@@ -12,6 +12,8 @@ from django.utils import timezone
 
 from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
+from kb.ingest.parser import parsed
+from kb.ingest.services.pictures import store_picture_files, write_pictures
 from kb.models import (
     AuditEntry,
     Concept,
@@ -144,6 +146,9 @@ def _content(tenant, word):
     )
     document.file.save(f"{word}.txt", ContentFile("\n".join(texts).encode()))
     chunks = list(document.chunks.order_by("position"))
+    pictures = [parsed.Picture(f"{word}-picture".encode(), "image/png", 90, 60, caption=f"{word}-caption")]
+    store_picture_files(document, pictures)
+    write_pictures(document, pictures)
     key, _secret = factories.make_api_key(tenant.user, tenant.kb)
     member = factories.make_member(tenant.kb, user=factories.make_user(f"{word}-member"))
     entry = LogEntry.objects.create(
@@ -158,6 +163,7 @@ def _content(tenant, word):
         "document": document.pk,
         "chunk": chunks[0].pk,
         "chunk2": chunks[1].pk,
+        "picture": document.pictures.get().pk,
         "key": key.pk,
         "key_prefix": key.prefix,
         "member": member.pk,

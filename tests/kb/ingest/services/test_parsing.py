@@ -137,7 +137,7 @@ def test_a_document_that_is_taken_away_meanwhile_is_given_up(server, kb):
 
     server.default["poll"] = task("started")
     with local_file(document.file) as path, pytest.raises(LeaseLost):
-        read_file(path, "a.pdf", kb.parser, on_wait=give_up)
+        read_file(path, "a.pdf", kb, on_wait=give_up)
     assert server.asked == ["submit", "poll"]
 
 

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from kb.content.services import knowledge_base_delete
 from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.parsed import ParsedDocument, Region, Section
-from kb.ingest.services import indexing
+from kb.ingest.services import indexing, parsing
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
     document_add,
@@ -163,7 +163,7 @@ def test_regions_that_have_moved_are_written_without_embedding_anything(kb, coun
         )
         return ParsedDocument("题", (Section(TEXT, 1, regions=regions),), mime="application/pdf")
 
-    monkeypatch.setattr(indexing, "parse_file", parsed)
+    monkeypatch.setattr(parsing, "parse_file", parsed)
     added = document_add(knowledge_base=kb, file=ContentFile(TEXT.encode() * 20), name="a.pdf", user=kb.owner)
     index_document(added.pk)
     before = chunks_of(added)
