@@ -78,7 +78,7 @@ def test_a_curator_adds_a_git_source_and_finds_the_row_of_a_table(
 
     curator.open("kb/source/add/")
     page.select_option("#id_knowledge_base", kb_id)
-    page.fill("#id_name", "handbook")
+    page.fill("#id_name", f"handbook {language}")
     page.select_option("#id_kind", "git")
     page.fill("#id_setting_git_url", server.url("handbook.git"))
     contents_wait.set()  # a test that asks for contents, too, gets them
@@ -89,7 +89,7 @@ def test_a_curator_adds_a_git_source_and_finds_the_row_of_a_table(
     server.posts.clear()
     with page.expect_navigation():
         page.click("[name=_save]")
-    page.locator("#result_list a", has_text="handbook").first.click()
+    page.locator("#result_list a", has_text=f"handbook {language}").first.click()
     expect(page.locator("[data-testid=progress]")).to_contain_text(said["reading"])
     contents_wait.set()
     state = page.locator(".kb-state")
