@@ -119,13 +119,19 @@ def data_dir(first_start):
 
 
 @pytest.fixture(scope="module")
-def served(chromium, first_start, data_dir):
+def variables():
+    """Of the server's environment; a module that needs others has a fixture of this name."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def served(chromium, first_start, data_dir, variables):
     """As its user runs it, with what its first start has made; at the end all that it started must have ended.
 
     Without the MCP server, which no page asks.
     """
     port = free_port()
-    process = start(port, environment(data_dir), "--no-mcp")
+    process = start(port, environment(data_dir) | variables, "--no-mcp")
     output = _Output(process.stdout)
     try:
         output.until(READY)

@@ -6,6 +6,9 @@ from psycopg import sql
 Rows = dict[str, dict[str, str]]
 """By table: a digest of each row by its primary key."""
 
+# Values that migrations spell otherwise, by table and column: what they were, and are now.
+RENAMED = {("kb_auditentry", "object_type"): {"web_source": "source"}}
+
 
 def columns(connection: psycopg.Connection) -> dict[str, list[str]]:
     """The columns of the product's tables."""
@@ -20,7 +23,7 @@ def columns(connection: psycopg.Connection) -> dict[str, list[str]]:
 
 
 def rows(connection: psycopg.Connection, of: dict[str, list[str]]) -> Rows:
-    """Digests over these columns of every row."""
+    """Digests over these columns of every row, with the values of `RENAMED` as they are now."""
     found: Rows = {}
     for table, names in of.items():
         [(key,)] = connection.execute(
@@ -30,11 +33,18 @@ def rows(connection: psycopg.Connection, of: dict[str, list[str]]) -> Rows:
         ).fetchall()
         statement = sql.SQL("SELECT {key}::text, md5(ROW({columns})::text) FROM {table}").format(
             key=sql.Identifier(key),
-            columns=sql.SQL(", ").join(map(sql.Identifier, names)),
+            columns=sql.SQL(", ").join(_value(table, name) for name in names),
             table=sql.Identifier(table),
         )
         found[table] = dict(connection.execute(statement).fetchall())
     return found
+
+
+def _value(table: str, column: str) -> sql.Composable:
+    value: sql.Composable = sql.Identifier(column)
+    for was, now in RENAMED.get((table, column), {}).items():
+        value = sql.SQL("regexp_replace({}, {}, {})").format(value, f"^{was}$", now)
+    return value
 
 
 def changed(before: Rows, after: Rows) -> dict[str, list[str]]:

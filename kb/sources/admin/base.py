@@ -94,6 +94,8 @@ def setting_field(field: Field, *, is_set: bool = False) -> forms.Field:
             "autocomplete": "new-password",
             "placeholder": _("set; leave blank to keep it") if is_set else "",
         }
+    if field.is_long:
+        attributes["rows"] = "4"
     most = MOST_CHARACTERS_OF_LONG if field.is_long else MOST_CHARACTERS
     if field.is_secret and field.is_long:
         return forms.CharField(widget=SecretTextarea(attributes), max_length=most, **about)

@@ -215,7 +215,8 @@ def _exchange(row: SourceItem, free: SourceItem, item: Item, at: datetime) -> No
     moved = {"document": document, "digest": free.digest, "content_hash": ""}
     _note(row, item, at, state=SourceItem.State.KEPT, **{**moved, **NO_ERROR})
     left = {"document": before, "digest": digest if before else "", "state": SourceItem.State.KEPT, "gone_at": None}
-    SourceItem.objects.filter(pk=free.pk).update(**left)
+    # Its version was that of the content which has moved.
+    SourceItem.objects.filter(pk=free.pk).update(**left, version="")
     if before is not None:
         document_update(before, **_details(before, free))
     if document is not None:

@@ -63,7 +63,7 @@ class Run(Job[Source]):
         self.started_at = cast(datetime, source.started_at)  # the claim has set it
         grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS) if source.kind in Source.WEB else timedelta(0)
         self.gone_before = max(filter(None, (self.started_at - grace, source.accepted_at)))
-        self._told_at = 0.0
+        self._told_at, self._told = 0.0, ""
 
     @classmethod
     def claim(cls, source_id: int) -> Self | None:
@@ -78,10 +78,10 @@ class Run(Job[Source]):
         return {name: count for name, count in self.counts.items() if count}
 
     def tell(self, stage: str, *, done: int = 0, total: int | None = None, item: str = "") -> None:
-        """As `report`, with what is done now; a few times a second at most."""
+        """As `report`, with what is done now; a few times a second at most, and at once where another stage begins."""
         now = time.monotonic()
-        if now - self._told_at >= REPORT_S:
-            self._told_at = now
+        if now - self._told_at >= REPORT_S or stage != self._told:
+            self._told_at, self._told = now, stage
             progress = {"stage": stage, "done": done, "total": total, "item": item[:200]}
             self.renew(counts=self._counted(), progress=progress)
 

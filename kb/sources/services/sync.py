@@ -55,9 +55,10 @@ class Sync:
         self._wanted: dict[str, Item] = {}
         self._with_document: dict[str, SourceItem] = {}
         self._duplicates: dict[str, Item] = {}
+        self._digests: dict[str, str] = {}
         every = settings.SOURCE_FULL_CHECK_RUNS
-        trusts = KINDS[self._source.kind].trusts_versions
-        self._is_full = bool(every) and not trusts and self._source.run_count % every == every - 1
+        self._trusts = KINDS[self._source.kind].trusts_versions
+        self._is_full = bool(every) and not self._trusts and self._source.run_count % every == every - 1
 
     def read(self, slice_s: float) -> bool:
         """Carries the run on for a time; returns whether some is left for another time.
@@ -67,6 +68,7 @@ class Sync:
         """
         ends_at = time.monotonic() + slice_s
         self._list()
+        self._digests = self._digests_by_version()
         total = len(self._wanted)
         for done, (key_hash, item) in enumerate(list(self._wanted.items())):
             if done and time.monotonic() >= ends_at:
@@ -153,6 +155,18 @@ class Sync:
         SourceItem.objects.bulk_update([row for row, _ in same_bytes], fields, batch_size=ROWS_A_QUERY)
         rows.filter(pk__in=seen).exclude(seen_at=self._at).update(seen_at=self._at)
 
+    def _digests_by_version(self) -> dict[str, str]:
+        """Of contents that there are documents of, where a version stands for the content: a moved file is not fetched."""
+        if not self._trusts:
+            return {}
+        wanted = {version_of(item) for item in self._wanted.values()}
+        # With a `content_hash` the version is that of bytes which the document was not made from.
+        rows = SourceItem.objects.filter(source=self._source, document__isnull=False, content_hash="").exclude(
+            digest=""
+        )
+        known = rows.exclude(version="").values_list("version", "digest").iterator()
+        return {version: digest for version, digest in known if version in wanted}
+
     # -- Fetching ----------------------------------------------------------------------------------------------------------
     def _take(self, item: Item) -> str:
         """Fetches an item and stores it; returns what to count it as."""
@@ -162,9 +176,9 @@ class Sync:
             is_missing = other.seen_at is None or other.seen_at < self._at
             return is_missing or (was is not None and other.key_hash in self._wanted)
 
-        if item.digest:
+        if known := item.digest or self._digests.get(version_of(item)):
             with self._run.holding():
-                outcome = item_match(self._source, item, item.digest, is_free=is_free, at=self._at)
+                outcome = item_match(self._source, item, known, is_free=is_free, at=self._at)
             if outcome is not None:
                 return outcome
         try:

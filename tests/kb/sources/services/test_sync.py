@@ -1,5 +1,6 @@
 """Runs of sources of files: what is fetched, moved, changed and deleted, whatever the place does."""
 
+import hashlib
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.utils import timezone
 from kb.base.net.addresses import FetchError
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, Source, SourceItem, SourceRun
+from kb.sources.connectors import registry
 from kb.sources.services.runs import Run
 from kb.sources.services.sources import source_accept, source_pause, source_resume, sweep_sources
 from kb.sources.services.working import run_source
@@ -90,6 +92,27 @@ class TestMoves:
         assert Chunk.objects.get(document=document).text == "edited"
         assert place.fetched == ([] if gives_digest else ["folder/renamed.md"])
         assert source.items.count() == 4
+
+    def test_where_a_version_stands_for_the_content_a_moved_file_is_not_fetched(self, kb, place, monkeypatch):
+        monkeypatch.setitem(registry.KINDS, "git", registry.Kind(Source.Kind.GIT, place, trusts_versions=True))
+        place.files = {f"{number}.md": text(number) for number in range(4)}
+        source = run(create(kb))
+        before = dict(Document.objects.values_list("sha256", "pk"))
+        place.fetched.clear()
+        place.files = {f"new/{key}": data for key, data in place.files.items()} | {"5.md": text(5)}
+        assert run(source).counts == {"added": 1, "moved": 4}
+        assert place.fetched == ["5.md"]
+        assert before.items() <= dict(Document.objects.values_list("sha256", "pk")).items()
+
+    def test_a_file_that_comes_back_after_its_content_went_elsewhere_is_read(self, source, place):
+        back = place.files["1.md"]
+        place.files["0.md"] = place.files.pop("1.md")
+        run(source)
+        del place.files["0.md"]
+        place.files["1.md"] = back
+        run(source)
+        held = source.items.select_related("document").get(key="1.md")
+        assert held.document.sha256 == hashlib.sha256(back).hexdigest()
 
     def test_two_files_that_change_places_keep_their_documents(self, source, place):
         before = dict(Document.objects.values_list("sha256", "pk"))
