@@ -137,7 +137,11 @@ def push_sync(
     at, ends_at = timezone.now(), time.monotonic() + budget_s
     source = _source(knowledge_base, name)
     if source is None and not dry_run:
-        source = source_create(knowledge_base=knowledge_base, user=user, name=name, kind=Source.Kind.PUSH)
+        with transaction.atomic():
+            lock_knowledge_bases([knowledge_base.pk])  # another first sync may be making it
+            source = _source(knowledge_base, name) or source_create(
+                knowledge_base=knowledge_base, user=user, name=name, kind=Source.Kind.PUSH
+            )
     rows = _rows(source)
     refused, wanted = _sorted_out(files, rows)
     kept = frozenset(each.path for each in refused)

@@ -64,6 +64,15 @@ def source_check(source: Source) -> None:
         _web_check(source)
     else:
         source.url = ""
+    # A page is found again by its address, a file by its path: neither kind of run would ever delete what the other has read.
+    others = ~Q(key="") if source.kind in Source.WEB else Q(key="")
+    if SourceItem.objects.filter(others, source=source.pk).exists():
+        raise Rejected(
+            "kind_invalid",
+            _(
+                "This source has read pages or files already, which the other kind does not know: add a source of its own."
+            ),
+        )
     secrets = source.secrets if isinstance(source.secrets, Mapping) else decrypted(source.secrets)
     values = checked_settings(kind, source.settings, secrets)
     hidden = secret_names(kind)
@@ -305,7 +314,7 @@ def source_overview(principal: Principal) -> QuerySet[Any]:
 
 def next_run(source: Source) -> Any:
     """When it is due again; None: not by itself."""
-    if not source.enabled or source.every_minutes is None:
+    if not source.enabled or source.every_minutes is None or source.kind == Source.Kind.PUSH:
         return None
     return timezone.now() + timedelta(minutes=source.every_minutes)
 

@@ -17,6 +17,7 @@ from kb.sources.connectors.registry import connector_of
 from kb.sources.connectors.web.pages import PageRun
 from kb.sources.connectors.web.reading import Reader
 from kb.sources.models import Source
+from kb.sources.services.sources import SOURCES
 from kb.sources.services.sync import Sync
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ def run_source(source_id: int, *, client: WebClient | None = None, slice_s: floa
     if run is None:
         return False
     try:
-        with translation.override(None):  # in English, which the pages translate
+        # In English, which the pages translate. One request may take longer than a lease lasts.
+        with translation.override(None), SOURCES.renewing(run.lease):
             return _run(run, client, slice_s)
     except LeaseLost:
         logger.info("source %s was cancelled, paused, deleted or taken over while it was read", source_id)

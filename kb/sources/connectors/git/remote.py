@@ -53,6 +53,8 @@ class Remote:
         if address.lower().startswith("ssh:"):
             raise FetchError("bad_url", url=address[:200])
         url = parse_url(address).copy_with(query=None, fragment=None)
+        # Libraries disagree on whether the dot that a full name may end with belongs to it; git is given the address by name.
+        url = url.copy_with(host=url.host.rstrip("."))
         return cls(str(url), url.scheme, url.raw_host.decode("ascii"), port_of(url), url.path)
 
     def spellings(self) -> tuple["Remote", ...]:

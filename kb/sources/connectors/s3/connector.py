@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard, parse_url
 from kb.base.net.client import MIB, too_large
-from kb.sources.connectors.protocol import Item
+from kb.sources.connectors.protocol import MOST_FILES, Item
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
@@ -117,11 +117,15 @@ class S3:
 
     def items(self) -> Iterator[Item]:
         pages = iter(self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix))
+        count = 0
         while page := self._page(pages):
             if "IsTruncated" not in page:
                 raise FetchError(
                     "broken_response", host=self._host
                 )  # the page of some other service is no empty bucket
+            count += max(1, len(page.get("Contents", ())))  # a listing of empty pages ends too
+            if count > MOST_FILES:
+                raise FetchError("too_many_items", most=MOST_FILES)
             for found in page.get("Contents", ()):
                 key = found["Key"]
                 # A key that ends with a slash is a folder to programs that show folders.

@@ -12,6 +12,7 @@ from moto.server import ThreadedMotoServer
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard
 from kb.sources.connectors.protocol import UNAVAILABLE
+from kb.sources.connectors.s3 import connector
 from kb.sources.connectors.s3.connector import S3
 from tests.web_server import Page
 
@@ -90,6 +91,15 @@ def test_more_than_one_page_is_listed(endpoint, bucket):
         bucket.put_object(Key=f"{number:05}.md", Body=b"x")
 
     assert [item.key for item in items_of(endpoint)] == [f"{number:05}.md" for number in range(1_005)]
+
+
+def test_a_listing_ends_that_is_longer_than_a_place_may_be_though_nothing_in_it_is_taken(endpoint, bucket, monkeypatch):
+    monkeypatch.setattr(connector, "MOST_FILES", 2)
+    for number in range(2):
+        bucket.put_object(Key=f"{number}.bin", Body=b"x")
+    assert items_of(endpoint) == []
+    bucket.put_object(Key="2.bin", Body=b"x")
+    assert code_of(lambda: items_of(endpoint)) == "too_many_items"
 
 
 def test_prefix_and_patterns_choose(endpoint, bucket):

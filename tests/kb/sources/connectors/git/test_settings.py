@@ -131,3 +131,8 @@ def test_what_else_is_no_address_says_so():
 
 def test_secrets_are_declared_as_such():
     assert {field.name for field in GitBranch.fields if field.is_secret} == {"password", "key"}
+
+
+def test_a_full_name_is_the_one_that_git_is_given_the_address_of():
+    remote = Remote.parse("https://git.example.org.:8443/o/r.git")
+    assert (remote.host, remote.address) == ("git.example.org", "https://git.example.org:8443/o/r.git")
