@@ -117,7 +117,7 @@ def test_a_file_that_takes_too_long_ends_with_the_limits_sentence(stored):
 @pytest.mark.usefixtures("scratch")
 def test_a_file_that_takes_too_much_memory_ends_with_the_limits_sentence(stored):
     path = stored(MANY_ROWS, "a.ods")
-    with pytest.raises(ParseError) as caught, converted(path, ".ods", OfficeLimits(memory_bytes=150 * MIB, seconds=60)):
+    with pytest.raises(ParseError) as caught, converted(path, ".ods", OfficeLimits(memory_bytes=300 * MIB, seconds=60)):
         pass
     assert caught.value.code == "out_of_memory"
 
