@@ -144,20 +144,21 @@ def test_a_file_that_writes_too_much_is_stopped(stored):
 def test_deeply_nested_rtf_is_read_or_refused_within_its_limits(data, stored):
     path = stored(data, "a.rtf")
     try:
-        assert text_of(parse_file(path, path.name, limits=Limits(seconds=40))).count("a") == 100_000
+        outcome = text_of(parse_file(path, path.name, limits=Limits(seconds=40))).count("a")
     except ParseError as error:
-        assert error.code in {"office_failed", "out_of_memory", "timeout"}
+        outcome = error.code
+    assert outcome in {100_000, "office_failed", "out_of_memory", "timeout"}
 
 
-class _Recorder(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.asked.append(self.path)
-        self.send_error(404)
+class _Recorder(http.server.SimpleHTTPRequestHandler):
+    """Notes what it is asked for, whatever the method."""
 
-    do_HEAD = do_OPTIONS = do_PROPFIND = do_GET
-
-    def log_message(self, *arguments):
-        pass
+    def handle_one_request(self):
+        line = self.rfile.readline(4096)
+        self.close_connection = True
+        if line:
+            self.server.asked.append(line.split()[1].decode())
+            self.wfile.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
 @pytest.fixture
