@@ -41,12 +41,15 @@ RUN export SECRET_KEY=of-no-use-after-the-build DATABASE_URL=postgres://nobody@n
     && python -m compileall -q config kb retrieval
 
 FROM python:${PYTHON_VERSION}-slim-${DEBIAN}
+# 1: with LibreOffice, which reads DOC, XLS, PPT, ODT, ODS, ODP and RTF.
+ARG LIBREOFFICE=0
 LABEL org.opencontainers.image.title="Zhiku" org.opencontainers.image.licenses="Apache-2.0"
 # pg_dump, pg_restore and psql, for `manage.py backup` and `restore`; at least as new as the server's. Git and ssh read
 # sources of the kind Git. The official image has its standard library uncompiled, and would compile it for every process
 # and every health check.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends git openssh-client postgresql-client \
+        $([ "$LIBREOFFICE" = 1 ] && echo libreoffice-writer-nogui libreoffice-calc-nogui libreoffice-impress-nogui) \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --system --gid 10001 zhiku \
     && useradd --system --uid 10001 --gid zhiku --no-create-home --home-dir /data --shell /usr/sbin/nologin zhiku \

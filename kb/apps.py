@@ -16,7 +16,9 @@ class KnowledgeBaseConfig(AppConfig):
     def ready(self) -> None:
         """Connects receivers and system checks, makes the folder of temporary files, and hides secrets in memory."""
         from kb import checks, signals  # noqa: F401, PLC0415
-        from kb.base.files import make_temporary_folder  # noqa: PLC0415
+        from kb.base.files import make_temporary_folder, remove_left  # noqa: PLC0415
+        from kb.ingest.parser import office  # noqa: PLC0415
 
         make_temporary_folder()
+        remove_left(office.folders())
         hide_from_siblings()

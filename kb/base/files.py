@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
@@ -120,7 +120,12 @@ def make_temporary_folder() -> None:
     """Makes the folder, which only its owner may read, and removes what processes that were killed have left in it."""
     folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in folder.iterdir():
+    remove_left(folder.iterdir())
+
+
+def remove_left(paths: Iterable[Path]) -> None:
+    """Deletes those of temporary files and folders that no request or task can be using any more."""
+    for left in paths:
         with suppress(OSError):  # another process has removed it, or it is not ours
             if time.time() - left.lstat().st_mtime < _DAY_S:
                 continue

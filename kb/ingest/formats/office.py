@@ -40,6 +40,9 @@ def ole_kind(data: bytes) -> str | None:
             if name is None:
                 return None
             kind = _STREAMS[name]
+            # LibreOffice would read what is left of a file that is cut off, and say nothing
+            if len(ole.openstream(name).read()) < ole.get_size(name):
+                raise ParseError("damaged_file", format=kind[1:].upper())
             if _is_encrypted(ole, name):
                 raise ParseError("protected", format=kind[1:].upper())
             if any(map(ole.exists, _MACRO_STORAGES)) or (kind == ".ppt" and _has_powerpoint_macros(ole)):

@@ -34,7 +34,7 @@ _CHILD: Final = (
 )
 _MIB: Final = 1024**2
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_PREFIX: Final = "office-"
+_PREFIX: Final = "zhiku-office-"
 _BUILD_ID: Final = re.compile(r"^buildid=(.+)$", re.MULTILINE)
 _OPTIONS: Final = ("--headless", "--norestore", "--nolockcheck", "--nodefault", "--nologo")
 _LOOK_SECONDS: Final = 0.05
@@ -45,6 +45,8 @@ _ONCE_MORE, _STARTS = 81, 3
 _UNCONFINED: Final = 70  # What the child exits with where it may not go on
 # LibreOffice ends in many ways where its memory does.
 _MEMORY_SIGNS: Final = (b"bad_alloc", b"Cannot allocate memory", b"out of memory")
+# It catches this signal to say so, and aborts.
+_FILE_SIZE_SIGN: Final = b"Signal %d\n" % signal.SIGXFSZ
 # At once, more of them would take more memory than a worker is given.
 _TURN: Final = threading.Lock()
 
@@ -121,6 +123,11 @@ def convertible(error: ParseError) -> str | None:
     return None if refusal(kind) else kind
 
 
+def folders() -> list[Path]:
+    """Those of conversions, of this installation and others on the system, that run or were killed with their worker."""
+    return list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+
+
 def version() -> str:
     """Of LibreOffice, which must be installed, as it says when it runs confined; ParseError: it does not."""
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
@@ -190,7 +197,7 @@ def _execute(folder: Path, arguments: list[str], kind: str, limits: OfficeLimits
         raise office_error("office_unconfined", kind)
     if status == -signal.SIGXCPU:
         raise limits.timeout()
-    if status == -signal.SIGXFSZ:
+    if status == -signal.SIGXFSZ or _FILE_SIZE_SIGN in said:
         raise _too_much(kind)
     if status == -signal.SIGKILL or any(sign in said for sign in _MEMORY_SIGNS):
         raise limits.out_of_memory()
@@ -256,7 +263,7 @@ def child() -> None:
         "SAL_USE_VCLPLUGIN": "svp",
         "TMPDIR": folder,
     }
-    command = [str(binary), *_OPTIONS, f"-env:UserInstallation=file://{folder}/profile", *order["arguments"]]
+    command = [str(binary), *_OPTIONS, f"-env:UserInstallation={Path(folder, 'profile').as_uri()}", *order["arguments"]]
     try:
         confine_program(binary.parents[1], Path(folder))
     except OSError:

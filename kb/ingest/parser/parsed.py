@@ -25,6 +25,11 @@ MESSAGES: Mapping[str, str] = {
         "The mail is encrypted, or sealed by its signature ({form}). "
         "Open it in the mail program that has the key, save its text and its attachments, and upload those."
     ),
+    # Of documents that have failed before LibreOffice was asked.
+    "legacy_office": gettext_noop(
+        "The file is in the {detected} format of Office before 2007. "
+        "Open it in Office or LibreOffice, save it as {wanted} and upload that."
+    ),
     "macros": gettext_noop(
         "The {format} document holds macros, which are programs. Save it in the format without macros and upload that."
     ),

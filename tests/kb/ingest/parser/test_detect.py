@@ -1,12 +1,18 @@
+import struct
+from pathlib import PurePath
+
 import pytest
 
-from kb.ingest.parser.parse import detect, parse
-from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.parse import detect, detect_readable, parse
+from kb.ingest.parser.parsed import OFFICE_FORMATS, ParseError
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
+from tests.kb.ingest.parser.office_files import make_ole, make_open_document, make_text
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(40)
 EXE = b"MZ\x90\x00\x03\x00\x00\x00\x04\x00\x00\x00\xff\xff\x00\x00" + bytes(64)
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
+EXCEL = struct.pack("<HHHH", 0x0809, 0, 0x000A, 0)  # the beginning and the end of a workbook's records
+POWERPOINT_MACROS = bytes.fromhex("02000004 0c000000 00000000 01000000")
 
 
 def refusal(data, name):
@@ -58,11 +64,10 @@ def test_the_name_chooses_between_kinds_of_plain_text(name, mime):
         (PNG, "report.pdf", "PNG (image/png)"),
         (EXE, "notes.txt", "EXE (application/x-msdownload)"),
         (EXE, "notes.md", "EXE (application/x-msdownload)"),
-        (rb"{\rtf1 words}", "notes.txt", "RTF (application/rtf)"),
         (
-            make_zip(mimetype="application/vnd.oasis.opendocument.text"),
-            "a.odt",
-            "application/vnd.oasis.opendocument.text",
+            make_zip(mimetype="application/vnd.oasis.opendocument.graphics"),
+            "a.odg",
+            "application/vnd.oasis.opendocument.graphics",
         ),
         (
             make_zip(**{"[Content_Types].xml": "x", "xl/workbook.bin": "x"}),
@@ -142,27 +147,77 @@ def test_text_about_pdf_headers_is_text():
     assert detect(b"The header is %PDF-1.7") == "text"
 
 
-def test_an_office_document_behind_a_password_is_told_apart_from_a_legacy_one():
-    encrypted = OLE + "EncryptedPackage".encode("utf-16-le")
-    assert refusal(encrypted, "a.docx").code == "protected"
-    assert refusal(OLE, "a.docx").code == "binary_content"
+def test_an_office_document_behind_a_password_is_told_apart_from_others():
+    assert refusal(make_ole(EncryptedPackage=b"x"), "a.docx").code == "protected"
+    assert refusal(OLE, "a.docx").code == "damaged_file"
+    assert refusal(make_ole(Unknown=b"x"), "a.docx").code == "unsupported_type"
 
 
 @pytest.mark.parametrize(
-    ("stream", "wanted"), [("WordDocument", ".docx"), ("Workbook", ".xlsx"), ("PowerPoint Document", ".pptx")]
+    ("data", "name", "kind"),
+    [
+        (make_ole(WordDocument=bytes(32)), "notes.txt", ".doc"),
+        (make_ole(Workbook=EXCEL), "a.doc", ".xls"),
+        (make_ole(Book=EXCEL), "a", ".xls"),
+        (make_ole(PowerPoint_Document=bytes(32)), "a.ppt", ".ppt"),
+        (make_text("x"), "a.docx", ".odt"),
+        (make_open_document("spreadsheet", "x"), "a.zip", ".ods"),
+        (make_open_document("presentation", "x"), "a", ".odp"),
+        (rb"{\rtf1 words}", "a.doc", ".rtf"),
+    ],
 )
-def test_a_legacy_document_is_told_what_to_save_it_as(stream, wanted):
-    error = refusal(OLE + stream.encode("utf-16-le"), "a.doc")
-    assert error.code == "legacy_office"
-    assert f"save it as {wanted}" in str(error)
-
-
-@pytest.mark.parametrize(("name", "wanted"), [("旧版.doc", ".docx"), ("a.XLS", ".xlsx"), ("a.ppt", ".pptx")])
-@pytest.mark.parametrize("data", [OLE, OLE + b"\xff\xfe\x00words" * 9, b"\xff\xff\x81\x20words" * 9])
-def test_a_file_named_as_a_legacy_one_is_told_what_to_save_it_as(data, name, wanted):
+def test_what_libreoffice_reads_is_told_by_its_bytes(data, name, kind):
+    assert detect_readable(data, PurePath(name).suffix) == kind
     error = refusal(data, name)
-    assert error.code == "legacy_office"
-    assert f"save it as {wanted}" in str(error)
+    assert error.code == "office_missing"
+    assert f"{kind[1:].upper()} format" in str(error)
+    assert f"Save the file as {OFFICE_FORMATS[kind].target} " in str(error)
+    assert "apt-get install" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (make_ole(WordDocument=bytes(10) + b"\x00\x01" + bytes(20)), "a.doc"),
+        (make_ole(Workbook=struct.pack("<HHHH", 0x0809, 0, 0x002F, 0) + EXCEL), "a.xls"),
+        (make_ole(PowerPoint_Document=b"x", Current_User=bytes(12) + struct.pack("<I", 0xF3D1C4DF)), "a.ppt"),
+        (make_text("x", manifest="<manifest:encryption-data/>"), "a.odt"),
+    ],
+)
+def test_a_file_for_libreoffice_behind_a_password_is_protected(data, name):
+    error = refusal(data, name)
+    assert error.code == "protected"
+    assert name[2:].upper() in str(error)
+
+
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        (make_ole(WordDocument=bytes(32), storages=("Macros",)), "a.doc"),
+        (make_ole(Workbook=EXCEL, storages=("_VBA_PROJECT_CUR",)), "a.xls"),
+        (make_ole(PowerPoint_Document=POWERPOINT_MACROS), "a.ppt"),
+        (make_text("x", **{"Basic/Standard/Module1.xml": "x"}), "a.odt"),
+        (make_text("x", **{"Scripts/python/run.py": "x"}), "a.odt"),
+    ],
+)
+def test_a_file_for_libreoffice_with_macros_is_refused(data, name):
+    assert refusal(data, name).code == "macros"
+
+
+@pytest.mark.parametrize("name", ["旧版.doc", "a.XLS", "a.ppt", "a.odt", "a.rtf"])
+@pytest.mark.parametrize(
+    "data", [OLE, OLE + b"\xff\xfe\x00words" * 9, b"\xff\xff\x81\x20words" * 9, make_ole(Unknown=b"x")]
+)
+def test_a_file_named_for_libreoffice_that_holds_no_such_document_is_damaged(data, name):
+    assert refusal(data, name).code == "damaged_file"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("data", "name"), [(make_ole(WordDocument=bytes(9_000)), "a.doc"), (make_text("x" * 9_000), "a.odt")]
+)
+def test_a_file_for_libreoffice_that_is_cut_off_is_damaged(data, name, share):
+    assert refusal(data[: int(len(data) * share)], name).code == "damaged_file"
 
 
 def test_a_page_that_an_office_program_has_saved_is_read():

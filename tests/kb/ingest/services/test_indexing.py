@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from kb.base.errors import AlreadyThere, Rejected
+from kb.ingest.parser import office
 from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
@@ -19,13 +20,15 @@ from kb.ingest.services.documents import (
     document_add_text,
     document_requeue,
     document_update,
+    error_sentence,
 )
-from kb.ingest.services.indexing import MAX_ATTEMPTS, DocumentBatch, index_document
+from kb.ingest.services.indexing import MAX_ATTEMPTS, DocumentBatch, index_document, index_documents
 from kb.jobs.leases import LeaseLost, Queue
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.tasks import sweep_lost_documents
 from retrieval.postings import Postings, hash_terms
 from tests.factories import make_document, make_kb
+from tests.kb.ingest.parser.office_files import make_ole, make_text, needs_libreoffice
 
 pytestmark = pytest.mark.django_db
 
@@ -110,19 +113,50 @@ def test_a_type_that_cannot_be_read_is_refused_at_the_door(kb):
     assert not Document.objects.exists()
 
 
-@pytest.mark.usefixtures("english")
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("x.exe", b"plain words", r"\.pdf"),
-        ("旧版.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504), r"save it as \.docx"),
-    ],
-)
-def test_programs_and_documents_of_old_office_are_refused_at_the_door(kb, name, content, told):
-    with pytest.raises(Rejected, match=told) as caught:
-        add(kb, content, name=name)
+def test_a_program_is_refused_at_the_door(kb):
+    with pytest.raises(Rejected, match=r"\.pdf") as caught:
+        add(kb, b"plain words", name="x.exe")
     assert caught.value.code == "unsupported_type"
     assert not Document.objects.exists()
+
+
+@pytest.mark.usefixtures("english")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("旧版.doc", make_ole(WordDocument=bytes(32))),
+        ("注释.txt", rb"{\rtf1 words}"),
+        ("a.odt", make_text("<text:p>x</text:p>")),
+    ],
+)
+def test_where_libreoffice_is_missing_its_files_are_refused_at_the_door_and_those_stored_before_fail(
+    kb, name, content, monkeypatch, tmp_path
+):
+    """Whoever finds it missing says the same."""
+    with monkeypatch.context() as installed:
+        installed.setattr(office, "missing_parts", list)
+        document = add(kb, content, name=name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Rejected, match="apt-get install") as caught:
+        add(kb, content + b" ", name=name)
+    assert caught.value.code == "unsupported_type"
+    assert index(document).status == "failed"
+    assert document.error_code == "office_missing"
+    assert str(caught.value) == error_sentence(document) == document.error
+
+
+@needs_libreoffice
+def test_files_for_libreoffice_are_indexed_one_by_one(kb):
+    documents = [
+        add(kb, rb"{\rtf1 words}", name="a.rtf"),
+        add(kb, rb"{\rtf1 other}", name="b.txt"),
+        add(kb, b"plain", name="c.txt"),
+    ]
+    ids = [document.pk for document in documents]
+    assert index_documents(ids) == ids[:2]
+    for document, text in zip(documents, ("words", "other", "plain"), strict=True):
+        assert index(document).status == "ready"
+        assert [chunk.text for chunk in document.chunks.all()] == [text]
 
 
 def test_a_file_over_the_limit_is_refused_at_the_door(kb, settings):
