@@ -45,6 +45,11 @@ class Migration(migrations.Migration):
                     field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='sources', to='kb.knowledgebase', verbose_name='knowledge base'),
                 ),
                 migrations.AlterField(
+                    model_name='source',
+                    name='every_minutes',
+                    field=models.PositiveIntegerField(blank=True, help_text='Blank: only when somebody asks for it.', null=True, validators=[django.core.validators.MinValueValidator(5), django.core.validators.MaxValueValidator(129600)], verbose_name='refresh interval (minutes)'),
+                ),
+                migrations.AlterField(
                     model_name='sourceitem',
                     name='source',
                     field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='items', to='kb.source', verbose_name='source'),

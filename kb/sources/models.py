@@ -78,7 +78,7 @@ class Source(models.Model):
         help_text=_("Queries read it too, as a channel of its own. Of a page or a feed only."),
     )
     every_minutes = models.PositiveIntegerField(
-        _("every so many minutes"),
+        _("refresh interval (minutes)"),
         null=True,
         blank=True,
         validators=[MinValueValidator(5), MaxValueValidator(60 * 24 * 90)],
