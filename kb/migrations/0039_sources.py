@@ -120,7 +120,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='source',
             name='max_share',
-            field=models.PositiveSmallIntegerField(db_default=25, default=25, help_text='A run that would delete this share of its documents or more, and two at least, deletes none and asks.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)], verbose_name='largest share that goes unasked (%)'),
+            field=models.PositiveSmallIntegerField(db_default=25, default=25, help_text='A run that would delete this share of its documents or more, and two at least, deletes none and asks.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(100)], verbose_name='share deleted without confirmation (%)'),
         ),
         migrations.AddField(
             model_name='source',

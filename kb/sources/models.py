@@ -85,7 +85,7 @@ class Source(models.Model):
         help_text=_("Blank: only when somebody asks for it."),
     )
     max_share = models.PositiveSmallIntegerField(
-        _("largest share that goes unasked (%)"),
+        _("share deleted without confirmation (%)"),
         default=25,
         db_default=25,
         validators=[MinValueValidator(1), MaxValueValidator(100)],

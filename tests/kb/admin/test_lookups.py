@@ -111,7 +111,7 @@ def test_the_hash_of_a_key_cannot_be_found_sign_by_sign(client, curator):
         ("document", "knowledge_base__id__exact"),
         ("document", "batch__id__exact"),
         ("chunk", "document__id__exact"),
-        ("webpage", "source__id__exact"),
+        ("sourceitem", "source__id__exact"),
         ("evalrun", "eval_set__id__exact"),
         ("graphextraction", "document__knowledge_base__id__exact"),
     ],

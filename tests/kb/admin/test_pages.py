@@ -193,15 +193,22 @@ PAGES = {
 }
 SEARCHING = {"search debug", "why one is not found", "compare searches"}
 """Pages that search, whose own queries are counted where they are tested."""
+SOURCES = re.compile(
+    "https|RSS|Atom|/docs/|WebDAV|Nextcloud|cloud|remote|dav|files|NAME|Folder|REPOSITORY|ssh-keyscan HOST|"
+    "SOURCE_FOLDERS|/srv/documents|Amazon|MinIO|auto|path|virtual|manuals|drafts|Git(?![a-z])|github|gitlab|gitee|gitea|"
+    "git|SSH"
+)
 TECHNICAL = {
     "new key": re.compile("minute|hour"),
     "embedding model": re.compile("sentence-transformers|BAAI/bge-large-zh|MODEL"),
     "store": re.compile("PostgreSQL|MILVUS_URI|CHROMA_URL"),
     "one upload": re.compile("filename|title|tags|metadata"),
     "import graph": re.compile("name|kind|description|aliases|subject|predicate|object|document|chunk|parent|synonyms"),
-    "web sources": re.compile("https|RSS|Atom"),
-    "web source": re.compile("https|RSS|Atom|/docs/"),
-    "new web source": re.compile("https|RSS|Atom|/docs/"),
+    "knowledge base": re.compile("Word"),
+    "new knowledge base": re.compile("Word"),
+    "web sources": re.compile("https|RSS|Atom|WebDAV|Git"),
+    "web source": SOURCES,
+    "new web source": SOURCES,
     "web pages": re.compile("https|robots"),
 }
 """Names and columns that these pages give as they are written in files and addresses."""
