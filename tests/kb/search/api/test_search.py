@@ -43,6 +43,7 @@ def test_a_result_carries_its_text_provenance_and_scores(search, kb, document, c
         "metadata",
         "neighbours",
         "matched_text",
+        "pictures",
         "equal_question",
     }
     assert (first["chunk_id"], first["document_id"], first["knowledge_base_id"]) == (chunk.pk, document.pk, kb.pk)
