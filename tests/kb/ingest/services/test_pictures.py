@@ -98,6 +98,16 @@ def test_processing_again_keeps_rows_and_files(kb):
     assert ([*document.pictures.values_list("pk", "sha256")], files(kb)) == before
 
 
+def test_processing_again_brings_a_file_back_that_is_gone(kb):
+    document = index(add(kb))
+    before = files(kb)
+    default_storage.delete(document.pictures.first().file_name)
+    assert files(kb) != before
+    document_requeue(document)
+    index(document)
+    assert files(kb) == before
+
+
 def test_a_new_file_brings_its_own_pictures(kb, django_capture_on_commit_callbacks):
     document = index(add(kb))
     kept = document.pictures.first()
@@ -158,6 +168,7 @@ PNG = make_picture()
     [
         ReadPicture(b"<html><script>alert(1)</script>", "image/png", 90, 60),
         ReadPicture(PNG, "text/html", 90, 60),
+        ReadPicture(b"RIFF\x24\0\0\0WAVEfmt ", "image/webp", 90, 60),
         ReadPicture(PNG, "image/png", 0, 60),
         ReadPicture(PNG, "image/png", 90, 60, recognised="x" * 5_000),
     ],
