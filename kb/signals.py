@@ -130,7 +130,8 @@ def document_deleted(instance: Document, **_: Any) -> None:
     after_commit(BM25Store().expire, instance.knowledge_base_id)
     if instance.file:
         after_commit(instance.file.storage.delete, str(instance.file.name))
-    if instance.picture_bytes:
+    # A worker that was killed may have left files without rows
+    if instance.picture_bytes or instance.status != Document.Status.READY:
         after_commit(delete_folder, pictures_folder(instance))
 
 

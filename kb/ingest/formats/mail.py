@@ -4,7 +4,7 @@ import binascii
 import email.policy
 import mimetypes
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from email.mime.text import MIMEText
 from email.parser import BytesParser
 from email.utils import format_datetime, parsedate_to_datetime
 from functools import partial
+from itertools import groupby
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -98,12 +99,10 @@ def document(mail: Mail) -> ParsedDocument:
 def _body(mail: Mail) -> tuple[Section, ...]:
     """Neighbours without headings of their own are one section."""
     sections: list[Section] = []
-    for body in mail.bodies:
-        for section in _sections(*body):
-            if sections and not section.heading_path and not sections[-1].heading_path:
-                sections[-1] = Section(f"{sections[-1].text}\n\n{section.text}")
-            else:
-                sections.append(section)
+    every = (section for body in mail.bodies for section in _sections(*body))
+    for has_heading, group in groupby(every, lambda section: bool(section.heading_path)):
+        found = list(group)
+        sections += found if has_heading or len(found) == 1 else [Section(_joined(each.text for each in found))]
     return tuple(sections)
 
 
@@ -142,34 +141,32 @@ def read_mail(data: bytes) -> Mail:
 
 
 def _mail_of(message: _Part) -> Mail:
-    bodies: dict[int, tuple[str, str]] = {}
+    said: dict[int, tuple[list[str], list[str]]] = {}  # in plain text and in HTML
     files: list[_Part] = []
     for number, part in _leaves(message):
         if not _is_body(part):
             files.append(part)
             continue
-        text, html = bodies.get(number, ("", ""))
-        said = _text(part)
-        is_html = part.get_content_type() == "text/html"
-        bodies[number] = (text, _joined(html, said)) if is_html else (_joined(text, said), html)
-    if any(text.lstrip().startswith(_PGP) for text, _ in bodies.values()):
+        said.setdefault(number, ([], []))[part.get_content_type() == "text/html"].append(_text(part))
+    bodies = tuple((_joined(texts), _joined(pages)) for texts, pages in said.values())
+    if any(text.lstrip().startswith(_PGP) for text, _ in bodies):
         raise ParseError("encrypted_mail", form="PGP")
-    shown = {name for _, html in bodies.values() for name in _ADDRESS_OF_PICTURE.findall(html)}
+    shown = {name for _, html in bodies for name in _ADDRESS_OF_PICTURE.findall(html)}
     return Mail(
         subject=_header(message, "Subject"),
         sender=people(_header(message, "From")),
         to=people(_header(message, "To")),
         cc=people(_header(message, "Cc")),
         date=read_date(_header(message, "Date")),
-        bodies=tuple(bodies.values()),
+        bodies=bodies,
         attachments=tuple(
             Attachment(_name(part), partial(_bytes, part)) for part in files if not _is_inline(part, shown)
         ),
     )
 
 
-def _joined(before: str, text: str) -> str:
-    return "\n\n".join(filter(None, [before, text]))
+def _joined(texts: Iterable[str]) -> str:
+    return "\n\n".join(filter(None, texts))
 
 
 def _leaves(message: _Part) -> Iterator[tuple[int, _Part]]:
@@ -218,20 +215,20 @@ def _text(part: _Part) -> str:
 
 def _unflowed(text: str, *, joins: bool) -> str:
     """Joins the lines that a mail program has broken (RFC 3676); with `joins` their last space goes."""
-    written: list[str] = []
+    written: list[list[str]] = []  # the pieces of each line
     quote: str | None = None  # of the line that goes on
     for line in text.split("\n"):
         mark = _QUOTE.match(line)[0]  # type: ignore[index]
         depth, rest = mark.replace(" ", ""), line[len(mark.rstrip(" ")) :].removeprefix(" ")
         if quote == depth and rest != "-- ":
-            written[-1] += rest
+            written[-1].append(rest)
         else:
-            written.append(f"{depth} {rest}" if depth else rest)
+            written.append([f"{depth} {rest}" if depth else rest])
         goes_on = rest.endswith(" ") and rest != "-- "
         if goes_on and joins:
-            written[-1] = written[-1].removesuffix(" ")
+            written[-1][-1] = written[-1][-1].removesuffix(" ")
         quote = depth if goes_on else None
-    return "\n".join(written)
+    return "\n".join(map("".join, written))
 
 
 def _bytes(part: _Part) -> bytes:

@@ -13,14 +13,14 @@ from kb.ingest.parser.parsed import ParsedDocument, Section
 _HOURS: Final = r"(?P<hours>\d{1,3}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]\d)(?:[.,]\d{1,3})?"
 _SHORT: Final = r"(?:(?P<hours>\d{1,3}):)?(?P<minutes>\d{1,3}):(?P<seconds>[0-5]\d)(?:[.,]\d{1,3})?"
 # "[01:23]" or "Ann (00:01:23): …"; without brackets "00:01:23 Ann: …", and at the end of a speaker's line "Ann 00:01:23":
-# these have hours, or they may be times of day.
+# these have hours, or they may be times of day. They match lines without blanks around them, of which many take long.
 _FORMS: Final = (
-    re.compile(rf"\s*[\[(（【]{_SHORT}[\])）】]\s*[-–—:：]?\s*(?P<said>.*)"),
+    re.compile(rf"[\[(（【]{_SHORT}[\])）】]\s*[-–—:：]?\s*(?P<said>.*)"),
     re.compile(
-        rf"\s*(?P<who>[^\[(（【:：。，,.!?]{{1,40}}?)\s*[\[(（【]{_SHORT}[\])）】]\s*(?:[-–—:：]\s*(?P<said>.*)|$)"
+        rf"(?P<who>[^\[(（【:：。，,.!?]{{1,40}}?)\s*[\[(（【]{_SHORT}[\])）】]\s*(?:[-–—:：]\s*(?P<said>.*)|$)"
     ),
-    re.compile(rf"\s*{_HOURS}(?:\s*[-–—:：]\s*|\s+|$)(?P<said>.*)"),
-    re.compile(rf"\s*(?P<who>[^:：。，,.!?]{{1,40}}?)\s+{_HOURS}\s*$"),
+    re.compile(rf"{_HOURS}(?:\s*[-–—:：]\s*|\s+|$)(?P<said>.*)"),
+    re.compile(rf"(?P<who>[^:：。，,.!?]{{1,40}}?)\s+{_HOURS}"),
 )
 _SPEAKER = re.compile(r"([^:：。，,.!?\[(（]{1,40})[:：]\s*(?=\S)")
 _HEAD_CHARACTERS: Final = 50_000
@@ -72,7 +72,8 @@ def _stamped(lines: Sequence[str]) -> tuple[list[str], list[Cue]]:
 
 def _stamp(line: str) -> tuple[float, str, str] | None:
     """The time of a line of a transcript, who speaks and what is said, both of which may be blank."""
-    found = next((found for form in _FORMS if (found := form.fullmatch(line.rstrip()))), None)
+    line = line.strip()
+    found = next((found for form in _FORMS if (found := form.fullmatch(line))), None)
     if found is None:
         return None
     parts = found.groupdict(default="")

@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
 from typing import Any, BinaryIO, Final
 
+import msgspec
+
 from kb.ingest.parser.parse import detect_readable
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ParseError, unsupported_name
 from kb.ingest.parser.sandbox import Limits, run_job
@@ -43,6 +45,13 @@ class ArchiveLimits:
 
 DEFAULT_LIMITS: Final = ArchiveLimits()
 MAIL_LIMITS: Final = ArchiveLimits(files=500, archive_bytes=50 * _MIB, memory_bytes=1024 * _MIB)
+
+
+class _Unpacked(msgspec.Struct):
+    """What a child says: the name and the number of each file, and the names of those left out, with the reasons."""
+
+    members: list[tuple[str, int]]
+    skipped: list[tuple[str, str, dict[str, str | int]]]
 
 
 def is_archive_name(name: str) -> bool:
@@ -86,11 +95,18 @@ def _unpacked(
     answer = run_job(job, path, limits=sandbox, writable=folder, **arguments)
     # The child's word is not trusted: only files that it could have written are taken.
     try:
-        members = [(str(name), folder / str(int(number))) for name, number in answer["members"]]
-        skipped = [(str(name), ParseError(str(code), **params)) for name, code, params in answer["skipped"]]
-    except (ValueError, TypeError, KeyError) as error:
+        told = msgspec.convert(answer, _Unpacked)
+        skipped = [(name, ParseError(code, **params)) for name, code, params in told.skipped]
+    except (msgspec.ValidationError, TypeError, KeyError) as error:
         raise ParseError("parser_crashed") from error
-    if not all(path.is_file() and not path.is_symlink() for _, path in members):
+    members = [(name, folder / str(number)) for name, number in told.members]
+    is_possible = (
+        len(members) + len(skipped) <= limits.files
+        and len({path for _, path in members}) == len(members)
+        and all(0 < number <= limits.files for _, number in told.members)
+        and all(path.is_file() and not path.is_symlink() for _, path in members)
+    )
+    if not is_possible:
         raise ParseError("parser_crashed")
     return members, skipped
 

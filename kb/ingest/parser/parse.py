@@ -87,8 +87,9 @@ _MIMETYPE = re.compile(r"[\w.+-]+/[\w.+-]+")
 _MIMETYPE_PLACE, _MIMETYPE_NAME = 30, b"mimetype"
 # Documents written in ASCII that a text check would let through.
 _TEXT_MAGICS = {b"{\\rtf": ".rtf", b"%!PS": "PS (application/postscript)"}
+# Each comment ends at its first "-->": if it might end at any, many of them would take time without end.
 _HTML_START = re.compile(
-    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
+    r"\s*(?:<\?xml[^>]*>\s*)?(?:<!--(?:(?!-->).)*-->\s*)*<(?:!doctype\s+html|html)\b", re.IGNORECASE | re.DOTALL
 )
 _TITLE_LENGTH = 255
 _NO_TEXT = frozenset({"binary_content", "undecodable", "unsupported_type"})

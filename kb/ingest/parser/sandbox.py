@@ -37,6 +37,7 @@ _BOOTSTRAP: Final = (
 _STDERR_TAIL = 4096
 _READ_SIZE = 65536
 _OPEN_FILES = 64
+_LARGEST: Final = 2**31 - 1  # Page, or second
 # What allocators, the loader and Python write when the address space ends.
 _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segment", b"out of memory", b"bad_alloc")
 
@@ -185,11 +186,20 @@ def decode_answer(output: bytes) -> Any:
 
 
 def decode_document(answer: Any) -> ParsedDocument:
-    """What `parse_job` has answered; raises ParseError for another shape."""
+    """What `parse_job` has answered; raises ParseError for another shape, and for numbers that no database holds."""
     try:
-        return msgspec.convert(answer, ParsedDocument)
+        document = msgspec.convert(answer, ParsedDocument)
     except msgspec.ValidationError as error:
         raise ParseError("parser_crashed") from error
+    places = [(each.page, each.box) for each in document.pictures]
+    for section in document.sections:
+        places.append((section.page, None))
+        places += ((each.page, each.box) for each in section.regions)
+        if not all(0 <= (each.seconds or 0) <= _LARGEST for each in section.regions):
+            raise ParseError("parser_crashed")
+    if not all(0 <= (page or 0) <= _LARGEST and all(map(math.isfinite, box or ())) for page, box in places):
+        raise ParseError("parser_crashed")
+    return document
 
 
 def _megabytes(size: int) -> int:

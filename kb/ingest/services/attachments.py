@@ -13,11 +13,10 @@ from kb.base.findings import Remark, RemarkCode
 from kb.content.models import Document
 from kb.ingest.parser.archives import MAIL_LIMITS, detach
 from kb.ingest.parser.parsed import MESSAGES, ParseError
-from kb.ingest.services.batches import NewFile, add_notes, notes_of, take_in, unpacking_folder
+from kb.ingest.services.batches import BETWEEN, NewFile, add_notes, notes_of, take_in, unpacking_folder
 from kb.jobs.leases import Job
 from retrieval.errors import Message
 
-BETWEEN: Final = " › "  # the name of a mail and that of its attachment
 MOST_DEPTH: Final = 3  # A mail within so many others keeps its attachments
 _SHOWN: Final = 10
 

@@ -145,6 +145,7 @@ def _enqueue_on_commit(batch: IngestBatch) -> None:
     transaction.on_commit(partial(batch_waiting.send, IngestBatch, batch_id=batch.pk))
 
 
+BETWEEN: Final = " › "  # the name of a mail and that of its attachment
 PIECE = 200  # How many files are taken in together
 MOST_TRIES = 3
 
@@ -303,9 +304,12 @@ def expand_archive(job: Job[Document], report: Callable[[int], None]) -> None:
     """Makes every file of an archive a document of the archive's upload; the archive's own document goes.
 
     Documents that are there from an earlier attempt are found by their bytes and stay. Raises ParseError as `unpack`,
-    and LeaseLost where the archive is no longer this worker's.
+    and where it came in a mail out of another that came in a mail, since each unpacks to a hundred times its size;
+    LeaseLost where the archive is no longer this worker's.
     """
     archive = job.row
+    if BETWEEN in archive.source and BETWEEN in str(archive.metadata.get("archive", "")):
+        raise ParseError("nested_archive", name=archive.source)
     with unpacking_folder(archive) as folder:
         with local_file(archive.file) as path:
             limits = ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)

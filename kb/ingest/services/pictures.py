@@ -115,6 +115,8 @@ def picture_response(principal: Principal, picture_id: int, etag: str = "") -> H
 
 def is_picture(data: bytes, mime: str) -> bool:
     """Whether bytes begin as a picture of a type that is served."""
+    if mime == "image/webp" and data[8:12] != b"WEBP":  # RIFF holds sound and films too
+        return False
     return mime in _SIGNATURES and data.startswith(_SIGNATURES[mime])
 
 
@@ -160,10 +162,9 @@ def with_known_descriptions(document: Document, parsed: ParsedDocument) -> Parse
 
 
 def store_picture_files(document: Document, pictures: Sequence[ReadPicture]) -> None:
-    """Writes the files of pictures that the document has not yet; raises FilesUnavailable."""
-    there = set(Picture.objects.filter(document=document).values_list("sha256", flat=True)) if pictures else set()
+    """Writes the files of pictures that are not there yet, or not any more; raises FilesUnavailable."""
     for row, picture in zip(_rows(document, pictures), pictures, strict=True):
-        if row.sha256 not in there:
+        if not default_storage.exists(row.file_name):
             replace_file(row.file_name, ContentFile(picture.data))
 
 

@@ -180,9 +180,16 @@ def test_a_missing_folder_is_the_callers_error(tmp_path):
         {"members": [["a.txt", 7]], "skipped": []},
         {"members": [], "skipped": [["a.txt", "no_such_code", {}]]},
         {"members": 5, "skipped": []},
+        {"members": [["a.txt", float("inf")]], "skipped": []},
+        {"members": [["a.txt", 10**300]], "skipped": []},
+        {"members": [["a.txt", 1], ["b.txt", 1]], "skipped": []},
+        {"members": [["a.txt", 10_001]], "skipped": []},
+        {"members": [], "skipped": [["a.txt", "empty_file", {}]] * 10_001},
     ],
 )
 def test_an_answer_of_another_shape_is_not_believed(monkeypatch, folder, answer):
+    for number in (1, 10_001):
+        (folder / str(number)).write_text("text")
     monkeypatch.setattr(archives, "run_job", lambda *_args, **_kwargs: answer)
     with pytest.raises(ParseError) as caught:
         unpack(folder / "archive", folder)

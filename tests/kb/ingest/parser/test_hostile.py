@@ -82,6 +82,16 @@ LARGE = {
         b"Subject: p\nContent-Type: multipart/mixed; boundary=x\n\n"
         + b"--x\nContent-Disposition: attachment; filename=a.txt\n\nhi\n" * 100_000,
     ),
+    "lines that go on without end": (
+        "a.eml",
+        b"Subject: p\nContent-Type: text/plain; format=flowed\n\nhi \n" + b"a \n" * 3_000_000,
+    ),
+    "hundreds of thousands of texts": (
+        "a.eml",
+        b"Subject: p\nContent-Type: multipart/mixed; boundary=x\n\n" + b"--x\n\nhi\n" * 300_000,
+    ),
+    "a line of blanks": ("a.txt", b"[0:01] hi\n[0:02] b\n[0:03] c\n[0:04] d" + b" " * MIB + b"x\n" + b" " * MIB + b"x"),
+    "comments and no page": ("a.txt", b"<!---->" * 500 + b"hi"),
     "headers of megabytes": (
         "a.eml",
         b"Subject: " + b"=?utf-8?Q?a?= " * 300_000 + b"\nTo: " + b'"a;b" <a@b.c>, ' * 200_000 + b"\n\nhi",

@@ -224,6 +224,11 @@ def test_an_answer_of_another_shape_is_not_believed(output):
         {"remarks": [["no_such_code", {}]]},
         {"remarks": [["hidden_left_out", 5]]},
         {"remarks": 5},
+        {"sections": [{"text": "text", "page": 2**31}]},
+        {"sections": [{"text": "text", "regions": [{"page": -1}]}]},
+        {"sections": [{"text": "text", "regions": [{"page": 1, "box": [0, 0, 1, float("nan")]}]}]},
+        {"sections": [{"text": "text", "regions": [{"seconds": 2**31}]}]},
+        {"pictures": [{"data": "", "mime": "image/png", "width": 1, "height": 1, "page": 2**31}]},
     ],
 )
 def test_a_document_of_another_shape_is_not_believed(changed):

@@ -19,6 +19,7 @@ from kb.ingest.services.pictures import (
     documents_to_describe,
     picture_response,
     pictures_of_chunks,
+    store_picture_files,
     waits_for_description,
 )
 from kb.models import Chunk, Document, Picture, Principal
@@ -98,6 +99,16 @@ def test_processing_again_keeps_rows_and_files(kb):
     assert ([*document.pictures.values_list("pk", "sha256")], files(kb)) == before
 
 
+def test_processing_again_brings_a_file_back_that_is_gone(kb):
+    document = index(add(kb))
+    before = files(kb)
+    default_storage.delete(document.pictures.first().file_name)
+    assert files(kb) != before
+    document_requeue(document)
+    index(document)
+    assert files(kb) == before
+
+
 def test_a_new_file_brings_its_own_pictures(kb, django_capture_on_commit_callbacks):
     document = index(add(kb))
     kept = document.pictures.first()
@@ -120,6 +131,15 @@ def test_files_go_with_their_document_and_with_the_knowledge_base(kb, django_cap
         knowledge_base_delete(kb)
     assert Picture.objects.count() == 0
     assert not default_storage.exists(f"documents/{kb.pk}")
+
+
+def test_files_whose_rows_a_killed_worker_did_not_write_go_with_the_document(kb, django_capture_on_commit_callbacks):
+    document = add(kb)
+    store_picture_files(document, [ReadPicture(make_picture(1), "image/png", 90, 60)])
+    assert files(kb) != set()
+    with django_capture_on_commit_callbacks(execute=True):
+        document_delete(document)
+    assert files(kb) == set()
 
 
 def test_merged_chunks_show_the_pictures_of_all_and_parts_those_whose_words_they_hold(kb):
@@ -158,6 +178,7 @@ PNG = make_picture()
     [
         ReadPicture(b"<html><script>alert(1)</script>", "image/png", 90, 60),
         ReadPicture(PNG, "text/html", 90, 60),
+        ReadPicture(b"RIFF\x24\0\0\0WAVEfmt ", "image/webp", 90, 60),
         ReadPicture(PNG, "image/png", 0, 60),
         ReadPicture(PNG, "image/png", 90, 60, recognised="x" * 5_000),
     ],

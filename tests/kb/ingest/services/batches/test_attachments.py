@@ -201,6 +201,27 @@ def test_an_archive_in_a_mail_is_unpacked_and_counts_no_mail(kb):
     assert Document.objects.get(source="里.eml › 底.txt").metadata["mail"] == "退货.eml › 里.eml"
 
 
+def test_archives_in_mails_in_archives_are_unpacked_to_a_depth(kb):
+    within = zipped(mail(("一.zip", zipped(mail(subject="底")))))
+    add(kb, mail(("二.zip", within)))
+    index_all(kb)
+    refused = Document.objects.get(knowledge_base=kb, status="failed")
+    assert (refused.source, refused.error_code) == ("内.eml › 一.zip", "nested_archive")
+    assert sorted(sources(kb)) == sorted(["退货.eml", "内.eml", refused.source])
+    document_add(knowledge_base=kb, file=ContentFile(within), name="信.zip", user=kb.owner)
+    refused.delete()
+    Document.objects.get(source="内.eml").delete()
+    index_all(kb)
+    assert sorted(Document.objects.values_list("title", flat=True)) == ["底", "退货规则", "退货规则"]
+
+
+def zipped(message):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as target:
+        target.writestr("内.eml", message.as_bytes())
+    return stream.getvalue()
+
+
 def test_more_attachments_than_are_taken_out_are_remarked(kb):
     document = add(kb, mail(*((f"{number}.txt", str(number)) for number in range(501))))
     index_document(document.pk)
