@@ -22,7 +22,8 @@ SIGNATURES = {
 }
 FIELDS = {
     "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "relevance", "ranks",
-    "scores", "metadata", "neighbours", "profile", "matched_text", "equal_question",
+    "scores", "metadata", "neighbours", "profile", "matched_text", "equal_question", "regions", "seconds",
+    "pictures",
 }  # fmt: skip
 
 

@@ -43,7 +43,9 @@ class TextsField(JsonObjectField):
 
 class Sha256Field(serializers.RegexField):
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(r"^[0-9a-f]{64}\Z", help_text="Of its bytes, in 64 small hexadecimal digits.", **kwargs)
+        super().__init__(
+            r"^[0-9a-f]{64}\Z", max_length=64, help_text="Of its bytes, in 64 small hexadecimal digits.", **kwargs
+        )
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):

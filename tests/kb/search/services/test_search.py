@@ -43,7 +43,7 @@ def test_the_response_has_the_contracts_fields(kb):
     first = response["results"][0]
     assert set(first) == {
         "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale",
-        "seconds", "regions",
+        "seconds", "regions", "pictures",
         "relevance", "ranks", "scores", "metadata", "neighbours", "matched_text", "equal_question",
     }  # fmt: skip
     assert first["text"] == "智能温控器的保修期是两年"
