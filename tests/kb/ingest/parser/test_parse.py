@@ -58,7 +58,7 @@ def raised_codes():
 
 def test_every_code_has_a_message_that_makemessages_can_extract():
     source = "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (parsed, findings))
-    assert set(MESSAGES) == raised_codes()
+    assert set(MESSAGES) == raised_codes() | {"legacy_office"}  # of documents that an earlier version refused
     assert set(REMARKS) == set(RemarkCode)
     assert source.count("gettext_noop(") == len(MESSAGES) + len(RemarkCode) + 1
 

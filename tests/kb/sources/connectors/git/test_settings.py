@@ -8,10 +8,15 @@ from kb.sources.connectors.git.connector import GitBranch
 from kb.sources.connectors.git.remote import Remote
 
 
+def pem(kind, content):
+    begin, end = (f"-----{word} {kind} PRIVATE KEY-----" for word in ("BEGIN", "END"))
+    return f"{begin}\n{content}\n{end}"
+
+
 def key_file(cipher):
     """Of the form of OpenSSH, without a key in it."""
     content = b"openssh-key-v1\0" + len(cipher).to_bytes(4, "big") + cipher + b"\0" * 60
-    return f"-----BEGIN OPENSSH PRIVATE KEY-----\n{base64.b64encode(content).decode()}\n-----END OPENSSH PRIVATE KEY-----\n"
+    return pem("OPENSSH", base64.b64encode(content).decode()) + "\n"
 
 
 KEY = key_file(b"none")
@@ -71,7 +76,7 @@ def test_ssh_needs_a_key_and_the_keys_of_the_host(url):
         "secret",
         KEY.replace("BEGIN", "START"),
         key_file(b"aes256-ctr"),
-        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAAAA\n-----END RSA PRIVATE KEY-----",
+        pem("RSA", "Proc-Type: 4,ENCRYPTED\n\nAAAA"),
     ],
 )
 def test_what_is_no_key_or_has_a_passphrase_is_refused_and_not_repeated(key):
