@@ -36,8 +36,6 @@ _TRIES: Final = 3
 class Folder:
     """The files of a folder and of those in it; symbolic links are left out."""
 
-    kind: ClassVar = "folder"
-    label: ClassVar = gettext_lazy("folder on the server")
     fields: ClassVar[tuple[Field, ...]] = (
         Field(
             "path",

@@ -23,8 +23,6 @@ from kb.sources.fields import Field
 class S3:
     """Objects of a bucket, with their ETags as versions."""
 
-    kind: ClassVar = "s3"
-    label: ClassVar = gettext_lazy("S3 bucket")
     fields: ClassVar[tuple[Field, ...]] = (
         Field(
             "endpoint",
