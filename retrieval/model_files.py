@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ DEFAULT_ENDPOINT = "https://huggingface.co"
 Progress = Callable[[int, int], None]
 
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _CONFIGURATIONS = ("modules.json", "config.json")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -49,6 +49,18 @@ class Probe:
     reason: str  # where it was found, or why it was not
     revision: str | None = None  # the commit that the hub has now
     is_pickled: bool = False  # whether some of its weights can only be had as pickles, which run code when opened
+    files: Mapping[str, int | None] | None = field(
+        default=None, compare=False
+    )  # that the hub lists of it and that are needed, with their sizes
+
+
+def cache_folder() -> Path:
+    """Where downloaded models are stored; raises DependencyMissing without huggingface_hub."""
+    if find_spec("huggingface_hub") is None:
+        raise DependencyMissing(_("huggingface_hub is not installed: run `pip install 'zhiku[models]'`"))
+    from huggingface_hub import constants  # noqa: PLC0415 - optional, and slow to import
+
+    return Path(constants.HF_HUB_CACHE)
 
 
 def libraries_available() -> bool:
@@ -98,18 +110,19 @@ def download(
     progress: Progress | None = None,
     revision: str | None = None,
     most_bytes: int | None = None,
+    files: Mapping[str, int | None] | None = None,
 ) -> Path:
     """Fetches the files that sentence-transformers reads into the Hugging Face cache; a model that is here stays as is.
 
-    They are those of the commit `revision`, or of the newest one. Raises DependencyMissing without huggingface_hub, and
+    They are those of the commit `revision`, or of the newest one; no others than `files` where `probe` has found these: a
+    mirror may answer otherwise when it is asked again. Raises DependencyMissing without huggingface_hub, and
     ModelUnavailable where the model is unknown to the hub, the network fails, or more than `most_bytes` arrive whatever
     the hub has announced; the files that have arrived stay for the next try.
     """
     found = local_path(model_id)
     if found is not None:
         return found
-    if find_spec("huggingface_hub") is None:
-        raise DependencyMissing(_("huggingface_hub is not installed: run `pip install 'zhiku[models]'`"))
+    cache_folder()
     from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - optional, and slow to import
 
     hub = _endpoint(endpoint)
@@ -123,7 +136,8 @@ def download(
         *HfHubHTTPError.__bases__,
     )
     try:
-        files, _newest = _hub_files(model_id, hub, timeout_s=30.0, revision=revision)
+        if files is None:
+            files, _newest = _hub_files(model_id, hub, timeout_s=30.0, revision=revision)
         _fetch(model_id, files, hub, progress or (lambda _done, _total: None), revision, most_bytes)
     except network_errors as error:
         raise ModelUnavailable(
@@ -165,7 +179,7 @@ def _in_package(name: str) -> Path | None:
 
 
 def _in_cache(name: str) -> Path | None:
-    if not _HUB_ID.fullmatch(name) or find_spec("huggingface_hub") is None:
+    if not HUB_ID.fullmatch(name) or find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - optional, and slow to import
 
@@ -253,6 +267,7 @@ def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
         f"can be downloaded from {hub}",
         revision,
         is_pickled=any(_is_weights(name) and name.endswith(".bin") for name in files),
+        files=files,
     )
 
 
@@ -267,7 +282,7 @@ def _hub_files(
     flags = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     if any(os.environ.get(flag, "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
         raise ModelUnavailable(_("HF_HUB_OFFLINE is set: unset it to reach the hub"))
-    if not _HUB_ID.fullmatch(model_id):
+    if not HUB_ID.fullmatch(model_id):
         raise ModelUnavailable(
             _("'{model_id}' is no folder here and no Hugging Face id (organisation/name)", model_id=model_id)
         )

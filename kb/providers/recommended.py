@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 class Role(StrEnum):
     EMBEDDING = "embedding"
     RERANK = "rerank"
+    CHAT = "chat"
 
 
 class Size(StrEnum):
@@ -85,7 +86,7 @@ def _speed(value: float) -> Figure:
 
 _PROMPT = _("It puts an instruction before each query, by itself.")
 _PROMPTS = _("It puts “query: ” and “passage: ” before the texts, by itself.")
-_LOGITS = _("Its scores are not probabilities: 0.6 passes nearly everything. Calibrate the cut.")
+_LOGITS = _("Its scores are not probabilities: 0.6 passes nearly everything. Calibrate the threshold.")
 
 # The best of a language and size first.
 # fmt: off

@@ -170,7 +170,7 @@ class RerankChain:
             try:
                 scores = _ask(link, job, deadline - reserved)
             except RerankerNotApplicable as reason:
-                tried[link.name] = str(reason)
+                tried[link.name] = message_of(reason)
             except RerankerUnavailable as error:
                 tried[link.name] = error.code.value
                 intended = intended or link.scale
@@ -256,17 +256,23 @@ class CosineReranker:
             except ChannelUnavailable as error:
                 raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, message_of(error)) from error
         if np.isnan(scores).any():
-            raise RerankerNotApplicable(f"{int(np.isnan(scores).sum())} of {len(scores)} candidates have no vector")
+            raise RerankerNotApplicable(
+                _(
+                    "{lacking} of {count} candidates have no vector",
+                    lacking=int(np.isnan(scores).sum()),
+                    count=len(scores),
+                )
+            )
         return np.clip(scores, -1.0, 1.0)
 
 
 def _check_space(job: RerankJob, kb_ids: list[int]) -> None:
     if missing := [kb_id for kb_id in kb_ids if kb_id not in job.spaces or kb_id not in job.similarity]:
-        raise RerankerNotApplicable(f"the vectors of knowledge base {missing[0]} have not answered")
+        raise RerankerNotApplicable(_("the vectors of knowledge base {kb_id} did not answer", kb_id=missing[0]))
     spaces = {job.spaces[kb_id] for kb_id in kb_ids}
     if len(spaces) > 1:
         raise RerankerNotApplicable(
-            f"the candidates are of {len(spaces)} embedding models: their cosines do not compare"
+            _("the candidates are of {count} embedding models: their cosines do not compare", count=len(spaces))
         )
     if HASHING_MODEL_ID in spaces:
-        raise RerankerNotApplicable("the hashing embedder's cosines compare words, not meanings")
+        raise RerankerNotApplicable(_("without an embedding model cosines compare words, not meaning"))

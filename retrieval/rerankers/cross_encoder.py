@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.characters import estimate_tokens
 from retrieval.embedders.openai_http import client_for
 from retrieval.errors import (
     DegradationCode,
@@ -26,13 +27,18 @@ from retrieval.errors import (
 from retrieval.execution import ModelGuard
 from retrieval.model_files import open_local
 from retrieval.rerankers.chain import UnusableAnswer, ask, out_of_time, relevance, text_of
+from retrieval.rerankers.forms import FORMS
 from retrieval.selection import ScoreScale
+from retrieval.servers import DIRECT, Access, quoted, refusal_of
 from retrieval.types import RerankJob
+from retrieval.usage import Use, report
 
 DEFAULT_MODEL_ID = "BAAI/bge-reranker-base"
 RETRY_AFTER_S = 300.0
 PACE_KEPT_S = 30.0
 PATIENCE_S = 5.0
+RERANK_TIMEOUT_S = 5.0
+RERANK_REMEDY = _("check RERANK_BASE_URL, RERANK_FORM, RERANK_API_KEY and the model's name")
 
 _Pair = tuple[str, str]
 
@@ -208,8 +214,6 @@ def get_cross_encoder(model_id: str) -> CrossEncoderReranker:
         return _cross_encoders(model_id)
 
 
-FORMS = ("jina", "cohere", "tei")
-
 # A little less than the time limit of a request, which begins before the call.
 _PATIENT_SHARE = 0.9
 
@@ -222,26 +226,34 @@ class HttpReranker:
     since no threshold would mean anything.
 
     The address is the endpoint, or the part before `/rerank`, as in "https://api.jina.ai/v1"; the key, if any, is sent
-    as a bearer token; TEI serves one model and needs no name of it. The form "jina" (Cohere's is the same) has
-    `documents`, "tei" `texts`; InvalidConfiguration is raised for another. A search that ends before `timeout_s` waits
-    no longer than that.
+    as a bearer token. The form is one of FORMS; InvalidConfiguration is raised for another. A search that ends before
+    `timeout_s` waits no longer than that.
     """
 
     name = "http"
     scale = ScoreScale.CROSS_ENCODER
 
     def __init__(
-        self, base_url: str, api_key: str = "", model: str = "", *, form: str = "jina", timeout_s: float = 5.0
+        self,
+        base_url: str,
+        api_key: str = "",
+        model: str = "",
+        *,
+        form: str = "jina",
+        timeout_s: float = RERANK_TIMEOUT_S,
+        access: Access = DIRECT,
     ) -> None:
         if form not in FORMS:
             raise InvalidConfiguration("form", f"RERANK_FORM is {form!r}: choose from {', '.join(FORMS)}")
-        address = base_url.rstrip("/")
-        self._endpoint = address if address.endswith("/rerank") else f"{address}/rerank"
+        self._form = FORMS[form]
+        self._form_name = form
+        self._endpoint = self._form.url(base_url)
         self._api_key = api_key
-        self._form = form
         self._timeout_s = timeout_s
-        self.model_id = model or self._endpoint
+        self.model_id = access.model_id or model or self._endpoint
         self._model = model
+        self._access = access
+        self._remedy = access.remedy or RERANK_REMEDY
         self._guard = ModelGuard(self.model_id, slots=16, patience_s=_PATIENT_SHARE * timeout_s)
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
@@ -252,18 +264,20 @@ class HttpReranker:
         """
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
+        if self._access.problem is not None:
+            raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, self._access.problem)
         # Servers refuse empty strings.
         texts = [text_of(candidate, job.analysis.text) or " " for candidate in job.candidates]
         end = min(deadline, time.monotonic() + self._timeout_s)
         return ask(self._guard, partial(self._rerank, job.analysis.text, texts, end), end)
 
     def _rerank(self, query: str, texts: Sequence[str], end: float) -> NDArray[np.float64]:
-        if self._form == "tei":
-            payload = {"query": query, "texts": texts, "truncate": True}
-        else:
-            payload = {"model": self._model, "query": query, "documents": texts}
-            payload |= {"top_n": len(texts), "return_documents": False}
-        scores = self._parse(self._post(payload, max(0.001, end - time.monotonic())), len(texts))
+        body = self._form.body(self._model, query, texts)
+        answer = self._post(body, max(0.001, end - time.monotonic()))
+        scores = self._parse(answer, len(texts))
+        told = self._form.tokens(answer)
+        tokens = estimate_tokens(query) * len(texts) + sum(map(estimate_tokens, texts)) if told is None else told
+        report(Use("rerank", self.model_id, input_tokens=tokens, is_estimated=told is None))
         return relevance(scores, len(texts), model=self.model_id)
 
     def _post(self, payload: dict[str, Any], timeout_s: float) -> Any:
@@ -277,23 +291,26 @@ class HttpReranker:
                 )
             ) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
+            if (refusal := refusal_of(error)) is not None:
+                raise ModelUnavailable(refusal) from error
             raise ModelUnavailable(
                 _(
-                    "the rerank server at {endpoint} cannot be reached ({kind}: {error}): check that it runs and "
-                    "that RERANK_BASE_URL is right",
+                    "the rerank server at {endpoint} cannot be reached ({kind}: {error}): see whether it runs, and "
+                    "{remedy}",
                     endpoint=self._endpoint,
                     kind=type(error).__name__,
                     error=message_of(error),
+                    remedy=self._remedy,
                 )
             ) from error
         if not response.is_success:
             raise ModelUnavailable(
                 _(
-                    "the rerank server at {endpoint} refused (HTTP {status_code}: {answer}): check RERANK_BASE_URL, "
-                    "RERANK_API_KEY and the model's name",
+                    "the rerank server at {endpoint} refused (HTTP {status_code}: {answer}): {remedy}",
                     endpoint=self._endpoint,
                     status_code=response.status_code,
-                    answer=response.text[:200],
+                    answer=quoted(response.text, self._api_key),
+                    remedy=self._remedy,
                 )
             )
         try:
@@ -303,11 +320,9 @@ class HttpReranker:
 
     def _parse(self, body: Any, count: int) -> list[float]:
         try:
-            rows = body if self._form == "tei" else body["results"]
-            key = "score" if self._form == "tei" else "relevance_score"
-            pairs = sorted((int(row["index"]), float(row[key])) for row in rows)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unusable(_("does not follow the form {form!r}", form=self._form)) from error
+            pairs = self._form.pairs(body)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._unusable(_("does not follow the form {form!r}", form=self._form_name)) from error
         if [index for index, _ in pairs] != list(range(count)):
             raise self._unusable(
                 _("has {scores} scores for {count} passages, or not one for each", scores=len(pairs), count=count)
@@ -317,13 +332,14 @@ class HttpReranker:
     def _unusable(self, fault: str) -> UnusableAnswer:
         return UnusableAnswer(
             _(
-                "the answer of the rerank server at {endpoint} {fault}: {remedy}",
+                "the answer of the rerank server at {endpoint} {fault}: see whether it is a reranker of the chosen form, "
+                "and {remedy}",
                 endpoint=self._endpoint,
                 fault=fault,
-                remedy=_("check that RERANK_BASE_URL serves it as a reranker in the chosen form"),
+                remedy=self._remedy,
             )
         )
 
     @cached_property
     def _client(self) -> httpx.Client:
-        return client_for(self, self._api_key)
+        return client_for(self, self._access, self._api_key)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import RerankerNotApplicable
+from retrieval.errors import RerankerNotApplicable, _
 from retrieval.evidence import Wording, searched_texts, wordings
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
@@ -42,7 +42,7 @@ class OverlapReranker:
         """
         kb_ids = {candidate.kb_id for candidate in job.candidates}
         if kb_ids and kb_ids.isdisjoint(self.tokenizers):
-            raise RerankerNotApplicable("no knowledge base of the candidates has a tokenizer")
+            raise RerankerNotApplicable(_("no knowledge base of the candidates has a tokenizer"))
         scores = np.zeros(len(job.candidates), dtype=np.float64)
         for kb_id in kb_ids & self.tokenizers.keys():
             rows = [row for row, candidate in enumerate(job.candidates) if candidate.kb_id == kb_id]

