@@ -3,7 +3,9 @@
 import contextlib
 import hashlib
 import json
+import re
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "a" * 40
@@ -17,7 +19,9 @@ class Hub(ThreadingHTTPServer):
         announced: by id and name, sizes that a listing tells in place of the true ones.
         broken: names of files that are listed and not there.
         cut: names of files of which half arrives.
+        cut_once: the same, the first time only.
         listing: in place of every listing.
+        sent: bytes of files by name that were sent.
         silence: cleared, no request is answered.
     """
 
@@ -27,9 +31,10 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.models = models
         self.announced = {}
-        self.broken, self.cut = set(), set()
+        self.broken, self.cut, self.cut_once = set(), set(), set()
         self.listing, self.listing_status = None, 200
         self.requests, self.authorizations = [], []
+        self.sent = Counter()
         self.silence = threading.Event()
         self.silence.set()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
@@ -82,7 +87,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         data = files[name]
         headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        self._send(200, data, headers, sent=len(data) // 2 if name in self.server.cut else None)
+        status, start = 200, re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if start is not None and self.command == "GET":
+            headers["Content-Range"] = f"bytes {start[1]}-{len(data) - 1}/{len(data)}"
+            status, data = 206, data[int(start[1]) :]
+        is_cut = name in self.server.cut or (self.command == "GET" and name in self.server.cut_once)
+        if self.command == "GET":
+            self.server.cut_once.discard(name)
+            self.server.sent[name] += len(data) // 2 if is_cut else len(data)
+        self._send(status, data, headers, sent=len(data) // 2 if is_cut else None)
 
     def _send(self, status, body, headers, sent=None):
         self.send_response(status)

@@ -6,6 +6,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models import Invitation, KnowledgeBase, Membership
+from kb.access.services.groups import (
+    LONGEST_NAME,
+    group_add,
+    group_change,
+    group_remove,
+    member_group_of,
+    member_groups_of,
+)
 from kb.access.services.sharing import (
     check_owner,
     invitation_accept,
@@ -47,6 +55,18 @@ class MemberChangeSerializer(StrictSerializer):
     role = serializers.ChoiceField(Membership.Role.choices)
 
 
+class MemberGroupSerializer(serializers.Serializer[Any]):
+    group_id = serializers.IntegerField()
+    name = serializers.CharField(help_text="As the provider has it.")
+    role = serializers.ChoiceField(Membership.Role.choices)
+    user_count = serializers.IntegerField(help_text="How many users were in it at their last sign-in.")
+
+
+class MemberGroupAddSerializer(StrictSerializer):
+    name = StrictCharField(max_length=LONGEST_NAME, help_text="As the provider has it; nobody need have signed in yet.")
+    role = serializers.ChoiceField(Membership.Role.choices, default=Membership.Role.VIEWER)
+
+
 class OwnerSerializer(StrictSerializer):
     username = StrictCharField(max_length=150, help_text="The exact user name of who is to have the knowledge base.")
 
@@ -64,6 +84,17 @@ class InvitationSerializer(serializers.ModelSerializer[Invitation]):
 class JoinedSerializer(serializers.Serializer[Any]):
     knowledge_base_id = serializers.IntegerField(source="pk")
     knowledge_base_name = serializers.CharField(source="name")
+
+
+class OwnersViewSet(ApiViewSet):
+    """For owners: who else may see a knowledge base is no matter of its readers."""
+
+    pagination_class = None
+
+    def _owned(self, kb_id: int) -> KnowledgeBase:
+        kb: KnowledgeBase = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        check_owner(kb, KnowledgeBase.objects.managed_by(self.principal))
+        return kb
 
 
 @extend_schema_view(
@@ -101,10 +132,8 @@ class JoinedSerializer(serializers.Serializer[Any]):
         responses=answers({204: None}, 403, 404, 409),
     ),
 )
-class MemberViewSet(ApiViewSet):
-    """For owners: who else may see a knowledge base is no matter of its readers."""
-
-    pagination_class = None
+class MemberViewSet(OwnersViewSet):
+    """Users."""
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         return Response(MemberSerializer(members_of(self._owned(kb_id)), many=True).data)
@@ -160,10 +189,63 @@ class MemberViewSet(ApiViewSet):
         member_leave(kb=one(KnowledgeBase.objects.visible_to(self.principal), kb_id), principal=self.principal)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
-    def _owned(self, kb_id: int) -> KnowledgeBase:
-        kb: KnowledgeBase = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        check_owner(kb, KnowledgeBase.objects.managed_by(self.principal))
-        return kb
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="member_groups_list",
+        summary="List the groups that may use a knowledge base",
+        description="For its owners only. Groups are those of the provider that people sign in with (OpenID Connect); who is in one "
+        "has its role besides one of their own, and the higher of the two.",
+        responses=answers({200: MemberGroupSerializer(many=True)}, 403, 404),
+    ),
+    create=extend_schema(
+        operation_id="member_groups_add",
+        summary="Give a group a role in a knowledge base",
+        description="For superusers only, since nobody in the group is asked.",
+        request=MemberGroupAddSerializer,
+        responses=answers({201: MemberGroupSerializer}, 400, 403, 404, 409, 413, 415),
+        examples=[OpenApiExample("Readers", value={"name": "engineering", "role": "viewer"}, request_only=True)],
+    ),
+    retrieve=extend_schema(
+        operation_id="member_groups_retrieve",
+        summary="Read the role of a group",
+        responses=answers({200: MemberGroupSerializer}, 403, 404),
+    ),
+    partial_update=extend_schema(
+        operation_id="member_groups_change",
+        summary="Give a group another role",
+        description="A higher one for superusers only.",
+        request=MemberChangeSerializer,
+        responses=answers({200: MemberGroupSerializer}, 400, 403, 404, 409, 413, 415),
+    ),
+    destroy=extend_schema(
+        operation_id="member_groups_remove",
+        summary="Take the role of a group away",
+        responses=answers({204: None}, 403, 404, 409),
+    ),
+)
+class MemberGroupViewSet(OwnersViewSet):
+    """Groups."""
+
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(MemberGroupSerializer(member_groups_of(self._owned(kb_id)), many=True).data)
+
+    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
+        group = group_add(kb=self._owned(kb_id), by=self.principal, **self.checked(MemberGroupAddSerializer))
+        return Response(MemberGroupSerializer(group).data, status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, kb_id: int, group_id: int) -> Response:  # noqa: ARG002
+        return Response(MemberGroupSerializer(member_group_of(self._owned(kb_id), group_id)).data)
+
+    def partial_update(self, request: Request, kb_id: int, group_id: int) -> Response:  # noqa: ARG002
+        kb = self._owned(kb_id)
+        member_group_of(kb, group_id)
+        group = group_change(kb=kb, by=self.principal, group_id=group_id, **self.checked(MemberChangeSerializer))
+        return Response(MemberGroupSerializer(group).data)
+
+    def destroy(self, request: Request, kb_id: int, group_id: int) -> Response:  # noqa: ARG002
+        group_remove(kb=self._owned(kb_id), by=self.principal, group_id=group_id)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class InvitationFilters(ListFilters):

@@ -3,6 +3,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.validators import RegexValidator
 from django.db import models, transaction
 from django.db.models.functions import Now
 from django.dispatch import Signal
@@ -10,11 +11,43 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
-from kb.base.db.audit_triggers import CHUNK_AUDIT_TRIGGERS, DOCUMENT
+from kb.base.db.audit_triggers import CHUNK_AUDIT_TRIGGERS, DOCUMENT, FOLDER
 from kb.base.db.transactions import lock_knowledge_bases
-from kb.base.db.triggers import CHUNK_TRIGGERS, CONTENT_TRIGGERS, DOCUMENT_TRIGGERS
+from kb.base.db.triggers import CHUNK_TRIGGERS, CONTENT_TRIGGERS, DOCUMENT_TRIGGERS, FOLDER_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.text import validate_metadata
+
+FOLDER_NAME_CHARACTERS = 200
+FOLDER_NAME = r"^[^/\\]*[^/\\\s][^/\\]*$"
+
+
+class Folder(models.Model):
+    """A place for documents of a knowledge base, within another or at its top; it has no rights of its own."""
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="folders", verbose_name=_("knowledge base")
+    )
+    parent = models.ForeignKey(
+        "self", models.CASCADE, null=True, blank=True, related_name="folders", verbose_name=_("in the folder")
+    )
+    name = models.CharField(_("name"), max_length=FOLDER_NAME_CHARACTERS, validators=[RegexValidator(FOLDER_NAME)])
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("folder")
+        verbose_name_plural = _("folders")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["knowledge_base", "parent", "name"], nulls_distinct=False, name="folder_name_once"
+            ),
+        ]
+        triggers: ClassVar = [*FOLDER_TRIGGERS, *FOLDER.triggers()]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class IngestBatch(models.Model):
@@ -26,6 +59,9 @@ class IngestBatch(models.Model):
 
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="batches", verbose_name=_("knowledge base")
+    )
+    folder = models.ForeignKey(
+        Folder, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("into the folder")
     )
     name = models.CharField(_("name"), max_length=200)
     paused = models.BooleanField(_("paused"), default=False)
@@ -101,13 +137,16 @@ class Document(models.Model):
         WRITE = "write", _("writing")
 
     class SourceType(models.TextChoices):
-        BOOK = "book", _("book")
+        BOOK = "book", _("document")
         VIDEO = "video", _("video")
         QA = "qa", _("Q&A")
         WEB = "web", _("web")
 
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="documents", verbose_name=_("knowledge base")
+    )
+    folder = models.ForeignKey(
+        Folder, models.SET_NULL, null=True, blank=True, related_name="documents", verbose_name=_("folder")
     )
     title = models.CharField(_("title"), max_length=500, blank=True)
     source = models.CharField(_("source"), max_length=1_000, blank=True)
@@ -157,6 +196,10 @@ class Document(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["knowledge_base", "source"], name="document_by_source"),
             models.Index(fields=["knowledge_base", "created_at", "id"], name="document_by_creation"),
+            models.Index(fields=["knowledge_base", "updated_at", "id"], name="document_by_update"),
+            models.Index(fields=["knowledge_base", "title", "id"], name="document_by_title"),
+            models.Index(fields=["knowledge_base", "status", "source_type"], name="document_by_state"),
+            models.Index(fields=["knowledge_base"], condition=models.Q(status="failed"), name="document_failed"),
             models.Index(
                 fields=["lease_until"],
                 condition=models.Q(status__in=("pending", "processing")),
@@ -254,6 +297,11 @@ def pictures_folder(document: Document) -> str:
     return f"{documents_folder(document.knowledge_base_id)}/pictures/{document.pk}"
 
 
+def previews_folder(document: Document) -> str:
+    """Where what is drawn and read of a document's file for its page lies: it can be made of the file again."""
+    return f"{documents_folder(document.knowledge_base_id)}/previews/{document.pk}"
+
+
 class Picture(models.Model):
     """A picture of a document, with the words that it is found by; which chunks show it, these know by its `sha256`.
 
@@ -329,6 +377,8 @@ class DuplicateScan(models.Model):
 documents_waiting = Signal()
 # Sent on commit with `batch_id`: an upload some of whose documents are to be processed.
 batch_waiting = Signal()
+# Sent with `document_id`: what its page shows of its file takes a worker.
+preview_wanted = Signal()
 # Sent with `knowledge_base`, in the transaction that deletes it: receivers delete their rows of it.
 knowledge_base_deleting = Signal()
 # Sent with `kept`, a chunk, and `gone`, ids of chunks that become part of it, in the transaction that deletes them.

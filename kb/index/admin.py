@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from django import forms
@@ -25,6 +25,7 @@ from kb.base.errors import Rejected, ServiceError
 from kb.base.metrics import SHARED_FOLDER, cache_counters
 from kb.content.models import Chunk
 from kb.index.bm25 import BM25Store
+from kb.index.facts import keyword_index, vector_index
 from kb.index.models import StoreState
 from kb.index.services.reindex import IndexState, add_index_state, database_bytes, indexed_knowledge_bases
 from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild, stores_state
@@ -41,6 +42,8 @@ from kb.index.services.tokenizing import (
 )
 from kb.providers.embedding_models import options_of, tokenizer, tokenizer_options
 from kb.providers.models import TokenizerSettings
+from kb.web.admin.navigation import Section, add_hub_tab, add_tab, to_superusers
+from kb.web.admin.parts import Chip, Task, add_chips, add_tasks
 from kb.web.admin.scoped import KnowledgeBasePage, principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.cache import PROCESS_TIER
@@ -187,9 +190,7 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     template_name = "index/tokenizer/page.html"
     form_class = TokenizerForm
 
-    @property
-    def title(self) -> str:
-        return _("Tokenizer of “%(name)s”") % {"name": self.kb.name}
+    title = gettext_lazy("Tokenizer and dictionary")
 
     @cached_property
     def active(self) -> JiebaTokenizer | None:
@@ -225,8 +226,9 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         if not self.may_edit:
             raise PermissionDenied
         is_known = settings.tokenizer_id in (self.kb.tokenizer_id, self.kb.target_tokenizer_id)
-        if action == "save" and self.kb.chunk_count and not is_known:
-            return self.render_to_response(self.get_context_data(form=form, asks=True))
+        count = 0 if is_known else Chunk.objects.filter(knowledge_base=self.kb).count()
+        if action == "save" and count:
+            return self.render_to_response(self.get_context_data(form=form, asks=True, chunk_count=count))
         is_started = tokenizer_change(self.kb, settings)  # the page itself says how far the tokenising is
         saved, unchanged = _("The settings were saved."), _("These settings are in use already: nothing was changed.")
         messages.success(self.request, saved if is_started else unchanged)
@@ -409,7 +411,7 @@ def _tier_cards(stored_bytes: int) -> list[dict[str, Any]]:
         {
             "tier": "redis",
             "name": _("Redis"),
-            "what": _("Sealed payloads that all processes share, with a time to live."),
+            "what": _("Signed cache entries that all processes share, with a time to live."),
             "counts": labels,
             "bytes": _("read and written"),
             "sizes": {},
@@ -436,12 +438,11 @@ def _tier_cards(stored_bytes: int) -> list[dict[str, Any]]:
 class StoresView(KnowledgeBasePage, TemplateView):
     template_name = "index/stores/page.html"
 
-    @property
-    def title(self) -> str:
-        return _("Store of “%(name)s”") % {"name": self.kb.name}
+    title = gettext_lazy("Store")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**kwargs, state=stores_state(self.kb))
+        indexes = {"keyword_index": index_state_text(*keyword_index(self.kb)), **vector_index(self.kb)}
+        return super().get_context_data(**kwargs, state=stores_state(self.kb), **indexes)
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         if not self.may_edit:
@@ -474,3 +475,32 @@ def stores_progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpRespons
     if state["target"] is None or state["target"].status == StoreState.Status.FAILED:
         response.headers["HX-Refresh"] = "true"
     return response
+
+
+add_tab(Section.SYSTEM, gettext_lazy("Caches and stores"), "keyword_cache", order=40, covers=("keyword_cache_",))
+add_hub_tab(
+    "tokenizer",
+    gettext_lazy("Tokenizer and dictionary"),
+    order=40,
+    under="settings",
+    covers=("kb_knowledgebase_tokenizer",),
+)
+add_hub_tab("stores", gettext_lazy("Store"), order=50, under="settings", covers=("kb_knowledgebase_stores",))
+
+
+@add_tasks
+def indexes_due(request: HttpRequest) -> Iterator[Task]:
+    """Keyword indexes that lack chunks and that nothing completes at the moment; for superusers, who run the command."""
+    if not to_superusers(request):
+        return
+    due = KnowledgeBase.objects.filter(lacks_postings=True, target_tokenizer_id="").count()
+    if due:
+        text = ngettext("%(count)d keyword index is outdated", "%(count)d keyword indexes are outdated", due)
+        said, url = text % {"count": due}, reverse("admin:keyword_cache")
+        yield Task(said, url, _("See which"), order=50, is_urgent=True, count=due)
+
+
+@add_chips
+def tokenizer_chip(_request: HttpRequest, kb: KnowledgeBase) -> Iterator[Chip]:
+    if kb.target_tokenizer_id:
+        yield Chip(_("tokenizer being changed"), "warning", tokenizer_url(kb))

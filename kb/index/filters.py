@@ -29,6 +29,7 @@ from kb.index.conditions import Clause, Condition, Logic, Matching, Operator, jo
 
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "document_ids": read_each(read_id),
+    "folder_ids": read_each(read_id),
     "tags": read_each(read_text),
     "concepts": read_each(read_id_or_text),
     "source_types": read_each(lambda field, value: read_choice(field, value, Document.SourceType.values)),
@@ -41,21 +42,24 @@ _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
 # -- Asking ------------------------------------------------------------------------------------------------------------
 # One value of all ids: rows would take as long to fetch as to find.
 CHUNK_IDS = """
-{concepts}
+{named}
 SELECT string_agg(int8send(c.id), '')
 FROM kb_chunk c JOIN kb_document d ON d.id = c.document_id
 WHERE c.knowledge_base_id = %s AND c.enabled AND c.knowledge_base_id = ANY(ARRAY({visible}))
     AND {conditions}
 """
-CONCEPTS = """
-WITH RECURSIVE concept AS (
+CONCEPTS = """concept AS (
     SELECT id FROM kb_concept WHERE knowledge_base_id = %s AND (
         id = ANY(%s::bigint[])
         OR id IN (SELECT concept_id FROM kb_conceptterm WHERE knowledge_base_id = %s AND key = ANY(%s::varchar[])))
     UNION
     SELECT narrower.id FROM kb_concept narrower JOIN concept ON narrower.parent_id = concept.id
-)
-"""
+)"""
+FOLDERS = """folder AS (
+    SELECT id FROM kb_folder WHERE knowledge_base_id = %s AND id = ANY(%s::bigint[])
+    UNION
+    SELECT within.id FROM kb_folder within JOIN folder ON within.parent_id = folder.id
+)"""
 CLAUSES: Mapping[str, str] = {
     "document_ids": "d.id = ANY(%s::bigint[])",
     "tags": "d.tags && %s::varchar[]",
@@ -69,11 +73,12 @@ CLAUSES: Mapping[str, str] = {
 class Filters:
     """Conditions that a chunk's document must meet, all of them; None and the empty tuple of metadata demand nothing.
 
-    The document has any of the tags, any of the concepts (by id or name) or one that is narrower, and was created at
+    The document lies in any of the folders or in one within, has any of the tags, any of the concepts (by id or name) or one that is narrower, and was created at
     `created_after` or later, and earlier than `created_before`. `matching` takes values as people write them.
     """
 
     document_ids: tuple[int, ...] | None = None
+    folder_ids: tuple[int, ...] | None = None
     tags: tuple[str, ...] | None = None
     concepts: tuple[int | str, ...] | None = None
     source_types: tuple[str, ...] | None = None
@@ -117,14 +122,20 @@ def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.
     if scope is None:
         return np.empty(0, dtype=np.int64)
     visible, visible_values = scope
-    named: list[Any] = []
+    named: list[str] = []
+    named_values: list[Any] = []
+    if filters.folder_ids is not None:
+        named.append(FOLDERS)
+        named_values += [kb_id, list(filters.folder_ids)]
     if filters.concepts is not None:
         ids = [concept for concept in filters.concepts if isinstance(concept, int)]
         keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]
-        named = [kb_id, ids, kb_id, keys]
+        named.append(CONCEPTS)
+        named_values += [kb_id, ids, kb_id, keys]
     conditions, values = joined(list(_clauses(filters)), Logic.AND)
-    statement = CHUNK_IDS.format(concepts=CONCEPTS if named else "", visible=visible, conditions=conditions)
-    [(found,)] = fetch_all(statement, [*named, kb_id, *visible_values, *values])
+    tables = f"WITH RECURSIVE {', '.join(named)}" if named else ""
+    statement = CHUNK_IDS.format(named=tables, visible=visible, conditions=conditions)
+    [(found,)] = fetch_all(statement, [*named_values, kb_id, *visible_values, *values])
     return np.sort(np.frombuffer(found or b"", dtype=">i8").astype(np.int64))
 
 
@@ -133,6 +144,8 @@ def _clauses(filters: Filters) -> Iterable[Clause]:
         value = getattr(filters, name)
         if value is not None:
             yield clause, [list(value) if isinstance(value, tuple) else value]
+    if filters.folder_ids is not None:
+        yield "d.folder_id IN (SELECT id FROM folder)", []
     if filters.concepts is not None:
         yield "d.id IN (SELECT document_id FROM kb_document_concepts WHERE concept_id IN (SELECT id FROM concept))", []
     for condition in filters.metadata:

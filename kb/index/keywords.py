@@ -1,10 +1,11 @@
-"""Keywords and questions that chunks are indexed by beside their text: extracted, or read by a language model."""
+"""Keywords and questions that chunks are indexed by beside their text: extracted, or read by a chat model."""
 
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ _FENCE = re.compile(r"```(?:json)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Of a chunk, the most telling first; `problem`: why the language model did not give what was wanted of it."""
+    """Of a chunk, the most telling first; `problem`: why the chat model did not give what was wanted of it."""
 
     keywords: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class Terms:
 
 
 def read_terms(text: str, generator: OpenAIGenerator, *, keywords: bool, questions: bool) -> Terms:
-    """The keywords and questions of a text, those of the two that are asked for, by one call of the language model.
+    """The keywords and questions of a text, those of the two that are asked for, by one call of the chat model.
 
     GenerationFailed as of the generator; `llm_unusable` when the answer does not follow the schema.
     """
@@ -104,7 +105,7 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
 
 def _unusable(fault: str) -> GenerationFailed:
     message = gettext_noop(
-        "the language model's answer on a passage {fault}: set LLM_MODEL to a model that follows instructions, or let the "
+        "the chat model's answer on a passage {fault}: choose a chat model that follows instructions, or let the "
         "knowledge base take its keywords by TF-IDF"
     )
     return GenerationFailed(DegradationCode.LLM_UNUSABLE, Message(message, fault=fault))
@@ -115,7 +116,7 @@ logger = logging.getLogger(__name__)
 KEYWORD_LENGTH = 300
 NOT_CONFIGURED = Message(
     gettext_noop(
-        "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL, or let the "
+        "no chat model is set up: add a chat model under System, Models, or let the "
         "knowledge base take its keywords by TF-IDF and ask no questions"
     )
 )
@@ -164,7 +165,7 @@ def find_terms(
     executor: Executor = ThreadPoolExecutor(4, "terms") if is_slow else InlineExecutor()
     found = []
     try:
-        for future in [executor.submit(_terms, each, extraction) for each in chunks]:
+        for future in [executor.submit(copy_context().run, _terms, each, extraction) for each in chunks]:
             found.append(future.result())
             if is_slow:
                 on_read()
@@ -174,7 +175,7 @@ def find_terms(
 
 
 def unread(problems: Iterable[str]) -> tuple[Remark, ...]:
-    """A remark on the chunks that the language model did not read, with the reason of the first; none where it read all."""
+    """A remark on the chunks that the chat model did not read, with the reason of the first; none where it read all."""
     met = [problem for problem in problems if problem]
     return (Remark(RemarkCode.MODEL_DID_NOT_READ, {"count": len(met), "reason": met[0]}),) if met else ()
 
@@ -201,7 +202,7 @@ def _terms(chunk: Source, extraction: Extraction) -> Terms:
             try:
                 read = read_terms(chunk.text, extraction.reader, keywords=asks_keywords, questions=wants_questions)
             except GenerationFailed as error:
-                logger.warning("a language model did not read a chunk: %s", error)
+                logger.warning("a chat model did not read a chunk: %s", error)
                 read = Terms(problem=message_of(error))
     keywords = chunk.keywords or ()
     if wants_keywords:

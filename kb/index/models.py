@@ -253,7 +253,7 @@ class ChunkChange(models.Model):
     class Operation(models.TextChoices):
         WRITE = "write", _("written")
         DELETE = "delete", _("deleted")
-        RESET = "reset", _("log starts anew")
+        RESET = "reset", _("log restarted")
 
     knowledge_base = models.ForeignKey(KnowledgeBase, models.DO_NOTHING, db_constraint=False, related_name="+")
     version = models.BigIntegerField()

@@ -30,6 +30,7 @@ from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import STARTING, reference, starting_profile, suitable_name
 from kb.providers.embedding_models import embedder
+from kb.providers.usage.counting import counted_for
 from retrieval.errors import RetrievalError, message_of
 from retrieval.protocols import Embedder
 
@@ -232,7 +233,8 @@ def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
         )
         for chunk in batch
     ]
-    prepared = prepare(sources, tokenizers=(), embedder=model)
+    with counted_for(kb.pk):
+        prepared = prepare(sources, tokenizers=(), embedder=model)
     with holding_model(kb):
         if not KnowledgeBase.objects.filter(pk=kb.pk, target_embedding_model=model.model_id).exists():
             return False

@@ -34,6 +34,7 @@ from kb.index.services.writing import (
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spaces_without_index
 from kb.jobs.moves import LOOK_SECONDS
 from kb.providers.embedding_models import embedder, tokenizer
+from kb.providers.usage.counting import counted_for
 from retrieval.cache import TierUnavailable
 
 T = TypeVar("T")
@@ -161,7 +162,9 @@ def reindex_embeddings(
     embedded = ChunkEmbedding.objects.filter(model=model.model_id, kind=ChunkEmbedding.Kind.CONTENT)
     while True:
         for batch in chunk_batches(kb, done=finished.intersection):
-            prepared = prepare(list(map(source_of, batch)), tokenizers=(), embedder=model, extraction=extraction_of(kb))
+            sources = list(map(source_of, batch))
+            with counted_for(kb.pk):
+                prepared = prepare(sources, tokenizers=(), embedder=model, extraction=extraction_of(kb))
             with holding_model(kb):
                 rebuild_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
             on_progress(len(batch))

@@ -21,6 +21,7 @@ from kb.content.models import Chunk
 from kb.index.keywords import Extraction, Source, find_terms
 from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, quoted_lexeme, storable_lexemes
 from kb.providers.embedding_models import embedder, generator, load_tokenizer, tokenizer
+from kb.providers.usage.counting import counted_for
 from retrieval.keywords import Method
 from retrieval.postings import Postings, count_postings, ngrams
 from retrieval.protocols import Embedder, Tokenizer
@@ -79,7 +80,7 @@ class Prepared:
         postings: by tokenizer id; empty where the tokenizer's packages are missing.
         keywords: empty where the knowledge base has no vectors of keywords.
         questions: which it answers; None: those that it has.
-        problem: why a language model did not find what was wanted of it; blank: it did.
+        problem: why a chat model did not find what was wanted of it; blank: it did.
     """
 
     postings: Mapping[str, Postings]
@@ -322,9 +323,10 @@ def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepare
 
     Raises DependencyMissing as `tokenizers_of`, and ModelUnavailable where its model cannot be loaded or reached.
     """
-    return prepare(
-        sources, tokenizers=tokenizers_of(kb), embedder=embedder(kb.embedding_model), extraction=extraction_of(kb)
-    )
+    with counted_for(kb.pk):
+        return prepare(
+            sources, tokenizers=tokenizers_of(kb), embedder=embedder(kb.embedding_model), extraction=extraction_of(kb)
+        )
 
 
 @contextmanager

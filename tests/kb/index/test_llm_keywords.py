@@ -62,7 +62,7 @@ def test_texts_are_cleaned_and_bounded(server, reader):
 )
 def test_an_answer_of_another_form_is_refused_with_a_remedy(server, reader, answer):
     server.always("chat", Reply(answer))
-    with pytest.raises(GenerationFailed, match="LLM_MODEL") as caught:
+    with pytest.raises(GenerationFailed, match="choose a chat model that follows instructions") as caught:
         read(reader)
     assert caught.value.code is DegradationCode.LLM_UNUSABLE
 

@@ -60,7 +60,7 @@ def test_a_document_is_ready_without_the_language_model_and_says_why(settings):
     assert chunk.questions == []
     [remark] = document.remarks
     assert (remark["code"], remark["params"]["count"]) == ("model_did_not_read", 1)
-    assert "LLM_BASE_URL" in Message.from_dict(remark["params"]["reason"])
+    assert "System, Models" in Message.from_dict(remark["params"]["reason"])
 
 
 def test_textrank_needs_no_language_model(server):

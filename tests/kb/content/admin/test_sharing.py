@@ -2,8 +2,8 @@ import pytest
 from django.urls import reverse
 
 from kb.access.services.sharing import member_add
-from kb.models import Invitation, KnowledgeBase, Membership
-from tests.factories import make_kb, make_member, make_user, principal
+from kb.models import GroupMembership, Invitation, KnowledgeBase, Membership
+from tests.factories import make_group, make_kb, make_member, make_user, principal
 
 
 @pytest.fixture(autouse=True)
@@ -202,3 +202,51 @@ def test_the_page_of_a_knowledge_base_leads_its_owner_there(client, kb):
 
     assert url(kb) in page
     assert f"{reverse('admin:kb_auditentry_changelist')}?knowledge_base__id__exact={kb.pk}" in page
+
+
+# -- Groups ----------------------------------------------------------------------------------------------------------------
+def groups(kb):
+    return list(GroupMembership.objects.filter(knowledge_base=kb).values_list("group__name", "role"))
+
+
+def test_a_superuser_adds_a_group_gives_it_another_role_and_removes_it(client, kb):
+    client.force_login(make_user(superuser=True))
+
+    page = post(client, kb, "add_group", **{"group-name": "engineering", "group-role": "viewer"}).content.decode()
+    assert "Who is in the group engineering may use it from now on" in page
+    assert groups(kb) == [("oidc:engineering", "viewer")]
+    group = GroupMembership.objects.get().group_id
+    assert "has the role “editor”" in post(client, kb, "change_group", group=group, role="editor").content.decode()
+    assert 'data-testid="confirm-group"' in client.get(url(kb), {"group": group}).content.decode()
+    post(client, kb, "remove_group", group=group)
+    assert groups(kb) == []
+
+
+def test_a_group_is_not_added_twice_and_the_field_says_why(client, kb):
+    client.force_login(make_user(superuser=True))
+    make_group(kb, "viewer", name="engineering")
+
+    page = post(client, kb, "add_group", **{"group-name": "engineering", "group-role": "owner"}).content.decode()
+
+    assert "has a role already" in page
+    assert groups(kb) == [("oidc:engineering", "viewer")]
+
+
+def test_an_owner_sees_groups_and_cannot_add_one(client, kb):
+    make_group(kb, "viewer", name="engineering")
+
+    page = client.get(url(kb)).content.decode()
+    answer = post(client, kb, "add_group", **{"group-name": "sales", "group-role": "viewer"})
+
+    assert "engineering" in page
+    assert "Add the group" not in page
+    assert "Only a superuser gives a role to a group" in answer.content.decode()
+    assert groups(kb) == [("oidc:engineering", "viewer")]
+
+
+def test_without_groups_and_a_provider_nobody_reads_anything_of_them(client, kb, settings):
+    assert 'id="groups"' not in client.get(url(kb)).content.decode()
+    client.force_login(make_user(superuser=True))
+    assert 'id="groups"' not in client.get(url(kb)).content.decode()
+    settings.OIDC_ISSUER = "https://id.example.org"
+    assert "Add the group" in client.get(url(kb)).content.decode()

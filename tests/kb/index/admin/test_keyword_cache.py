@@ -53,8 +53,9 @@ def test_a_user_who_is_not_staff_is_sent_to_the_login(client):
     assert client.get(reverse(PAGE)).status_code == 302
 
 
-def test_the_menu_leads_there(client):
-    assert f'href="{reverse(PAGE)}"' in client.get(reverse("admin:index")).content.decode()
+def test_the_status_leads_there(client):
+    client.force_login(make_user(superuser=True))
+    assert f'href="{reverse(PAGE)}"' in client.get(reverse("admin:system_status")).content.decode()
 
 
 # -- The tiers -----------------------------------------------------------------------------------------------------------

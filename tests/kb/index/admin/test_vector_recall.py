@@ -33,7 +33,7 @@ def page(client, settings):
                 "index_ms": 0.9,
             },
         )
-        return client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+        return client.get(reverse("admin:kb_knowledgebase_stores", args=[kb.pk])).content.decode()
 
     return read
 

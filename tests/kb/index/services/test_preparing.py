@@ -133,7 +133,7 @@ class TestTermsOfALanguageModel:
         [prepared] = prepare([Source(TEXT, TEXT)], tokenizers=[], embedder=embedder("hashing"), extraction=extraction)
 
         assert "民法典" in prepared.keywords
-        assert "set LLM_BASE_URL" in prepared.problem
+        assert "add a chat model under System, Models" in prepared.problem
 
     @pytest.mark.parametrize("source", [Source(TEXT, TEXT, ("谁?",)), Source(TEXT, TEXT, own_questions=True)])
     def test_a_chunk_that_has_its_questions_is_not_asked_for_others(self, server, read, source):

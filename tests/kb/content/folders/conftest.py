@@ -1,0 +1,3 @@
+"""The fixtures of the API."""
+
+from tests.kb.api_fixtures import *  # noqa: F403
