@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from http import HTTPStatus
-from pathlib import PurePath
 from typing import Any
 
 from django.contrib import admin, messages
@@ -18,7 +17,9 @@ from django.views.decorators.http import require_POST
 from kb.access.models import KnowledgeBase
 from kb.base.errors import AlreadyThere, Rejected
 from kb.content.models import Document, IngestBatch
-from kb.ingest.admin.documents import UploadedAdmin, state_cell
+from kb.ingest.admin.document_list import UploadedAdmin, filter_chips, state_cell
+from kb.ingest.admin.folders import folder_url
+from kb.ingest.admin.uploads import name_of, time_text, title_beside, upload_context
 from kb.ingest.services.batches import (
     batch_add,
     batch_cancel,
@@ -65,6 +66,7 @@ class IngestBatchAdmin(UploadedAdmin):
             self.row_page("file", self.file_view, "POST"),
             self.row_page("table", self.table_view, "POST"),
             self.row_page("progress", self.progress_view, "GET"),
+            self.row_page("bar", self.bar_view, "GET"),
             self.row_page("steer", self.steer_view, "POST"),
             *super().get_urls(),
         ]
@@ -78,13 +80,18 @@ class IngestBatchAdmin(UploadedAdmin):
             rows = read_table(table.read()) if table is not None else []
         except Rejected as error:
             return _refusal(error)
-        batch = batch_create(knowledge_base=kb, name=request.POST.get("name", ""), user=signed_in(request))
+        batch = batch_create(
+            knowledge_base=kb,
+            name=request.POST.get("name", ""),
+            user=signed_in(request),
+            folder_id=row_id(request.POST.get("folder", "")),
+        )
         batch_describe(batch, rows)
         return JsonResponse(
             {
                 "file": reverse("admin:kb_ingestbatch_file", args=[batch.pk]),
                 "page": reverse("admin:kb_ingestbatch_change", args=[batch.pk]),
-                "documents": f"{reverse('admin:kb_document_changelist')}?batch__id__exact={batch.pk}",
+                "documents": folder_url(kb.pk, batch.folder_id, upload=batch.pk),
             },
             status=HTTPStatus.CREATED,
         )
@@ -122,6 +129,13 @@ class IngestBatchAdmin(UploadedAdmin):
     # -- How far it is, and its buttons -------------------------------------------------------------------------------------
     def progress_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
         return render(request, "ingest/batches/progress.html", self._progress_context(request, batch))
+
+    def bar_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
+        """The bar above the documents of a knowledge base, for a page that polls, with the counts of its filters."""
+        may_change = self.has_change_permission(request, batch)
+        filters = filter_chips(request, batch.knowledge_base)
+        context = {**upload_context(batch, may_change=may_change), "filters": filters, "swap": True}
+        return render(request, "ingest/batches/bar.html", context)
 
     def steer_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
         if steer := STEERING.get(request.POST.get("do", "")):
@@ -166,26 +180,12 @@ STEERING: dict[str, Callable[[IngestBatch], object]] = {
 }
 
 
-def time_text(seconds: int | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return ngettext("%(count)d second left", "%(count)d seconds left", seconds) % {"count": seconds}
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return ngettext("%(count)d minute left", "%(count)d minutes left", minutes) % {"count": minutes}
-    hours = round(minutes / 60)
-    return ngettext("%(count)d hour left", "%(count)d hours left", hours) % {"count": hours}
-
-
 def _row(document: Document) -> dict[str, Any]:
-    """A document by the name of its file, since many of one upload may have the same title."""
-    name = document.metadata.get("path") or document.source or str(document)
-    title = str(document)
+    name = name_of(document)
     return {
         "document": document,
         "name": name,
-        "title": "" if title in {name, PurePath(name).stem, PurePath(name).name} else title,
+        "title": title_beside(document, name),
         "state": state_cell(document),
     }
 

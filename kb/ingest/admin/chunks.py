@@ -22,14 +22,17 @@ from django.views.generic import TemplateView
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, ServiceError, Superseded
+from kb.base.text import hash_content
 from kb.content.models import Chunk, Document
 from kb.ingest.services.chunks import (
+    as_stored,
     chunk_split,
     chunk_update,
     chunks_change,
     chunks_delete,
     chunks_merge,
     chunks_set_enabled,
+    has_text_of,
     neighbours_of,
     sentence_starts,
 )
@@ -205,16 +208,11 @@ class ChunkSplitView(ModelPage, TemplateView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         text = self.chunk.text
-        chosen = kwargs.get("chosen", _places(self.request.GET.getlist("at"), text))
-        bounds = pairwise([0, *sorted({*sentence_starts(text), *chosen}), len(text)])
-        return super().get_context_data(
-            **kwargs,
-            chunk=self.chunk,
-            pieces=[{"start": start, "text": text[start:end], "chosen": start in chosen} for start, end in bounds],
-        )
+        chosen = kwargs.get("chosen", offsets_in(text, self.request.GET.getlist("at")))
+        return super().get_context_data(**kwargs, chunk=self.chunk, pieces=pieces_of(text, chosen))
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
-        chosen = _places(request.POST.getlist("at"), self.chunk.text)
+        chosen = offsets_in(self.chunk.text, request.POST.getlist("at"))
         if not chosen:
             error = _("Choose at least one place at which a new chunk begins.")
         elif request.POST.get("hash") != self.chunk.content_hash:
@@ -225,14 +223,18 @@ class ChunkSplitView(ModelPage, TemplateView):
             except ServiceError as refused:
                 error = reason(refused)
             else:
-                message = _("The chunk has become %(count)d.") % {"count": len(parts)}
-                self.model_admin.log_change(request, parts[0], message)
-                messages.success(request, message)
+                messages.success(request, _("The chunk has become %(count)d.") % {"count": len(parts)})
                 return redirect("admin:kb_chunk_change", parts[0].pk)
         return self.render_to_response(self.get_context_data(error=error, chosen=chosen))
 
 
-def _places(given: list[str], text: str) -> list[int]:
+def pieces_of(text: str, chosen: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """A text in sentences and lines, at whose beginnings it may be split, and where it is to be."""
+    bounds = pairwise([0, *sorted({*sentence_starts(text), *chosen}), len(text)])
+    return [{"start": start, "text": text[start:end], "chosen": start in chosen} for start, end in bounds]
+
+
+def offsets_in(text: str, given: Sequence[str]) -> list[int]:
     """The offsets among what was given that lie within the text."""
     numbers = [int(each) for each in given if each.isascii() and each.isdecimal() and len(each) < 10]
     return [place for place in numbers if text[:place].strip() and text[place:].strip()]
@@ -253,21 +255,28 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
     )
     questions = LinesField(
         label=gettext_lazy("Questions"),
-        help_text=gettext_lazy("Questions that this chunk answers, one a line: whoever asks alike finds it."),
+        help_text=gettext_lazy("Questions that this chunk answers, one a line: similar questions will find it."),
     )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "text" in self.fields:  # who may only look has no fields
+            self.fields["text"].show_hidden_initial = True  # what was changed is told by the text that was shown
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         if self.errors or not self.has_changed():
             return values
         chunk = Chunk.objects.select_related("document", "knowledge_base").get(pk=self.instance.pk)
+        is_other, shown = "text" in self.changed_data, self.data.get(self.add_initial_prefix("text"), "")
         try:
             chunk_update(
                 chunk,
-                text=values["text"],
+                text=values["text"] if is_other else chunk.text,
                 enabled=values["enabled"],
                 questions=values["questions"] if "questions" in self.changed_data else None,
                 keywords=values["keywords"] if "keywords" in self.changed_data else None,
+                require=has_text_of(hash_content(as_stored(shown)) if is_other else chunk.content_hash),
             )
         except ServiceError as error:
             self.add_error("text" if isinstance(error, Rejected) else None, reason(error))
@@ -341,7 +350,8 @@ class ChunkAdmin(ScopedModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         kb_id = row_id(request.GET.get("knowledge_base__id__exact", ""))
         url = reverse("admin:kb_chunk_duplicates") + (f"?kb={kb_id}" if kb_id is not None else "")
-        return cast(HttpResponse, super().changelist_view(request, {"duplicates_url": url, **(extra_context or {})}))
+        context = {"duplicates_url": url, **(extra_context or {})}
+        return cast(HttpResponse, super().changelist_view(request, context))
 
     def form_context(self, request: HttpRequest, row: Chunk) -> dict[str, Any]:
         previous, following = neighbours_of(row)
@@ -401,7 +411,6 @@ class ChunkAdmin(ScopedModelAdmin):
             self.message_user(request, reason(error), messages.ERROR)
         else:
             message = _("%(count)d chunks have become one.") % {"count": len(chunk_ids)}
-            self.log_change(request, merged, message)
             self.message_user(request, message, messages.SUCCESS)
             return merged
         return None
@@ -415,7 +424,7 @@ class ChunkAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("document"), ordering="document__title")
     def document_link(self, chunk: Chunk) -> str:
-        url = reverse("admin:kb_document_change", args=[chunk.document_id])
+        url = reverse("admin:kb_chunk_place", args=[chunk.pk])
         return format_html('<a href="{}" class="kb-name kb-link">{}</a>', url, chunk.document)
 
     @column(gettext_lazy("position"), ordering="position")

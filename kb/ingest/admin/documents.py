@@ -1,45 +1,39 @@
-"""Documents in the admin: list, form, progress, and the upload page for files and pasted text."""
+"""Documents in the admin: form, progress, download, and what is done with several of them."""
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value
 from django.contrib.admin.widgets import AutocompleteSelectMultiple
 from django.core.files.uploadedfile import UploadedFile
 from django.db import models
-from django.db.models import QuerySet
+from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.forms import ModelMultipleChoiceField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.template.defaultfilters import filesizeformat
-from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html
-from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy, ngettext, ngettext_lazy
 from django.views.decorators.http import require_GET
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import AlreadyThere, NotVisible, Rejected
-from kb.base.files import largest_upload_bytes
-from kb.base.models import count_of
-from kb.content.models import Chunk, Document
-from kb.ingest.parser import office
-from kb.ingest.parser.parsed import (
-    MESSAGES,
-    OFFICE_FORMATS,
-    PROGRAM_EXTENSIONS,
-    SUPPORTED_EXTENSIONS,
-)
+from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.base.text import validate_metadata
+from kb.content.folders.services import Tree, folder_in
+from kb.content.hub import failed_documents_page
+from kb.content.models import Document, Folder
+from kb.ingest.admin.chunk_cards import cards_context
+from kb.ingest.admin.document_list import DocumentListAdmin, actions_cell, state_cell
+from kb.ingest.admin.folders import FolderChoice, move_page
+from kb.ingest.admin.uploads import UploadView, upload_rules
 from kb.ingest.services.documents import (
-    document_add,
-    document_add_text,
     document_delete,
     document_held,
+    document_replace_file,
     document_update,
     documents_delete,
     documents_recut,
@@ -49,115 +43,12 @@ from kb.ingest.services.documents import (
     remark_sentences,
 )
 from kb.ingest.services.pictures import shown_picture
-from kb.web.admin.scoped import (
-    IntoKnowledgeBaseForm,
-    IntoKnowledgeBaseView,
-    ScopedModelAdmin,
-    ScopedRelatedFilter,
-    column,
-    row_ids,
-    signed_in,
-)
+from kb.web.admin.parts import Task, add_tasks
+from kb.web.admin.scoped import back_from, column, principal, row_id, row_ids
+from kb.web.admin.site import brings_files
 
 PICTURES_SHOWN = 60
 RECHUNKED = ngettext_lazy("%(count)d document is re-chunked.", "%(count)d documents are re-chunked.", "count")
-
-
-class FilesInput(forms.ClearableFileInput):
-    allow_multiple_selected = True
-
-
-class FilesField(forms.FileField):
-    widget = FilesInput
-
-    def clean(self, data: Any, initial: Any = None) -> Any:
-        return [super(FilesField, self).clean(each, initial) for each in data or []]
-
-
-class UploadForm(IntoKnowledgeBaseForm):
-    source_type = forms.ChoiceField(
-        label=gettext_lazy("Source type"),
-        choices=[("", gettext_lazy("by file: video for subtitles, else book")), *Document.SourceType.choices],
-        required=False,
-        widget=UnfoldAdminSelectWidget,
-    )
-    uploads = FilesField(
-        label=gettext_lazy("Files"),
-        required=False,
-        allow_empty_file=True,  # ends as failed, with a sentence, and holds up no other file
-    )
-    title = forms.CharField(
-        label=gettext_lazy("Title"), required=False, max_length=500, widget=UnfoldAdminTextInputWidget
-    )
-    text = forms.CharField(
-        label=gettext_lazy("Text"), required=False, strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 8})
-    )
-
-    def clean(self) -> dict[str, Any]:
-        values = super().clean() or {}
-        has_text = bool(values.get("text", "").strip())
-        if not self.errors and not values.get("uploads") and not has_text:
-            raise forms.ValidationError(_("Choose at least one file, or paste some text."))
-        if has_text and not values.get("title", "").strip():
-            self.add_error("title", _("A pasted text needs a title: search results show it."))
-        return values
-
-
-class UploadView(IntoKnowledgeBaseView):
-    title = gettext_lazy("Upload documents")
-    template_name = "ingest/upload.html"
-    form_class = UploadForm
-    most_form_bytes = staticmethod(largest_upload_bytes)
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(
-            **kwargs,
-            has_knowledge_base=self.writable.exists(),
-            extensions=" ".join(SUPPORTED_EXTENSIONS),
-            programs=" ".join(sorted(PROGRAM_EXTENSIONS)),
-            unread={
-                kind[1:]: _(MESSAGES[error.code]).format(**error.params)
-                for kind in OFFICE_FORMATS
-                if (error := office.refusal(kind))
-            },
-            max_megabytes=settings.MAX_UPLOAD_BYTES // 1024**2,
-            zip_megabytes=settings.MAX_ZIP_BYTES // 1024**2,
-        )
-
-    def form_valid(self, form: UploadForm) -> HttpResponse:
-        added = sum(self._add(form.cleaned_data, file) for file in form.cleaned_data["uploads"])
-        if form.cleaned_data["text"].strip():
-            added += self._add(form.cleaned_data, None)
-        if added:
-            message = ngettext("Added %(count)d document.", "Added %(count)d documents.", added) % {"count": added}
-            promise = _("They become searchable one by one; this page shows how far.")
-            messages.success(self.request, f"{message} {promise}")
-        return HttpResponseRedirect(documents_url(form.cleaned_data["knowledge_base"]))
-
-    def _add(self, values: dict[str, Any], file: "UploadedFile[Any] | None") -> bool:
-        """Adds one file, or the pasted text; False, and a message that says why, where nothing was added."""
-        common = {name: values[name] for name in ("knowledge_base", "source_type")}
-        name = values["title"].strip() if file is None else file.name or ""
-        try:
-            if file is None:
-                document_add_text(text=values["text"], title=name, user=signed_in(self.request), **common)
-            else:
-                document_add(file=file, name=name, user=signed_in(self.request), **common)
-        except AlreadyThere as error:
-            known = Document.objects.get(pk=error.document_id)
-            link = format_html('<a href="{}">{}</a>', reverse("admin:kb_document_change", args=[known.pk]), known)
-            messages.warning(
-                self.request, format_html(_("“{}” is here already, as {}: nothing was added."), name, link)
-            )
-        except Rejected as error:
-            messages.error(self.request, str(error))
-        else:
-            return True
-        return False
-
-
-def documents_url(kb: KnowledgeBase) -> str:
-    return f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}"
 
 
 class ConceptsWidget(AutocompleteSelectMultiple):
@@ -167,9 +58,31 @@ class ConceptsWidget(AutocompleteSelectMultiple):
         return f"{super().get_url()}?knowledge_base={self.knowledge_base_id}"
 
 
+class MetadataField(forms.JSONField):
+    """A JSON object; blank where it is empty."""
+
+    widget = UnfoldAdminTextareaWidget({"rows": 4})
+
+    def prepare_value(self, value: Any) -> Any:
+        return "" if value == {} else super().prepare_value(value)
+
+    def to_python(self, value: Any) -> Any:
+        found = super().to_python(value)
+        return {} if found is None else found
+
+
 class DocumentForm(forms.ModelForm):  # type: ignore[type-arg]
+    metadata = MetadataField(
+        label=gettext_lazy("Metadata"),
+        required=False,
+        validators=[validate_metadata],
+        help_text=gettext_lazy('Fields of your own, which results show and filters ask for, as {"department": "HR"}.'),
+    )
+
+    folder = FolderChoice(label=gettext_lazy("Folder"))
+
     class Meta:
-        widgets = {"tags": UnfoldAdminTextInputWidget, "metadata": UnfoldAdminTextareaWidget({"rows": 4})}
+        widgets = {"tags": UnfoldAdminTextInputWidget}
         help_texts = {
             "tags": gettext_lazy("Separated by commas."),
             "title": gettext_lazy("A new title is searched too: the document is indexed again."),
@@ -177,45 +90,36 @@ class DocumentForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if "folder" in self.fields:
+            kb_id = self.instance.knowledge_base_id
+            cast(FolderChoice, self.fields["folder"]).offer(Tree(kb_id), kb_id)
         if concepts := cast("ModelMultipleChoiceField[Any] | None", self.fields.get("concepts")):
             kb_id = self.instance.knowledge_base_id
             concepts.queryset = concepts.queryset.filter(knowledge_base=kb_id)  # type: ignore[union-attr]
-            concepts.widget.can_add_related = False
             concepts.widget.widget.knowledge_base_id = kb_id
 
-
-class UploadedAdmin(ScopedModelAdmin):
-    """Rows that the page for uploads adds."""
-
-    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
-        query = request.GET.urlencode()
-        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
+    def clean_folder(self) -> Folder | None:
+        return folder_in(self.instance.knowledge_base, self.cleaned_data["folder"])
 
 
 @admin.register(Document)
-class DocumentAdmin(UploadedAdmin):
+class DocumentAdmin(DocumentListAdmin):
     form = DocumentForm
-    list_display = ("name", "state", "chunks", "knowledge_base", "type_of_source", "file_size", "created_at")
-    linked_lookups = frozenset({"batch__id__exact"})
-    unfinished = Document.UNFINISHED
-    list_filter = (
-        ("knowledge_base", ScopedRelatedFilter),
-        ("status", ChoicesDropdownFilter),
-        ("source_type", ChoicesDropdownFilter),
-    )
-    list_select_related = ("knowledge_base",)
-    search_fields = ("title", "source")
-    search_help_text = gettext_lazy("Search by title or source")
-    actions = ("retry_failed", "rechunk", "delete_selected")
-    list_after_template = "ingest/document_poll.html"
-    change_form_outer_before_template = "ingest/document_panel.html"
+    actions = ("retry_failed", "rechunk", "move_to_folder", "delete_selected")
+    change_form_template = "ingest/document/page.html"
     warn_unsaved_form = True
     readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "fingerprint", "added")
-    fields = ("title", "knowledge_base", "source_type", "tags", "concepts", "metadata", *readonly_fields[1:])
+    fields = ("title", "folder", "knowledge_base", "source_type", "tags", "concepts", "metadata", *readonly_fields[1:])
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        has_concepts = obj is not None and obj.knowledge_base.concepts.exists()
-        return tuple(name for name in self.fields if name != "concepts" or has_concepts)
+        has = dict.fromkeys(("concepts", "folder"), False)
+        if obj is not None:
+            of_kb = {"knowledge_base": OuterRef("pk")}
+            rows = KnowledgeBase.objects.filter(pk=obj.knowledge_base_id).order_by()
+            models_of: tuple[Any, ...] = (Document._meta.get_field("concepts").related_model, Folder)
+            held = rows.values_list(*(Exists(model.objects.filter(**of_kb)) for model in models_of)).get()
+            has = dict(zip(has, held, strict=True))
+        return tuple(name for name in self.fields if has.get(name, True))
 
     def formfield_for_manytomany(
         self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
@@ -226,12 +130,6 @@ class DocumentAdmin(UploadedAdmin):
             del field.widget.attrs["class"]  # that of a plain list, set by the theme
         return field
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
-        return cast(
-            "QuerySet[Document]",
-            super().get_queryset(request).annotate(chunk_count=count_of(Chunk.objects, "document")),
-        )
-
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -239,6 +137,7 @@ class DocumentAdmin(UploadedAdmin):
             self.page("progress/", require_GET(self.progress_view), "progress"),
             self.row_page("download", self.download_view, "GET"),
             self.row_page("retry", self.retry_view, "POST"),
+            self.row_page("replace", self.replace_view, "GET", "POST"),
             *super().get_urls(),
         ]
 
@@ -246,7 +145,17 @@ class DocumentAdmin(UploadedAdmin):
         """The cells of documents that were unfinished, for a page that polls; it asks again while one still is."""
         asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         documents = list(self.get_queryset(request).filter(pk__in=asked))
-        rows = [{"document": each, "state": state_cell(each, swap=True)} for each in documents]
+        editable = set(
+            Document.objects.editable_by(principal(request)).filter(pk__in=asked).values_list("pk", flat=True)
+        )
+        rows = [
+            {
+                "document": each,
+                "state": state_cell(each, swap=True),
+                "actions": actions_cell(each, may_change=each.pk in editable, swap=True),
+            }
+            for each in documents
+        ]
         context = {"rows": rows, "unfinished_ids": self.unfinished_ids(documents)}
         return render(request, "ingest/document_progress.html", context)
 
@@ -259,12 +168,52 @@ class DocumentAdmin(UploadedAdmin):
     def retry_view(self, request: HttpRequest, document: Document) -> HttpResponse:
         if document.status not in Document.UNFINISHED and documents_requeue([document]):
             self.message_user(request, _("The document is processed again."), messages.SUCCESS)
-        return redirect("admin:kb_document_change", document.pk)
+        return (
+            HttpResponseRedirect(back_from(request))
+            if back_from(request)
+            else redirect("admin:kb_document_change", document.pk)
+        )
+
+    @brings_files
+    def replace_view(self, request: HttpRequest, document: Document) -> HttpResponse:
+        """Gives a document another file; the page says why one is refused."""
+        error = ""
+        if request.method == "POST":
+            try:
+                self._replace(request, document)
+            except ServiceError as refused:
+                error = str(refused)
+            else:
+                self.message_user(request, _("The file was replaced: the document is read again."), messages.SUCCESS)
+                return redirect("admin:kb_document_change", document.pk)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Replace the file"),
+            "opts": self.opts,
+            "document": document,
+            "kb": document.knowledge_base,
+            "failure": error_sentence(document),
+            "error": error,
+            **upload_rules(),
+        }
+        return render(request, "ingest/document/replace.html", context)
+
+    @staticmethod
+    def _replace(request: HttpRequest, document: Document) -> None:
+        file = request.FILES.get("file")
+        if not isinstance(file, UploadedFile):
+            raise Rejected("no_file", _("Choose a file."))
+        with document_held(document) as held:
+            document_replace_file(document=held, file=file, name=file.name or "")
 
     def form_context(self, request: HttpRequest, row: Document) -> dict[str, Any]:
         url = str(row.metadata.get("url", ""))
+        chunk_id = row_id(request.GET.get("chunk", ""))
         own = {
+            **cards_context(row, chunk_id=chunk_id),
+            "chunk_id": chunk_id,
             "document": row,
+            "failure": error_sentence(row),
             "state": state_cell(row),
             "unfinished_ids": self.unfinished_ids([row]),
             "may_change": self.has_change_permission(request, row),
@@ -299,30 +248,16 @@ class DocumentAdmin(UploadedAdmin):
         message = ngettext_lazy("%(count)d document is tried again.", "%(count)d documents are tried again.", "count")
         self.report(request, message, documents_requeue(list(editable.filter(status=Document.Status.FAILED))))
 
+    @admin.action(description=gettext_lazy("Move to a folder"), permissions=["change"])
+    def move_to_folder(self, request: HttpRequest, queryset: QuerySet[Document]) -> HttpResponse | None:
+        allowed = self.only_granted(request, queryset, "editable_by")
+        return None if allowed.query.is_empty() else move_page(self, request, allowed)
+
     @admin.action(description=gettext_lazy("Re-chunk from the stored files"), permissions=["change"])
     def rechunk(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
         self.report(request, RECHUNKED, documents_recut(self.only_granted(request, queryset, "editable_by")))
 
-    # -- Columns ---------------------------------------------------------------------------------------------------------
-    @column(gettext_lazy("title"), ordering="title")
-    def name(self, document: Document) -> str:
-        return format_html('<span id="document-{}-name" class="kb-name">{}</span>', document.pk, document)
-
-    @column(gettext_lazy("status"), ordering="status")
-    def state(self, document: Document) -> SafeString:
-        return state_cell(document)
-
-    @column(gettext_lazy("chunks"), ordering="chunk_count")
-    def chunks(self, document: Any) -> str:
-        url = f"{reverse('admin:kb_chunk_changelist')}?document__id__exact={document.pk}"
-        return format_html(
-            '<a href="{}" id="document-{}-chunks" class="kb-link">{}</a>', url, document.pk, document.chunk_count
-        )
-
-    @column(gettext_lazy("source type"), ordering="source_type")
-    def type_of_source(self, document: Document) -> str:
-        return document.get_source_type_display()
-
+    # -- Fields that are only shown -------------------------------------------------------------------------------------
     @column(gettext_lazy("size"), ordering="size")
     def file_size(self, document: Document) -> str:
         return filesizeformat(document.size)
@@ -337,7 +272,23 @@ class DocumentAdmin(UploadedAdmin):
         return f"{when} · {document.created_by}" if document.created_by else when
 
 
-def state_cell(document: Document, *, swap: bool = False) -> SafeString:
-    """Status, progress and error of a document; `swap` makes HTMX put it in the place of the one on the page."""
-    context = {"document": document, "error": error_sentence(document), "swap": swap}
-    return render_to_string("ingest/document_state.html", context)
+# Knowledge bases with failed documents that the workbench names one by one.
+MOST_NAMED = 3
+
+
+@add_tasks
+def failed_documents(request: HttpRequest) -> Iterator[Task]:
+    """The failed documents of the knowledge bases that the user may change, those with most first."""
+    rows = Document.objects.editable_by(principal(request)).filter(status=Document.Status.FAILED).order_by()
+    counted = (
+        rows.values_list("knowledge_base_id", "knowledge_base__name").annotate(count=Count("pk")).order_by("-count")
+    )
+    groups = list(counted)
+    for kb_id, name, count in groups[:MOST_NAMED]:
+        text = ngettext("%(count)d document failed in “%(name)s”.", "%(count)d documents failed in “%(name)s”.", count)
+        named, url = text % {"count": count, "name": name}, failed_documents_page(kb_id)
+        yield Task(named, url, _("Replace or retry"), order=20, is_urgent=True, count=count)
+    if rest := sum(count for _kb_id, _name, count in groups[MOST_NAMED:]):
+        text = ngettext("%(count)d more document failed.", "%(count)d more documents failed.", rest)
+        url = f"{reverse('admin:kb_document_changelist')}?status__exact={Document.Status.FAILED}"
+        yield Task(text % {"count": rest}, url, _("Replace or retry"), order=21, is_urgent=True, count=rest)

@@ -28,7 +28,14 @@ from kb.ingest.services.batches import (
 )
 from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.callers import user_of
-from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer, answers, shape
+from kb.web.api.fields import (
+    IdField,
+    ShallowJSONParser,
+    StrictCharField,
+    StrictSerializer,
+    answers,
+    shape,
+)
 from kb.web.api.idempotency import IDEMPOTENCY_KEY, idempotent
 from kb.web.api.views import ApiViewSet, Created, Flag, ListFilters, Text, one
 
@@ -69,6 +76,11 @@ class BatchCreateSerializer(BatchFilesSerializer):
         "every further column is an entry of the metadata.",
     )
     name = StrictCharField(max_length=200, required=False, help_text="Left out: the name of the first file.")
+    folder_id = IdField(
+        required=False,
+        allow_null=True,
+        help_text="The folder that they go into, with the folders of their paths; null: the top.",
+    )
 
 
 class BatchRetrySerializer(StrictSerializer):
@@ -84,7 +96,15 @@ class BatchSerializer(serializers.ModelSerializer[IngestBatch]):
 
     class Meta:
         model = IngestBatch
-        fields: tuple[str, ...] = ("id", "knowledge_base_id", "name", "paused", "progress", "created_at")
+        fields: tuple[str, ...] = (
+            "id",
+            "knowledge_base_id",
+            "folder_id",
+            "name",
+            "paused",
+            "progress",
+            "created_at",
+        )
         read_only_fields: tuple[str, ...] = fields
 
 
@@ -133,6 +153,7 @@ PROGRESS_EXAMPLE = OpenApiExample(
     value={
         "id": 5,
         "knowledge_base_id": 1,
+        "folder_id": None,
         "name": "statutes.zip",
         "paused": False,
         "progress": {
@@ -251,7 +272,8 @@ class BatchViewSet(ApiViewSet):
         fields = self.checked(BatchCreateSerializer)
         rows = read_table(fields["table"].read()) if "table" in fields else []
         name = fields.get("name") or fields["files"][0].name or ""
-        batch = batch_create(knowledge_base=kb, name=name, user=user_of(request))
+        folder_id = fields.get("folder_id")
+        batch = batch_create(knowledge_base=kb, name=name, user=user_of(request), folder_id=folder_id)
         batch_describe(batch, rows)
         return self.taken(batch, fields, status.HTTP_201_CREATED)
 

@@ -16,12 +16,12 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.base.errors import Rejected
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.content.models import Chunk, Document
+from kb.content.folders.services import documents_in
+from kb.content.models import Chunk, Document, Folder
 from kb.content.services import document_overview
 from kb.ingest.api.chunks import ChunkFilters, ChunkSerializer
-from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
+from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 from kb.ingest.services.documents import (
     document_add,
@@ -38,6 +38,7 @@ from kb.ingest.services.documents import (
 from kb.web.api.callers import user_of
 from kb.web.api.fields import (
     NOT_MODIFIED,
+    IdField,
     JsonObjectField,
     ShallowJSONParser,
     StrictCharField,
@@ -55,7 +56,7 @@ from kb.web.api.idempotency import (
     idempotent,
     require_match,
 )
-from kb.web.api.views import AnyAccept, ApiViewSet, Created, ListFilters, Moment, OneOf, Text, Whole, one
+from kb.web.api.views import AnyAccept, ApiViewSet, Created, ListFilters, Moment, OneOf, Related, Text, Whole, one
 
 
 class DocumentErrorSerializer(serializers.Serializer[Document]):
@@ -80,6 +81,7 @@ class DocumentSerializer(Etagged, serializers.ModelSerializer[Document]):
         fields = (
             "id",
             "knowledge_base_id",
+            "folder_id",
             "title",
             "source",
             "source_type",
@@ -123,6 +125,7 @@ class DocumentDetailsSerializer(StrictSerializer):
         required=False, help_text="Returned with every result. In a form: the text of a JSON object."
     )
     tags = TagsField(required=False)
+    folder_id = IdField(required=False, allow_null=True, help_text="It lies in; null: at the top.")
 
 
 class DocumentUploadSerializer(DocumentDetailsSerializer):
@@ -142,6 +145,7 @@ class DocumentReplaceSerializer(DocumentDetailsSerializer):
     source_type = serializers.ChoiceField(Document.SourceType.choices, default=Document.SourceType.BOOK)
     metadata = JsonObjectField(default=dict, help_text="Returned with every result.")
     tags = TagsField(default=list)
+    folder_id = IdField(default=None, allow_null=True, help_text="It lies in; null: at the top.")
 
 
 class DocumentTextSerializer(DocumentDetailsSerializer):
@@ -181,6 +185,9 @@ class DocumentFilters(Created, ListFilters):
     status = OneOf(Document.Status.values)
     source = Text(help_text="The name of its file, or its address, whole.")
     source_type = OneOf(Document.SourceType.values)
+    folder_id = Related(
+        Folder.objects.visible_to, narrowed=documents_in, help_text="It lies in this folder or in one within."
+    )
     tag = Text(field_name="tags", method="with_tag", help_text="One of its tags.")
     batch_id = Whole(field_name="batch", help_text="The upload that it came with.")
     sha256 = Text(help_text="Of its bytes, in hexadecimal digits: whether they are here already.")
@@ -339,8 +346,6 @@ class DocumentFileView(DescribesDocuments):
     def put(self, request: Request, pk: int) -> Response:
         document = self.editable(Document.objects.visible_to(self.principal), pk)
         file = self.checked(DocumentFileSerializer)["file"]
-        if is_archive_name(file.name):
-            raise Rejected("unsupported_type", _("An archive is many documents: upload it as a new one."))
         with document_held(document) as held:
             require_match(request, self.described(pk))
             document_replace_file(document=held, file=file, name=file.name)

@@ -123,14 +123,14 @@ class DerivedSerializer(StrictSerializer):
         required=False, help_text="Whether keywords are extracted and embedded beside the content."
     )
     keyword_method = serializers.ChoiceField(
-        KnowledgeBase.KeywordMethod.choices, required=False, help_text="What finds them; llm: the language model."
+        KnowledgeBase.KeywordMethod.choices, required=False, help_text="What finds them; llm: the chat model."
     )
     ask_questions = StrictBooleanField(
         required=False,
-        help_text="Whether the language model writes questions that a chunk answers, which are embedded.",
+        help_text="Whether the chat model writes questions that a chunk answers, which are embedded.",
     )
     extract_graph = StrictBooleanField(
-        required=False, help_text="Whether the language model finds entities, relations and concepts in every document."
+        required=False, help_text="Whether the chat model finds entities, relations and concepts in every document."
     )
 
 

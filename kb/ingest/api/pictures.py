@@ -8,7 +8,8 @@ from rest_framework.response import Response
 from kb.base.shapes import as_values
 from kb.content.models import Document, Picture
 from kb.ingest.services.pictures import ShownPicture, picture_response, shown_picture
-from kb.web.api.fields import NOT_MODIFIED, answers, shape
+from kb.ingest.services.previews import USUAL_WIDTH, WIDTHS, page_response
+from kb.web.api.fields import NOT_MODIFIED, StrictSerializer, answers, shape
 from kb.web.api.idempotency import IF_NONE_MATCH
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
 
@@ -37,6 +38,36 @@ class PictureView(ApiView):
 
     def get(self, request: Request, pk: int) -> HttpResponse:
         return picture_response(self.principal, pk, request.headers.get("If-None-Match", ""))
+
+
+class PageQuerySerializer(StrictSerializer):
+    width = serializers.IntegerField(
+        min_value=1,
+        max_value=WIDTHS[-1],
+        default=USUAL_WIDTH,
+        help_text="In pixels; drawn in the next larger of a few widths.",
+    )
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="documents_pages_retrieve",
+        summary="Show a page of a document as a picture",
+        description="As WebP: a page of a PDF, or a slide of a presentation where LibreOffice is installed on the server. It "
+        "is drawn when it is first asked for, by itself; 503 with Retry-After: it is not there yet. Who may see the document "
+        "may see it.",
+        parameters=[IF_NONE_MATCH, PageQuerySerializer],
+        responses=answers({(200, "image/webp"): PICTURE_BYTES, 304: NOT_MODIFIED}, 400, 404, 503),
+    )
+)
+class PageView(ApiView):
+    content_negotiation_class = AnyAccept
+
+    def get(self, request: Request, pk: int, page: int) -> HttpResponse:
+        asked = PageQuerySerializer(data=request.query_params)
+        asked.is_valid(raise_exception=True)
+        etag = request.headers.get("If-None-Match", "")
+        return page_response(self.principal, pk, page, asked.validated_data["width"], etag)
 
 
 @extend_schema_view(

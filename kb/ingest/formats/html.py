@@ -42,9 +42,14 @@ _MAX_COLUMNS = 200
 _MAX_COVERED = 2_000
 
 
-def read(data: bytes) -> ParsedDocument:
+def decoded_page(data: bytes) -> str:
+    """A page in the characters that it declares, if any."""
     declared = _META_CHARSET.search(data[:_META_WINDOW])
-    tree = parse_tree(decode(data, declared[1].decode("ascii", errors="ignore") if declared else ""))
+    return decode(data, declared[1].decode("ascii", errors="ignore") if declared else "")
+
+
+def read(data: bytes) -> ParsedDocument:
+    tree = parse_tree(decoded_page(data))
     if tree is None:
         return ParsedDocument("", ())
     gallery = Gallery()
@@ -149,16 +154,12 @@ def outline(tree: Element, *, hides: bool = True) -> Outline:
     writer = _Writer()
     walker = etree.iterwalk(tree, events=("start", "end"))
     for event, element in walker:
-        is_hidden = hides and (
-            element.tag in _HIDDEN
-            or element.get("hidden") is not None
-            or bool(_HIDING_STYLE.search(element.get("style", "")))
-        )
+        skipped = hides and is_hidden(element)
         if event == "end":
-            if not is_hidden:
+            if not skipped:
                 writer.end(element)
             writer.text(element.tail if element is not tree else None)
-        elif is_hidden:
+        elif skipped:
             walker.skip_subtree()
         else:
             writer.start(element)
@@ -166,6 +167,15 @@ def outline(tree: Element, *, hides: bool = True) -> Outline:
     writer.flush()
     writer.end_table()
     return writer.outline
+
+
+def is_hidden(element: Element) -> bool:
+    """Whether a page shows nothing of an element."""
+    return (
+        element.tag in _HIDDEN
+        or element.get("hidden") is not None
+        or bool(_HIDING_STYLE.search(element.get("style", "")))
+    )
 
 
 @dataclass(slots=True)

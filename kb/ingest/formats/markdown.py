@@ -13,7 +13,7 @@ from kb.ingest.formats.text import decode
 from kb.ingest.parser.parsed import ParsedDocument
 
 # The first line must be a key, as a document may also begin with a rule.
-_FRONT_MATTER = re.compile(
+FRONT_MATTER = re.compile(
     r"\A---[ \t]*\r?\n(?=[A-Za-z_][\w.-]*[ \t]*:)(.*?)^(?:---|\.\.\.)[ \t]*\r?$", re.DOTALL | re.MULTILINE
 )
 _FRONT_TITLE = re.compile(r"^title\s*:\s*[\"']?(.*?)[\"']?\s*$", re.MULTILINE | re.IGNORECASE)
@@ -25,14 +25,17 @@ _MAX_NESTING = 100
 def read(data: bytes) -> ParsedDocument:
     text = decode(data)
     title = ""
-    if front := _FRONT_MATTER.match(text):
+    if front := FRONT_MATTER.match(text):
         found = _FRONT_TITLE.search(front[1])
         title = found[1] if found else ""
         text = text[front.end() :]
-    markdown = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
     outline, gallery = Outline(), Gallery()
-    _fill(outline, markdown.parse(text), gallery)
+    _fill(outline, parser().parse(text), gallery)
     return gallery.finished(ParsedDocument(title or outline.first_heading, outline.sections()))
+
+
+def parser() -> MarkdownIt:
+    return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
 
 
 def _fill(outline: Outline, tokens: list[Token], gallery: Gallery) -> None:

@@ -12,13 +12,13 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import unquote
 
 from PIL import Image, ImageOps
 
 from kb.base.findings import Remark, RemarkCode
-from kb.ingest.parser.parsed import ParsedDocument, Picture
+from kb.ingest.parser.parsed import ParsedDocument, ParseError, Picture
 from kb.ingest.parser.picture_words import Marks, without_marks
 
 _MIB: Final = 1024**2
@@ -229,6 +229,26 @@ def _opened(source: bytes) -> tuple[Image.Image, str]:
         image.draft("RGB", (MOST_SIDE, MOST_SIDE))
         image.load()
         return ImageOps.exif_transpose(image), kind
+
+
+def icon_job(file: BinaryIO, side: int, most_bytes: int) -> str:
+    """A picture as a PNG in base64 that is at most so wide, high and large; raises ParseError for what is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(file, formats=_FORMATS) as opened:
+                if opened.width * opened.height > _MOST_PIXELS:
+                    raise ParseError("damaged_file", format=str(opened.format))
+                opened.draft("RGB", (side, side))
+                picture = ImageOps.exif_transpose(opened).convert("RGBA")
+        while True:
+            picture.thumbnail((side, side), reducing_gap=2.0)
+            data = _saved(picture, "PNG")
+            if len(data) <= most_bytes:
+                return base64.b64encode(data).decode()
+            side = side * 3 // 4
+    except _DAMAGE as error:
+        raise ParseError("damaged_file", format="PNG") from error
 
 
 _DATA: Final = re.compile(r"\s*data:image/[\w.+-]+(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)

@@ -82,6 +82,9 @@ class OfficeLimits:
         return ParseError("out_of_memory", megabytes=max(1, self.memory_bytes // _MIB))
 
 
+PRESENTATIONS: Final = (".pptx", ".ppt", ".odp")
+_IMPRESS: Final = "impress"
+_SLIDES_FILTER: Final = 'pdf:impress_pdf_Export:{"ExportHiddenSlides":{"type":"boolean","value":"true"}}'
 _VERSION_LIMITS: Final = OfficeLimits(seconds=20.0)
 
 
@@ -143,13 +146,34 @@ def converted(path: Path, kind: str, limits: OfficeLimits) -> Iterator[Path]:
     """
     if (error := refusal(kind)) is not None:
         raise error
+    target = OFFICE_FORMATS[kind].target
+    with _made(path, kind, target, target[1:], limits) as made:
+        yield made
+
+
+def draws_slides() -> bool:
+    """Whether LibreOffice is here to draw the slides of presentations."""
+    return _IMPRESS not in missing_parts()
+
+
+@contextmanager
+def drawn_slides(path: Path, kind: str, limits: OfficeLimits) -> Iterator[Path]:
+    """The slides of a presentation, one of PRESENTATIONS, as the pages of a PDF, hidden ones among them; as `converted`."""
+    if not draws_slides():
+        raise office_error("office_missing", kind)
+    with _made(path, kind, ".pdf", _SLIDES_FILTER, limits) as made:
+        yield made
+
+
+@contextmanager
+def _made(path: Path, kind: str, suffix: str, filter_name: str, limits: OfficeLimits) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         folder = Path(name).resolve()
-        file, made = folder / f"document{kind}", folder / "made" / f"document{OFFICE_FORMATS[kind].target}"
+        file, made = folder / f"document{kind}", folder / "made" / f"document{suffix}"
         shutil.copyfile(path, file)
         made.parent.mkdir()
         _write_profile(folder / "profile" / "user")
-        arguments = ["--convert-to", made.suffix[1:], "--outdir", str(made.parent), str(file)]
+        arguments = ["--convert-to", filter_name, "--outdir", str(made.parent), str(file)]
         said = _execute(folder, arguments, kind, limits)
         # The file may have taken LibreOffice over, so only a file that it could have written is taken
         if not made.is_file() or made.is_symlink() or made.resolve() != made:

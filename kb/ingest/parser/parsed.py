@@ -22,8 +22,8 @@ MESSAGES: Mapping[str, str] = {
     "empty_archive": gettext_noop("The ZIP archive holds no files. Pack the documents again and upload that."),
     "empty_file": gettext_noop("The file holds no text. Upload a file that has content."),
     "encrypted_mail": gettext_noop(
-        "The mail is encrypted, or sealed by its signature ({form}). "
-        "Open it in the mail program that has the key, save its text and its attachments, and upload those."
+        "The mail is encrypted, or wrapped in its signature ({form}). Open it in the mail program that has the "
+        "key, save its text and its attachments, and upload those."
     ),
     # Of documents that have failed before LibreOffice was asked.
     "legacy_office": gettext_noop(
@@ -46,6 +46,7 @@ MESSAGES: Mapping[str, str] = {
     "nested_values": gettext_noop(
         "The {format} file nests its values more than {levels} levels deep. Flatten it and upload that."
     ),
+    "no_such_page": gettext_noop("The document has {pages} pages: there is no page {page}."),
     "no_text_layer": gettext_noop(
         "None of the {pages} pages of the PDF has a text layer, so it is probably a scan. "
         "Run text recognition (OCR) on it and upload the result."
@@ -73,6 +74,7 @@ MESSAGES: Mapping[str, str] = {
         "The parser stopped unexpectedly: the file is damaged, or too complex for the memory allowed. "
         "Save it again in the program that made it, or split it, and upload that."
     ),
+    "program": gettext_noop("“{name}” is a program, which is not read: upload the document itself."),
     "protected": gettext_noop(
         "The {format} file is protected by a password or against copying. Remove the protection and upload it again."
     ),
@@ -273,8 +275,9 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def office_error(code: str, kind: str) -> ParseError:
-    """Why a file in a format of OFFICE_FORMATS is not read, by one of the codes `office_…`."""
-    params = {"format": kind[1:].upper(), "wanted": OFFICE_FORMATS[kind].target}
+    """Why LibreOffice reads nothing of a file, or draws no slides of it, by one of the codes `office_…`."""
+    wanted = OFFICE_FORMATS[kind].target if kind in OFFICE_FORMATS else ".pdf"
+    params = {"format": kind[1:].upper(), "wanted": wanted}
     if code == "office_missing":
         params["command"] = OFFICE_COMMAND
     return ParseError(code, **params)

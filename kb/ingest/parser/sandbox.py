@@ -46,6 +46,10 @@ _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segm
 JOBS: Final = {
     "parse": "kb.ingest.parser.sandbox:parse_job",
     "kind": "kb.ingest.parser.parse:kind_job",
+    "structure": "kb.ingest.formats.structure:structure_job",
+    "page_sizes": "kb.ingest.formats.pdf.pages:sizes_job",
+    "page_image": "kb.ingest.formats.pdf.pages:render_job",
+    "icon": "kb.ingest.formats.pictures:icon_job",
     "docling": "kb.ingest.remote_parsers.docling.document:convert_job",
     "unpack": "kb.ingest.parser.archives:unpack_job",
     "detach": "kb.ingest.parser.archives:detach_job",

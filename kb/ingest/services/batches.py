@@ -24,6 +24,8 @@ from kb.base.db.transactions import after_commit
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.files import local_file, sha256_of
 from kb.base.models import Installation
+from kb.base.text import storable
+from kb.content.folders.services import folder_in, folders_of
 from kb.content.models import Document, FileDetails, IngestBatch, batch_waiting, documents_waiting
 from kb.index.bm25 import BM25Store
 from kb.index.services.writing import copy_rows
@@ -54,9 +56,17 @@ class BatchProgress:
         return self.total - self.done
 
 
-def batch_create(*, knowledge_base: KnowledgeBase, name: str, user: User | None) -> IngestBatch:
-    """Begins an upload; the caller has checked that the user may write to the knowledge base."""
-    return IngestBatch.objects.create(knowledge_base=knowledge_base, name=name[:200] or "–", created_by=user)
+def batch_create(
+    *, knowledge_base: KnowledgeBase, name: str, user: User | None, folder_id: int | None = None
+) -> IngestBatch:
+    """Begins an upload into a folder; the caller has checked that the user may write to the knowledge base.
+
+    Raises NotVisible where the knowledge base has no such folder.
+    """
+    folder = folder_in(knowledge_base, folder_id)
+    return IngestBatch.objects.create(
+        knowledge_base=knowledge_base, folder=folder, name=storable(name)[:200] or "–", created_by=user
+    )
 
 
 def batch_progress(batch: IngestBatch) -> BatchProgress:
@@ -178,7 +188,8 @@ def batch_add(
     user: User | None,
     source_type: str = "",
 ) -> Document:
-    """Takes a file of an upload in, named with the folders that it lay in; raises as `document_add`."""
+    """Takes a file of an upload in, named with the folders that it lay in, which are made; raises as `document_add`."""
+    name = storable(name)
     details = details_of(batch, [name]).get(name) or FileDetails()
     return document_add(
         knowledge_base=batch.knowledge_base,
@@ -190,6 +201,7 @@ def batch_add(
         tags=list(details.tags),
         source_type=source_type,
         batch=batch,
+        folder_id=folders_of(batch.knowledge_base_id, batch.folder_id, [name])[name],
     )
 
 
@@ -199,11 +211,12 @@ def batch_add_many(
     *,
     user: User | None,
     source_type: str = "",
+    folder_id: int | None = None,
     hold: Callable[[], None] = lambda: None,
 ) -> tuple[list[int], dict[str, int]]:
     """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
 
-    Their types and sizes are the caller's matter, and a blank source type is `usual_source_type`. `hold` is called first in the transaction; what it raises keeps the
+    The folders of their names are made below `folder_id`, or the upload's. Their types and sizes are the caller's matter, and a blank source type is `usual_source_type`. `hold` is called first in the transaction; what it raises keeps the
     files out. Returns the ids of the documents that are new, and of those that held a file's bytes already, by its
     name.
     """
@@ -215,6 +228,7 @@ def batch_add_many(
             opened.seek(0)
             digests.append(sha256_of(File(opened)))
     same = Document.objects.filter(knowledge_base=batch.knowledge_base_id, sha256__in=digests)
+    folders = folders_of(batch.knowledge_base_id, folder_id or batch.folder_id, [file.name for file in files])
     for attempt in range(MOST_TRIES):
         known = dict(same.values_list("sha256", "pk"))
         first = {digest: file for digest, file in reversed([*zip(digests, files, strict=True)]) if digest not in known}
@@ -222,6 +236,7 @@ def batch_add_many(
             Document(
                 knowledge_base=batch.knowledge_base,
                 batch=batch,
+                folder_id=folders[file.name],
                 title=file.title or described[file.name].title,
                 source=source_of_name(file.name),
                 source_type=kinds[file.name],
@@ -337,7 +352,12 @@ def take_in(
     """
     holder = job.row
     if holder.batch is None:
-        holder.batch = batch_create(knowledge_base=holder.knowledge_base, name=holder.source, user=holder.created_by)
+        holder.batch = batch_create(
+            knowledge_base=holder.knowledge_base,
+            name=holder.source,
+            user=holder.created_by,
+            folder_id=holder.folder_id,
+        )
         Document.objects.filter(pk=holder.pk).update(batch=holder.batch)
     notes: list[dict[str, Any]] = []
     for start in range(0, len(files), PIECE):
@@ -348,6 +368,7 @@ def take_in(
             user=holder.created_by,
             # A book is also what was never said to be anything
             source_type="" if holder.source_type == Document.SourceType.BOOK else holder.source_type,
+            folder_id=holder.folder_id,
             hold=job.update,  # cancelled meanwhile, it brings nothing in
         )
         named = {file.name: file for file in piece}

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
-from kb.base.text import hash_content
+from kb.base.text import hash_content, storable
 from kb.content.models import Chunk, Document, chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import joined, moved_place, place_of, squeezed
@@ -120,7 +120,7 @@ def unchanged_chunks(document: Document, chunks: Sequence[Chunk], *, may_move: b
     rows = Chunk.objects.select_for_update(of=("self",)).select_related("document").order_by("pk")
     found = rows.filter(document=document).in_bulk([chunk.pk for chunk in chunks])
     if len(found) < len(chunks):
-        raise _gone()
+        raise NotVisible(chunk_gone())
 
     def what_counts(chunk: Chunk, title: str) -> tuple[object, ...]:
         place = None if may_move else (chunk.position, chunk.parent_id)
@@ -143,8 +143,23 @@ def changed_meanwhile() -> Rejected:
     )
 
 
-def _gone() -> NotVisible:
-    return NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
+def as_stored(text: str) -> str:
+    """A text of a form as chunks hold it: a browser sends the line ends of the web."""
+    return storable(text).replace("\r\n", "\n")
+
+
+def chunk_gone() -> str:
+    return _("The chunk is gone: its document was processed again meanwhile.")
+
+
+def has_text_of(content_hash: str) -> Callable[[Chunk], None]:
+    """What `chunk_update` requires of a caller who was shown the text with this hash; raises Rejected for another text."""
+
+    def require(chunk: Chunk) -> None:
+        if chunk.content_hash != content_hash:
+            raise changed_meanwhile()
+
+    return require
 
 
 def chunk_update(
@@ -168,7 +183,7 @@ def chunk_update(
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
     wanted = copy.copy(chunk)
-    wanted.text = text
+    wanted.text = as_stored(text)
     if questions is not None and (asked := entries(questions)) != chunk.questions:
         wanted.questions, wanted.own_questions = asked, True
     if keywords is not None and (words := entries(keywords)) != chunk.keywords:
@@ -180,7 +195,7 @@ def chunk_update(
             lock_knowledge_bases([chunk.knowledge_base_id])
             found = Chunk.objects.filter(pk=chunk.pk).first()
             if found is None:
-                raise _gone()
+                raise NotVisible(chunk_gone())
             require(found)
             chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled)
         return

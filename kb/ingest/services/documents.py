@@ -17,18 +17,20 @@ from django.utils.translation import gettext as _, gettext_noop
 from kb.access.models import KnowledgeBase, User
 from kb.base.db.transactions import after_commit, lock_knowledge_bases
 from kb.base.errors import AlreadyThere, NotVisible, Rejected
-from kb.base.files import sha256_of
+from kb.base.files import delete_folder, sha256_of
 from kb.base.findings import REMARKS
 from kb.base.messages import shown
 from kb.base.text import hash_content
-from kb.content.models import Chunk, Document, IngestBatch
+from kb.content.folders.services import folder_in
+from kb.content.models import Chunk, Document, IngestBatch, previews_folder
 from kb.index.bm25 import BM25Store
 from kb.index.keywords import Source
 from kb.index.services.writing import ROWS_A_STATEMENT, copy_rows, prepare_chunks, write_chunks, writing_chunks
 from kb.ingest.parser import office
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parse import is_readable_head, is_recording_head, office_kind
-from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
+from kb.ingest.parser.parsed import MESSAGES, SUPPORTED_EXTENSIONS
+from kb.ingest.services.file_kinds import check_kind
 from kb.jobs.leases import Queue
 from kb.providers.embedding_models import embedder
 from retrieval.errors import Message
@@ -64,6 +66,7 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
     tags: list[str] | None = None,
     source_type: str = "",
     batch: IngestBatch | None = None,
+    folder_id: int | None = None,
 ) -> Document:
     """Takes a file in; a worker makes it searchable once the transaction commits.
 
@@ -73,13 +76,14 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
 
     Raises:
         AlreadyThere: the knowledge base holds the same bytes.
-        NotVisible: the knowledge base is gone.
+        NotVisible: the knowledge base is gone, or has no such folder.
         Rejected: the file is too large, or of a type that cannot be read.
     """
     source = source_of_name(name)
     head = check_file(source, file)
     document = Document(
         knowledge_base=knowledge_base,
+        folder=folder_in(knowledge_base, folder_id),
         title=title,
         source=source,
         source_type=source_type or usual_source_type(source, head),
@@ -102,6 +106,7 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
             _refuse_known(document)
             if not KnowledgeBase.objects.filter(pk=knowledge_base.pk).exists():
                 raise NotVisible(_("The knowledge base is gone.")) from error
+            folder_in(knowledge_base, folder_id)  # NotVisible: it was deleted meanwhile
         raise
     return document
 
@@ -123,11 +128,12 @@ def document_add_text(
 
 
 def document_update(document: Document, **changes: Any) -> None:
-    """Changes title, source type, metadata or tags, inside a transaction that holds the document.
+    """Changes title, source type, metadata, tags or `folder_id`, inside a transaction that holds the document.
 
     A new title, which is part of what is indexed, indexes the chunks again. A document that has failed or was cancelled
     stays so; it gets its new title when it is processed once more.
     """
+    folder_in(document.knowledge_base, changes.get("folder_id"))  # NotVisible: it has no such folder
     retitled = changes.get("title", document.title) != document.title
     if retitled and document.status not in (Status.FAILED, Status.CANCELLED):
         _wait(document, keep_chunks=document.keep_chunks or document.status == Status.READY, **changes)
@@ -203,9 +209,12 @@ def waiting() -> dict[str, Any]:
 def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
     """Gives a document another file, from which it is re-chunked; belongs inside a transaction that holds it.
 
-    What searches find of it is what they found before, until a worker has read the new file. Raises as `document_add`.
+    What searches find of it is what they found before, until a worker has read the new file. Raises as `document_add`,
+    and Rejected for an archive.
     """
     source, known_as = source_of_name(name), str(document.file.name or "")
+    if is_archive_name(source):
+        raise Rejected("unsupported_type", _("An archive is many documents: upload it as a new one."))
     check_file(source, file)
     digest = sha256_of(file)
     if digest != document.sha256:
@@ -214,6 +223,7 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
         document.file.save(source, file, save=False)
         if known_as:
             after_commit(document.file.storage.delete, known_as)
+        after_commit(delete_folder, previews_folder(document))
     _wait(document, "sha256", "size", "source", "file", keep_chunks=False, mime="", **changes)
 
 
@@ -269,10 +279,11 @@ def check_file(source: str, file: "File[bytes]") -> bytes:
         raise Rejected("too_large", Message(template, name=source, megabytes=most // 1024**2))
     head: bytes = file.read(HEAD_BYTES)
     file.seek(0)
-    extension = PurePath(source).suffix.lower()
-    if (error := office.refusal(office_kind(head, extension))) is not None:
+    check_kind(source, head)
+    # Whatever its name says
+    if (error := office.refusal(office_kind(head, PurePath(source).suffix.lower()))) is not None:
         raise Rejected("unsupported_type", Message(MESSAGES[error.code], **error.params))
-    if extension in PROGRAM_EXTENSIONS or not is_readable_head(head):
+    if not is_readable_head(head):
         template = gettext_noop("“{name}” is of a type that cannot be read: upload one of {types}.")
         raise Rejected("unsupported_type", Message(template, name=source, types=", ".join(SUPPORTED_EXTENSIONS)))
     return head
@@ -315,11 +326,15 @@ def batches(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def write_whole_documents(
-    kb: KnowledgeBase, documents: Sequence[tuple[Document, str]], *, replaced: QuerySet[Document]
+    kb: KnowledgeBase,
+    documents: Sequence[tuple[Document, str]],
+    *,
+    replaced: QuerySet[Document],
+    questions: tuple[str, ...] = (),
 ) -> None:
     """Writes documents of one chunk, each with its text, in place of others, in one transaction.
 
-    They are known by their `sha256`; what is too long of title and source is cut off. Raises ModelUnavailable where the
+    They are known by their `sha256`; what is too long of title and source is cut off. Each answers the `questions`. Raises ModelUnavailable where the
     knowledge base's model cannot be loaded, and Superseded where it has another by now.
     """
     if not documents:
@@ -329,7 +344,9 @@ def write_whole_documents(
         row.knowledge_base, row.mime, row.size = kb, "text/plain", len(text.encode())
         row.title, row.source = row.title[:TITLE_CHARACTERS], row.source[:SOURCE_CHARACTERS]
         row.status, row.progress = Status.READY, 100
-    sources = [Source(searchable_text(row.title, (), text), text) for row, text in documents]
+    sources = [
+        Source(searchable_text(row.title, (), text), text, questions, None, bool(questions)) for row, text in documents
+    ]
     prepared = prepare_chunks(kb, sources)
     counts = [model.count_tokens(source.searchable) for source in sources]
     with writing_chunks(kb):
@@ -343,6 +360,8 @@ def write_whole_documents(
                 text=source.text,
                 content_hash=hash_content(source.text),
                 token_count=count,
+                questions=list(questions),
+                own_questions=bool(questions),
             )
             for (row, _), source, count in zip(documents, sources, counts, strict=True)
         ]

@@ -59,6 +59,7 @@ from kb.ingest.services.pictures import (
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
 from kb.jobs.leases import Job, LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
+from kb.providers.usage.counting import counted_for
 from retrieval.errors import Message, RetrievalError, message_of
 
 logger = logging.getLogger(__name__)
@@ -334,13 +335,14 @@ def _prepare_and_write(batch: DocumentBatch, plans: Sequence[Recut]) -> None:
 def _prepare(batch: DocumentBatch, chunks: Iterable[Chunk]) -> dict[Source, Prepared]:
     sources = list(dict.fromkeys(map(source_of, chunks)))
     batch.report(Stage.TOKENIZE, 20)
-    prepared = prepare(
-        sources,
-        tokenizers=tokenizers_of(batch.kb),
-        embedder=embedder(batch.kb.embedding_model),
-        extraction=extraction_of(batch.kb),
-        on_embedded=lambda share: batch.report(Stage.EMBED, 30 + int(60 * share)),
-    )
+    with counted_for(batch.kb.pk):
+        prepared = prepare(
+            sources,
+            tokenizers=tokenizers_of(batch.kb),
+            embedder=embedder(batch.kb.embedding_model),
+            extraction=extraction_of(batch.kb),
+            on_embedded=lambda share: batch.report(Stage.EMBED, 30 + int(60 * share)),
+        )
     batch.report(Stage.WRITE, 90)
     return dict(zip(sources, prepared, strict=True))
 

@@ -2,7 +2,7 @@
 
 import base64
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Annotated, Final
@@ -27,6 +27,7 @@ from kb.ingest.parser.picture_words import with_descriptions
 from kb.ingest.services.documents import document_held, document_requeue
 from kb.jobs.leases import must_return
 from kb.providers.embedding_models import vision_model
+from kb.providers.usage.counting import counted_for
 from retrieval.errors import GenerationFailed, message_of
 from retrieval.generation import OpenAIGenerator
 from retrieval.types import Turn
@@ -95,7 +96,20 @@ def picture_response(principal: Principal, picture_id: int, etag: str = "") -> H
     picture = Picture.objects.visible_to(principal).select_related("document").filter(pk=picture_id).first()
     if picture is None:
         raise NotVisible(_("There is no picture with this id."))
-    own = f'"{picture.sha256}"'
+
+    def read() -> bytes:
+        try:
+            with default_storage.open(picture.file_name, "rb") as file:
+                return bytes(file.read())
+        except FileNotFoundError as error:
+            raise NotVisible(_("The file of this picture is gone: process its document again.")) from error
+
+    return image_response(read, mime=picture.mime, tag=picture.sha256, etag=etag)
+
+
+def image_response(read: Callable[[], bytes], *, mime: str, tag: str, etag: str) -> HttpResponse:
+    """An image for a caller who may see it, or 304 where `etag`, what the caller has, is among others its `tag`."""
+    own = f'"{tag}"'
     headers = {
         "ETag": own,
         "Cache-Control": "private, no-cache",  # whether the caller may see it is asked each time
@@ -105,12 +119,7 @@ def picture_response(principal: Principal, picture_id: int, etag: str = "") -> H
     }
     if own in (each.strip().removeprefix("W/") for each in etag.split(",")):
         return HttpResponse(status=304, headers=headers)
-    try:
-        with default_storage.open(picture.file_name, "rb") as file:
-            data = file.read()
-    except FileNotFoundError as error:
-        raise NotVisible(_("The file of this picture is gone: process its document again.")) from error
-    return HttpResponse(data, content_type=picture.mime, headers=headers)
+    return HttpResponse(read(), content_type=mime, headers=headers)
 
 
 def is_picture(data: bytes, mime: str) -> bool:
@@ -254,12 +263,12 @@ def undescribed() -> QuerySet[Picture]:
 
 def waits_for_description(document_id: int) -> bool:
     """Whether a vision model is set up, and has pictures of a document to describe."""
-    return bool(settings.VISION_MODEL) and undescribed().filter(document=document_id).exists()
+    return vision_model() is not None and undescribed().filter(document=document_id).exists()
 
 
 def documents_to_describe() -> list[int]:
     """Those whose pictures were never asked for, or in vain and some time ago."""
-    if not settings.VISION_MODEL:
+    if vision_model() is None:
         return []
     due = Q(asked_at=None) | Q(asked_at__lt=timezone.now() - _AGAIN)
     found = undescribed().filter(due).order_by("document_id").values_list("document_id", flat=True).distinct()
@@ -314,7 +323,8 @@ def _describe(picture: Picture, model: OpenAIGenerator) -> None:
         Turn(role="system", text=_INSTRUCTIONS.get(kb.language, _INSTRUCTIONS["en"])),
         Turn(role="user", text=context),
     ]
-    text = model.complete(turns, timeout_s=settings.LLM_SECONDS, pictures=[address])
+    with counted_for(kb.pk):
+        text = model.complete(turns, timeout_s=settings.LLM_SECONDS, pictures=[address])
     said = " ".join(text.replace("\0", "").split())[:_MOST_DESCRIPTION]
     Picture.objects.filter(pk=picture.pk).update(description=said, described_by=model.model[:200])
 

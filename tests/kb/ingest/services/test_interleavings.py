@@ -1,17 +1,23 @@
 """Two writers at once, with the interleaving driven: one is held at a stage until the other has come as far as it can."""
 
 import io
+import threading
 import time
 import zipfile
+from functools import partial
 
 import pytest
 from django.core.files.base import ContentFile
+from django.db import transaction
 
 from kb.base.errors import NotVisible, Rejected
+from kb.content.folders import services as folders
+from kb.content.folders.services import folder_create, folder_delete, folder_update
 from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import BM25Store
 from kb.index.services import reindex, tokenizing
-from kb.ingest.services import batches as batch_files, chunks, documents, indexing, rechunk as writing
+from kb.ingest.parser.sandbox import run_job
+from kb.ingest.services import batches as batch_files, chunks, documents, indexing, previews, rechunk as writing
 from kb.ingest.services.batches import batch_add, batch_cancel, batch_create
 from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.ingest.services.documents import (
@@ -21,10 +27,12 @@ from kb.ingest.services.documents import (
     write_whole_documents,
 )
 from kb.ingest.services.indexing import index_document
+from kb.ingest.services.previews import page_sizes
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
 from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
-from tests.interleaving import PATIENCE, Gate, Running, until_somebody_waits_for_a_lock
+from tests.interleaving import PATIENCE, Gate, Running, until, until_somebody_waits_for_a_lock
+from tests.kb.ingest.parser.documents import make_pdf
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -270,3 +278,79 @@ def test_cancelling_an_upload_takes_along_what_an_archive_is_bringing_in(monkeyp
 
     assert (worker.outcome(), curator.outcome()) == (None, None)
     assert set(Document.objects.values_list("source", "status")) == {("laws.zip", "cancelled"), ("a.txt", "cancelled")}
+
+
+def test_a_file_added_to_a_folder_that_is_being_deleted_stays():
+    kb = make_kb()
+    around = folder_create(kb=kb, name="around")
+    folder = folder_create(kb=kb, name="folder", parent=around)
+    written, goes_on = threading.Event(), threading.Event()
+
+    def add_slowly():
+        with transaction.atomic():
+            add_to(kb, folder)
+            written.set()
+            assert goes_on.wait(PATIENCE)
+
+    adding = Running(add_slowly)
+    assert written.wait(PATIENCE)
+    deleting = Running(folder_delete, folder)
+    until_somebody_waits_for_a_lock()
+    goes_on.set()
+
+    assert (adding.outcome(), deleting.outcome()) == (None, None)
+    assert Document.objects.get().folder == around
+
+
+def test_a_file_for_a_folder_that_was_deleted_meanwhile_is_refused(monkeypatch):
+    kb = make_kb()
+    folder = folder_create(kb=kb, name="folder")
+    gate = Gate(monkeypatch, documents, "sha256_of")
+    adding = Running(add_to, kb, folder)
+    gate.wait()
+    folder_delete(folder)
+    gate.open()
+
+    assert isinstance(adding.outcome(), NotVisible)
+    assert not Document.objects.exists()
+
+
+def add_to(kb, folder):
+    document_add(knowledge_base=kb, file=ContentFile(b"words"), name="a.txt", user=kb.owner, folder_id=folder.pk)
+
+
+def test_two_who_put_folders_into_each_other_make_no_circle(monkeypatch):
+    kb = make_kb()
+    one, other = folder_create(kb=kb, name="one"), folder_create(kb=kb, name="other")
+    gate = Gate(monkeypatch, folders, "_check", after=True)
+    first = Running(partial(folder_update, one, parent=other))
+    gate.wait()
+    second = Running(partial(folder_update, other, parent=one))
+    until_somebody_waits_for_a_lock()
+    gate.open()
+
+    assert first.outcome() is None
+    assert second.outcome().code == "within_itself"
+
+
+def test_a_file_that_is_slow_to_draw_leaves_the_other_threads_of_a_server_free(monkeypatch):
+    document = add_pdf(make_kb())
+    goes_on = threading.Event()
+
+    def slow(*arguments, **keywords):
+        assert goes_on.wait(PATIENCE)
+        return run_job(*arguments, **keywords)
+
+    monkeypatch.setattr(previews, "run_job", slow)
+    monkeypatch.setattr(previews, "_PATIENCE_SECONDS", 10 * PATIENCE)
+    looking = [Running(page_sizes, document) for _number in range(8)]
+    until(lambda: sum(not each.is_alive() for each in looking) == 4)
+    goes_on.set()
+
+    errors = [each.outcome() for each in looking]
+    assert errors.count(None) == 4
+    assert {error.code for error in errors if error} == {"preview_pending"}
+
+
+def add_pdf(kb):
+    return document_add(knowledge_base=kb, file=ContentFile(make_pdf(["x"])), name="a.pdf", user=kb.owner)
