@@ -15,7 +15,7 @@ Rewrite = Literal["off", "conversation", "always"]
 RERANKERS = ("cross_encoder", "http", "overlap", "cosine")
 
 QUERY, CANDIDATES, FUSION, SOURCES = _("Query"), _("Candidates"), _("Fusion"), _("Live and external sources")
-RERANKING, GATE, RESULTS, FACTS = _("Reranking"), _("Gate"), _("Results"), _("Facts and answers")
+RERANKING, GATE, RESULTS, FACTS = _("Reranking"), _("Relevance threshold"), _("Results"), _("Facts and answers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +46,13 @@ class RetrievalConfig:
 
     rewrite: Rewrite = setting(
         _("Rewrite"),
-        _("Whether a language model rewrites the query before the search: never, in conversations only, or always."),
+        _("Whether a chat model rewrites the query before the search: never, in conversations only, or always."),
         default="conversation",
         group=QUERY,
         choices={"off": _("off"), "conversation": _("in conversations"), "always": _("always")},
     )
     max_retrieval_queries: int = setting(
-        _("Queries at most"),
+        _("Max queries"),
         _("How many queries are searched for at most, sub-queries included."),
         default=3,
         group=QUERY,
@@ -169,8 +169,8 @@ class RetrievalConfig:
         between=(0, 1),
     )
     external: bool = setting(
-        _("Ask elsewhere"),
-        _("Live pages, feeds and search services of the knowledge base join the query. Off: nothing is asked."),
+        _("Search external sources"),
+        _("Live pages, feeds and search services of the knowledge base are searched too. Off: none is."),
         default=True,
         group=SOURCES,
         env="EXTERNAL_ENABLED",
@@ -218,16 +218,17 @@ class RetrievalConfig:
         between=(1, 500),
     )
     rerank_top_k: int | None = setting(
-        _("Left by the reranker"),
-        _("How many candidates leave the reranker; auto: as many as Top K."),
+        _("Kept by the reranker"),
+        _("How many candidates the reranker keeps; auto: as many as Top K."),
         default=None,
         group=RERANKING,
         between=(1, 500),
     )
     score_threshold: float | None = setting(
-        _("Threshold"),
+        _("Relevance threshold"),
         _(
-            "The least score of a result, on the scale of the first reranker; 0: no gate; auto: the scale’s own cut, below."
+            "The minimum score of a result, on the scale of the first reranker; 0: no threshold; auto: the "
+            "scale’s own threshold, below."
         ),
         default=None,
         group=GATE,
@@ -235,25 +236,25 @@ class RetrievalConfig:
         env="",
     )
     similarity_threshold: float = setting(
-        _("Cut of cross-encoders"),
-        _("The least score where a cross-encoder or a rerank server has answered."),
+        _("Threshold of cross-encoders"),
+        _("The minimum score where a cross-encoder or a rerank server answered."),
         default=0.6,
         group=GATE,
         between=(0, 1),
         alias="MIN_RELEVANCE_SCORE",
     )
     cosine_threshold: float | None = setting(
-        _("Cut of cosines"),
-        _("The least score where the cosine has reranked; auto: no cut."),
+        _("Threshold of cosine"),
+        _("The minimum score where the cosine reranked; auto: no threshold."),
         default=None,
         group=GATE,
         between=(0, 1),
         env="",
     )
     overlap_threshold: float | None = setting(
-        _("Cut of overlap"),
+        _("Threshold of word overlap"),
         _(
-            "The least score where the overlap of words has reranked; auto: the built-in one, below which the best are given "
+            "The minimum score where word overlap reranked; auto: the built-in one; the best below it are given "
             "apart, as near misses."
         ),
         default=None,
@@ -276,7 +277,7 @@ class RetrievalConfig:
         env="GENERAL_RETRIEVAL_ENABLED",
     )
     general_final_count: int = setting(
-        _("Results at most"),
+        _("Max results"),
         _("The most results of a search that selects by score alone."),
         default=10,
         group=RESULTS,
@@ -284,8 +285,8 @@ class RetrievalConfig:
         between=(1, 500),
     )
     max_books: int = setting(
-        _("From books"),
-        _("The most results from books, where kinds of sources have caps."),
+        _("From documents"),
+        _("The most results from documents, where kinds of sources have caps."),
         default=5,
         group=RESULTS,
         between=(0, 200),
@@ -326,7 +327,7 @@ class RetrievalConfig:
         env="GRAPH_FACTS_ENABLED",
     )
     max_graph_facts: int = setting(
-        _("Facts at most"),
+        _("Max facts"),
         _("How many facts come along at most."),
         default=50,
         group=FACTS,
@@ -334,14 +335,14 @@ class RetrievalConfig:
     )
     context_tokens: int = setting(
         _("Context, tokens"),
-        _("How much of the results the language model is given to answer from."),
+        _("How much of the results the chat model is given to answer from."),
         default=3_000,
         group=FACTS,
         between=(50, 1_000_000),
     )
     max_chunk_chars: int = setting(
-        _("Characters a passage"),
-        _("Longer passages are cut before the language model gets them."),
+        _("Characters per passage"),
+        _("Longer passages are cut before the chat model gets them."),
         default=800,
         group=FACTS,
         between=(50, 100_000),

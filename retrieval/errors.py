@@ -155,6 +155,10 @@ class ModelUnavailable(RetrievalError):
     """A model cannot be loaded or reached, or its answer cannot be used."""
 
 
+class AddressRefused(RetrievalError):
+    """A client does not connect to an address, whatever is there; the cause of the client's own error."""
+
+
 class UnusableVectors(ModelUnavailable):
     """An embedding model answered with what is no vector of its space."""
 
@@ -184,7 +188,7 @@ class RerankerNotApplicable(RetrievalError):
 
 
 class GenerationFailed(Degraded):
-    """A language model gave no usable answer."""
+    """A chat model gave no usable answer."""
 
 
 class InvalidConfiguration(RetrievalError):

@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from retrieval.protocols import Tokenizer
-from retrieval.tokenize import CONNECTORS, INVISIBLE, RUNS, normalize
+from retrieval.tokenize import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, CONNECTORS, INVISIBLE, RUNS, normalize
 
 Span = tuple[int, int]
 
@@ -27,9 +27,10 @@ def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[S
     """Cuts a text, as it is shown, where it holds terms; the segments, joined, are the text.
 
     Terms are as the tokenizer makes them, which index and query went through: stemmed, folded, from words inside words.
-    A match is a word, or the part of a word, that it turns into one of them.
+    A match is a word, or the part of a word, that it turns into one of them. Chinese function words, of which every text is
+    full, are marked only where the query has nothing else.
     """
-    wanted = frozenset(terms)
+    wanted = frozenset(terms) - CHINESE_STOP_WORDS - CHINESE_PARTICLES_ALONE or frozenset(terms)
     if not wanted or not text:
         return [Segment(text, is_match=False)] if text else []
     plain, origins = _normalize_with_origins(text)

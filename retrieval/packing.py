@@ -1,6 +1,6 @@
 """Results as numbered, cited fragments under a budget, for a prompt or an agent's tool.
 
-Text of a language model as text: nothing in it makes a program that shows it load or open anything.
+Text of a chat model as text: nothing in it makes a program that shows it load or open anything.
 
 A document may ask the model for an image whose address carries what else the model was shown. In Markdown and in HTML that
 is sent as soon as the answer is shown, without a click; so the marks of both are taken apart and the words stay.

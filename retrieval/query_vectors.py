@@ -95,6 +95,11 @@ class QueryEmbedder:
                 self._loaded(self._guard, deadline)
             return self._landed(key, text, self._guard, deadline, self._patience_s), MODEL
 
+    def known(self, text: str, scope: str = "") -> Vector | None:
+        """The vector of a query that was asked lately; None where no cache holds it, and no model is asked."""
+        found = _as_vector(self._cache.get(_key(self.model_id, scope + text)))
+        return None if found is None else found[0]
+
     def similarities(self, query: str, texts: Sequence[str], deadline: float, scope: str = "") -> NDArray[np.float64]:
         """Cosines of texts, at most MOST_CHARACTERS of each, to a query, in this model's space, shape (n_texts,).
 

@@ -34,7 +34,7 @@ SETTING_OF_SCALE: Mapping[str, str] = {
 }
 
 # Chosen on cmrc2018-reject with the hashing embedder, where it keeps 95.7 % of the queries that have an answer and lets 8.3 % of the
-# others pass; docs/relevance-gate.md has the curves. The best accidental match is the better the more chunks there are, so it
+# others pass; docs/relevance-threshold.md has the curves. The best accidental match is the better the more chunks there are, so it
 # falls by the slope with each e-fold of fewer chunks: to what keeps the first questions of somebody new, of 60 chunks.
 OVERLAP_CUT, OVERLAP_CUT_SLOPE, OVERLAP_CUT_LEAST = 0.35, 0.118, 0.05
 OVERLAP_CUT_CHUNKS = 559

@@ -30,7 +30,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A query as a language model has rewritten it; `sub_queries` are further ones, for other aspects."""
+    """A query as a chat model has rewritten it; `sub_queries` are further ones, for other aspects."""
 
     text: str
     sub_queries: tuple[str, ...] = ()

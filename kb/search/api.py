@@ -89,6 +89,11 @@ class FiltersSerializer(StrictSerializer):
     """The types of filters; `Filters.parse` looks at the values."""
 
     document_ids = serializers.ListField(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **SOME)
+    folder_ids = serializers.ListField(
+        child=StrictIntegerField(min_value=1, max_value=MAX_ID),
+        help_text="The document lies in any of them, or in a folder within.",
+        **SOME,
+    )
     tags = serializers.ListField(
         child=StrictCharField(max_length=MAX_CHARS, trim_whitespace=False),
         help_text="The document has any of them.",

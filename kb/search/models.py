@@ -56,7 +56,7 @@ class SearchLog(models.Model):
 
     class Outcome(models.TextChoices):
         FOUND = "found", _("found")
-        GATED = "gated", _("all below the gate")
+        GATED = "gated", _("all below the threshold")
         NOTHING = "nothing", _("nothing found")
 
     class Feedback(models.IntegerChoices):
@@ -66,6 +66,16 @@ class SearchLog(models.Model):
     id = models.UUIDField(_("trace id"), primary_key=True, default=uuid.uuid4, editable=False)
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", verbose_name=_("user")
+    )
+    # A plain number to the database: an assistant is deleted without a look at a long log.
+    assistant = models.ForeignKey(
+        "kb.Assistant",
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        related_name="+",
+        verbose_name=_("assistant"),
     )
     knowledge_base_ids = ArrayField(models.BigIntegerField(), verbose_name=_("knowledge bases"))
     query = models.TextField(_("query"))
@@ -91,6 +101,11 @@ class SearchLog(models.Model):
         ordering = ("-created_at",)
         indexes: ClassVar = [
             GinIndex(fields=["knowledge_base_ids"], name="searchlog_by_kb"),
+            models.Index(
+                fields=["assistant", "created_at"],
+                condition=models.Q(assistant__isnull=False),
+                name="searchlog_by_assistant",
+            ),
             GinIndex(OpClass(ResultIds("trace"), name="jsonb_path_ops"), name="searchlog_by_result"),
         ]
 

@@ -3,7 +3,7 @@
 import logging
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -30,6 +30,8 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config
 from kb.providers import embedding_models
 from kb.providers.embedding_models import TOKENIZERS_HELD, _load_tokenizer, tokenizer
+from kb.providers.services import environment_models_sync
+from kb.providers.usage.counting import counted_for
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
 from kb.sources.connectors.listing import web_client
 from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
@@ -48,7 +50,6 @@ from retrieval.channels import (
 )
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import (
     ChannelUnavailable,
     Degradation,
@@ -76,7 +77,7 @@ from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.tokenize import JiebaTokenizer
-from retrieval.types import Analysis
+from retrieval.types import Analysis, Result
 
 WEB, EXTERNAL = "web", "external"
 THREADS: Final = 16
@@ -223,6 +224,7 @@ def warm_up() -> None:
         embedding_models.warmth = embedding_models.Warmth(failed=failed)
         connections.close_all()
     try:
+        environment_models_sync()
         kb_ids = knowledge_bases_by_use()
         _load_keyword_indexes(kb_ids)
         _search_once(kb_ids)
@@ -280,9 +282,22 @@ class Wiring:
         """Whether results may change although no knowledge base does."""
         return any(isinstance(channel, ExternalChannel) for scope in self.pipeline.scopes for channel in scope.channels)
 
+    def run(self, query: str, **options: Any) -> Result:
+        """What the pipeline finds, with its configuration; what models are asked counts for its knowledge bases."""
+        with counted_for(*(scope.kb_id for scope in self.pipeline.scopes)):
+            return self.pipeline.run(query, self.config, **options)
+
     def load_models(self) -> None:
         """Loads the local models that are not loaded yet, for a caller that would rather wait than do without them."""
         embedding_models.load(self.vectors, self.links)
+
+
+def vector_scope(kb_ids: Iterable[int]) -> str:
+    """Under which the vectors of queries are cached.
+
+    Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache.
+    """
+    return ",".join(map(str, sorted(kb_ids))) + "\0"
 
 
 def build_pipeline(
@@ -303,8 +318,7 @@ def build_pipeline(
     common = profile or common or common_profile(knowledge_bases)
     config = _configured(common, asked)
     vectors = {kb.embedding_model: embedding_models.query_vectors(kb.embedding_model) for kb in knowledge_bases}
-    # Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache.
-    asked_of = ",".join(str(pk) for pk in sorted(kb.pk for kb in knowledge_bases)) + "\0"
+    asked_of = vector_scope(kb.pk for kb in knowledge_bases)
     scopes = tuple(
         _scope(
             kb,
@@ -379,7 +393,7 @@ def _scope(
         channels.append(QuestionChannel(kb.pk, vectors, store, fallback=fallback, dimension=kb.dimension, only=only))
     notes = left_out(kb, held, config, is_filtered=only is not None)
     # A server would have to embed texts from elsewhere while somebody waits.
-    texts = None if kb.embedding_model.startswith(OPENAI_PREFIX) else vectors
+    texts = None if embedding_models.is_served(kb.embedding_model) else vectors
     asked = () if notes or not config.external else external_channels(kb, held, config, cutter, texts)
     return Scope(
         kb_id=kb.pk,
@@ -410,8 +424,8 @@ def _fallbacks(
 
 def _hashing_note(kb: KnowledgeBase) -> Degradation:
     template = gettext_noop(
-        "Knowledge base “{name}” uses the hashing embedder, which compares words, not meaning: choose an "
-        "embedding model and run `manage.py reindex --kb {quoted} --embeddings --model ID`."
+        "Knowledge base “{name}” has no embedding model, so its vectors compare words, not meaning: choose a "
+        "model in its settings, or run `manage.py reindex --kb {quoted} --embeddings --model ID`."
     )
     message = Message(template, name=kb.name, quoted=shlex.quote(kb.name))
     return Degradation("vector", DegradationCode.HASHING_EMBEDDER, message)

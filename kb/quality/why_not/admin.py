@@ -1,6 +1,6 @@
 """Why was this chunk not found? The URL holds the search and the chunk, so it can be shared."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,7 +9,7 @@ from django.core import signing
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.translation import gettext as _, gettext_noop
+from django.utils.translation import gettext as _, gettext_lazy, gettext_noop, ngettext
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
@@ -18,7 +18,7 @@ from kb.content.models import Chunk
 from kb.index.services.tokenizing import tokenizing_progress
 from kb.profiles.admin.choices import changes_text, profile_url
 from kb.profiles.services import SettingDifference
-from kb.quality.debug.admin.form import SearchPage, open_search_page, search_parameters
+from kb.quality.debug.admin.form import SearchPage, open_search_page, search_parameters, with_current
 from kb.quality.debug.admin.judge import debug_url
 from kb.quality.why_not.services.places import (
     Place,
@@ -37,11 +37,14 @@ from kb.quality.why_not.services.places import (
     stage_text,
     verdict_sentence,
 )
-from kb.quality.why_not.services.remedies import apply_remedy, remedies
+from kb.quality.why_not.services.remedies import apply_remedy, changed_with, may_share, own_draft_name, remedies
 from kb.quality.why_not.services.trials import changed_request, profile_in_force
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
-from kb.search.admin.labels import degradation_heading, notices, stage_label
+from kb.search.admin.labels import degradation_heading, listed, notices, stage_label
+from kb.search.services.baseline import beyond_baseline
 from kb.search.services.search import SearchRequest, request_as_json
+from kb.web.admin.current import remember_knowledge_base
+from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.scoped import row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
@@ -243,6 +246,9 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
 
     Each is a form with a button, a link where it has a `url`, or a `command` to copy.
     """
+    offered = [remedy for remedy in remedies(why) if may_edit or remedy.code in READ_ONLY]
+    drafts = any(remedy.code is RemedyCode.DRAFT for remedy in offered)
+    shared = shared_text(changed_with(why)) if drafts and may_share(why.principal, why) else ""
     return [
         {
             "id": remedy.id,
@@ -251,11 +257,23 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
             "value": next(iter(remedy.suggestions), ""),
             "effect": effect_text(remedy),
             "becomes_result": remedy.effect is not None and remedy.effect.becomes_result,
+            "shared": shared if remedy.code is RemedyCode.DRAFT else "",
             **_remedy_text(remedy, why),
         }
-        for remedy in remedies(why)
-        if may_edit or remedy.code in READ_ONLY
+        for remedy in offered
     ]
+
+
+def shared_text(names: Sequence[str]) -> str:
+    """Whom a further version of a shared profile changes besides, once it is published."""
+    if not names:
+        return _("No other knowledge base searches by it now; others may choose it later.")
+    message = ngettext(
+        "Published, it changes %(count)d other knowledge base too: %(names)s.",
+        "Published, it changes %(count)d other knowledge bases too: %(names)s.",
+        len(names),
+    )
+    return message % {"count": len(names), "names": listed(names)}
 
 
 def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
@@ -310,7 +328,7 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
         RemedyCode.ADD_QUESTION: {
             "icon": "contact_support",
             "label": _("Add the question"),
-            "hint": _("The question gets a vector of its own: whoever asks alike finds this chunk."),
+            "hint": _("The question gets a vector of its own: similar questions will match this chunk."),
             "input_label": _("A question that this chunk answers"),
         },
         RemedyCode.RUN_COMMAND: {
@@ -323,6 +341,7 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
 
 
 def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
+    profile = profile_in_force(why)
     # The channels search by the settings of their knowledge base, which its cut follows.
     is_of_scope = why.verdict.stage is Stage.CHANNELS and why.scope is not None
     config = why.scope.config if is_of_scope and why.scope else why.outcome.wiring.config
@@ -342,10 +361,11 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
         "icon": "tune",
         "label": _("Try in a draft: %(changes)s") % {"changes": ", ".join(changes_text(changes))},
         "hint": _(
-            "Saved as a draft of the profile “%(profile)s”, and the search runs again under it. Other searches change when it "
-            "is published."
+            "Saved as a draft of this knowledge base’s own profile “%(profile)s”, and the search runs again under it. Other "
+            "searches change when it is published."
         )
-        % {"profile": profile_in_force(why).name},
+        % {"profile": profile.name if profile.knowledge_base_id else own_draft_name(why)},
+        "shared_name": profile.name,
     }
 
 
@@ -370,7 +390,8 @@ class WhyNotView(AdminPage):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         principal = Principal(request.user)
-        page = open_search_page(principal, request.GET)
+        # A chunk alone is looked for where it is.
+        page = open_search_page(principal, request.GET if request.GET.get("chunk") else with_current(request))
         chunk_id = row_id(request.GET.get("chunk", ""))
         text = request.GET.get("text", "").strip()
         context: dict[str, Any] = {**page.context, "text": text, "chunk_problem": ""}
@@ -414,7 +435,7 @@ class WhyNotView(AdminPage):
         text = self.request.POST.get("text", "").strip()
         token = remembered(why)  # of the search as it is before
         try:
-            after = apply_remedy(principal, why, remedy, text)
+            after = apply_remedy(principal, why, remedy, text, shared="shared" in self.request.POST)
         except NotAllowed as error:
             raise PermissionDenied(str(error)) from error
         except (Rejected, NotVisible, Superseded) as error:
@@ -454,15 +475,21 @@ class WhyNotView(AdminPage):
         again = {**dict(self.request.GET.lists()), "chunk": chunk_id}
         again.pop("text", None)
         kb = page.bases[why.chunk.knowledge_base_id]
+        remember_knowledge_base(self.request, kb)
         may_edit = bool(getattr(kb, "may_edit", False))
         profile = why.outcome.wiring.profile
         context |= {
             "chunk": why.chunk,
+            "chunk_url": reverse("admin:kb_chunk_place", args=[why.chunk.pk]),
             "details": why_not_details(why),
             "remedies": shown_remedies(why, may_edit=may_edit),
             "may_edit": may_edit,
             "effect": effect(self.request.GET.get("before", ""), why),
-            "notices": notices(why.outcome.result.degraded, why.outcome.wiring.pipeline.scopes, page.bases),
+            "notices": notices(
+                beyond_baseline(why.outcome.result.degraded, why.outcome.knowledge_bases),
+                why.outcome.wiring.pipeline.scopes,
+                page.bases,
+            ),
             "draft": None if profile.published else profile,
             "draft_url": profile_url(profile),
             "progress": tokenizing_progress(kb),
@@ -484,4 +511,7 @@ def _chosen_chunk(principal: Principal, page: SearchPage, chunk_id: int) -> dict
         return {"chunk_problem": _("There is no chunk with the id %(id)s: look for it by its text.") % {"id": chunk_id}}
     if not page.form.is_bound:
         page.form.initial["kb"] = [str(chunk.knowledge_base_id)]
-    return {"chunk": chunk}
+    return {"chunk": chunk, "chunk_url": reverse("admin:kb_chunk_place", args=[chunk.pk])}
+
+
+add_tab(Section.TEST, gettext_lazy("Why not found?"), "why_not", order=20, covers=("why_not_",))

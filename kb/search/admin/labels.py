@@ -37,7 +37,7 @@ _STAGES = {
     "fused": gettext_lazy("Fused"),
     "rerank": gettext_lazy("Rerank"),
     "order": gettext_lazy("Order"),
-    "gate": gettext_lazy("Gate"),
+    "gate": gettext_lazy("Relevance threshold"),
     "selection": gettext_lazy("Selection"),
     "facts": gettext_lazy("Graph facts"),
     "other": gettext_lazy("Other"),
@@ -70,11 +70,11 @@ _EXPLANATIONS = {
     ),
     "fused": gettext_lazy("One order out of all channels, each with its weight, by the fusion in force."),
     "rerank": gettext_lazy(
-        "How well the passage, or the best of its questions, fits the query, whatever other candidates there are: the score of "
-        "the result, which is compared with the cut."
+        "How well the passage, or the best of its questions, fits the query, whatever other candidates there are:"
+        " the score of the result, which is compared with the threshold."
     ),
     "order": gettext_lazy(
-        "What results are ordered by: the relevance, to which the scale “overlap” adds the agreement of the channels, so that "
+        "What results are ordered by: the relevance, to which the scale “word overlap” adds the agreement of the channels, so that "
         "results need not stand in the order of their scores."
     ),
 }
@@ -152,11 +152,11 @@ def degradation_heading(code: str) -> str:
         DegradationCode.EXTERNAL_UNAVAILABLE: _("A live or external source is out of reach or failed"),
         DegradationCode.FACTS_FAILED: _("Searched without the facts of the graph"),
         DegradationCode.HASHING_EMBEDDER: _("Searched without an embedding model: vectors compare words, not meaning"),
-        DegradationCode.LLM_NOT_CONFIGURED: _("No language model is configured"),
-        DegradationCode.LLM_STREAM_BROKEN: _("The language model’s answer broke off"),
-        DegradationCode.LLM_TIMEOUT: _("The language model did not answer in time"),
-        DegradationCode.LLM_UNAVAILABLE: _("The language model is out of reach"),
-        DegradationCode.LLM_UNUSABLE: _("The language model’s answer was of no use"),
+        DegradationCode.LLM_NOT_CONFIGURED: _("No chat model is configured"),
+        DegradationCode.LLM_STREAM_BROKEN: _("The chat model’s answer broke off"),
+        DegradationCode.LLM_TIMEOUT: _("The chat model did not answer in time"),
+        DegradationCode.LLM_UNAVAILABLE: _("The chat model is out of reach"),
+        DegradationCode.LLM_UNUSABLE: _("The chat model’s answer was of no use"),
         DegradationCode.MODEL_CIRCUIT_OPEN: _("A model failed repeatedly and is left alone for a while"),
         DegradationCode.MODEL_UNAVAILABLE: _("Searched without vectors: the embedding model cannot be loaded"),
         DegradationCode.RERANKER_FAILED: _("A reranker failed: the next one in the chain was asked"),

@@ -30,6 +30,8 @@ from kb.index.services.reembedding import search_with
 from kb.ingest.services.pictures import ShownPicture, pictures_of_chunks
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import OF, find_version
+from kb.providers.endpoints import chat_endpoint, defaults, models_fingerprint
+from kb.providers.recommended import Role
 from kb.search.models import SearchLog
 from kb.search.selectors import holdings, searchable
 from kb.search.services import search_log
@@ -80,6 +82,8 @@ class SearchRequest:
         latency_budget_ms: None: the server's, which does not count the loading of a local model.
         history: earlier turns of the conversation that the query stands in.
         log: False keeps the search out of the search log (evaluation).
+        keeps_query: False leaves the query out of the log, as an installation may do for all.
+        assistant_id: of the assistant that it is run for.
     """
 
     query: str
@@ -93,6 +97,8 @@ class SearchRequest:
     filters: Filters | None = None
     history: Sequence[Turn] = ()
     log: bool = True
+    keeps_query: bool = True
+    assistant_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +270,7 @@ def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
 def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> bytes:
     own = {kb.profile_id: kb.profile for kb in knowledge_bases}
     profiles = [ruling] if request.profile or len(own) == 1 else [ruling, *(kb.profile for kb in knowledge_bases)]
-    servers = (settings.EMBEDDING_BASE_URL, settings.RERANK_BASE_URL, settings.RERANK_FORM, settings.LLM_BASE_URL)
-    decisive = [*(each.settings for each in profiles), [settings.RETRIEVAL, models_in_use(), servers]]
+    decisive = [*(each.settings for each in profiles), [settings.RETRIEVAL, models_fingerprint()]]
     return key_of(
         query=request.query,
         scope=knowledge_bases,
@@ -325,7 +330,7 @@ def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation],
     """
     faults = {degradation.code for degradation in degraded} - LASTING
     # A server is asked again by the very next search.
-    passing = frozenset() if settings.RERANK_BASE_URL else PASSING
+    passing = frozenset() if any(each.is_served for each in defaults(Role.RERANK)) else PASSING
     if not settings.CACHE_ENABLED or faults - passing:
         return False
     hot_queries().put(key, response, min(most_s, PASSING_SECONDS) if faults else most_s)
@@ -347,7 +352,8 @@ def search(principal: Principal, request: SearchRequest, scope: SearchScope | No
     except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
         outcome = _run(principal, request, scope_of(principal, request))
     if request.log:
-        search_log.record(principal, outcome.trace_id, partial(outcome_as_log, outcome), now=request.explain)
+        entry = partial(outcome_as_log, outcome)
+        search_log.record(principal, outcome.trace_id, entry, now=request.explain, keeps_query=request.keeps_query)
     return outcome
 
 
@@ -357,9 +363,7 @@ def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> Se
         wiring.load_models()
     budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
     try:
-        result = wiring.pipeline.run(
-            request.query, wiring.config, history=request.history, explain=request.explain, latency_budget=budget
-        )
+        result = wiring.run(request.query, history=request.history, explain=request.explain, latency_budget=budget)
     except NoChannelAvailable as error:
         observe_search("unavailable", error.degradations)
         raise
@@ -493,11 +497,13 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
 
 
 def models_in_use() -> dict[str, str]:
-    """The models that the environment names, apart from the embedders, which are the knowledge bases' own."""
+    """The models that serve all searches, by their ids; the embedders are the knowledge bases' own."""
+    rerankers = {each.is_served: each.id for each in defaults(Role.RERANK)}
+    chat = chat_endpoint()
     return {
-        "reranker": settings.RERANKER_MODEL,
-        "rerank_server": settings.RERANK_MODEL if settings.RERANK_BASE_URL else "",
-        "llm": settings.LLM_MODEL if settings.LLM_API_KEY or settings.LLM_BASE_URL_IS_SET else "",
+        "reranker": rerankers.get(False, ""),
+        "rerank_server": rerankers.get(True, ""),
+        "llm": "" if chat is None else chat.id,
     }
 
 
@@ -545,6 +551,7 @@ def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
     missed = SearchLog.Outcome.GATED if result.candidates else SearchLog.Outcome.NOTHING
     return {
         "id": outcome.trace_id,
+        "assistant_id": outcome.request.assistant_id,
         "knowledge_base_ids": [scope.kb_id for scope in outcome.wiring.pipeline.scopes],
         "query": result.query,
         "profile": profile.name,

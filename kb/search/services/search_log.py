@@ -73,14 +73,21 @@ def _is_figures(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-def record(principal: Principal, trace_id: UUID, entry: Callable[[], Mapping[str, Any]], *, now: bool) -> None:
+def record(
+    principal: Principal,
+    trace_id: UUID,
+    entry: Callable[[], Mapping[str, Any]],
+    *,
+    now: bool,
+    keeps_query: bool = True,
+) -> None:
     """Stores a search in the log: in the background, or `now`, as one that is explained.
 
     An explained search does not go into the inbox of failed queries: somebody looks at it already. `entry` makes the
     fields of SearchLog, in the log's own thread unless they are written at once: a trace is long, and no search is to
     wait for it.
     """
-    make = partial(_row, principal.user.pk, timezone.now(), entry)
+    make = partial(_row, principal.user.pk, timezone.now(), entry, keeps_query=keeps_query)
     # Another connection would not see what an open transaction has made.
     if not now and not connection.in_atomic_block:
         _writer().put((trace_id, make))
@@ -91,8 +98,10 @@ def record(principal: Principal, trace_id: UUID, entry: Callable[[], Mapping[str
         searches_logged.send(SearchLog, rows=[row])
 
 
-def _row(user_id: int | None, created_at: datetime, entry: Callable[[], Mapping[str, Any]]) -> SearchLog:
-    fields = entry() if settings.SEARCH_LOG_QUERIES else without_query(entry())
+def _row(
+    user_id: int | None, created_at: datetime, entry: Callable[[], Mapping[str, Any]], *, keeps_query: bool
+) -> SearchLog:
+    fields = entry() if keeps_query and settings.SEARCH_LOG_QUERIES else without_query(entry())
     return SearchLog(user_id=user_id, created_at=created_at, **fields)
 
 

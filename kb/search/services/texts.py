@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, User
-from kb.base.errors import NotAllowed, Rejected, found_in
+from kb.base.errors import Rejected, found_in, not_editable
 from kb.base.shapes import as_values
 from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
@@ -132,7 +132,7 @@ class PermittedTexts:
     def _editable(self, principal: Principal) -> KnowledgeBase:
         kb = self._visible(principal)
         if not KnowledgeBase.objects.editable_by(principal).filter(pk=self.kb_id).exists():
-            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+            raise not_editable()
         return kb
 
 

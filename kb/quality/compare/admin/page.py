@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views.decorators.http import require_POST
-from unfold.widgets import INPUT_CLASSES
+from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
@@ -20,6 +20,7 @@ from kb.base.errors import NotVisible, Rejected, ServiceError
 from kb.quality.compare.admin.results import SHARED, name_at, shown, shown_runs
 from kb.quality.compare.services import InvalidSide, compare_runs, compare_searches
 from kb.quality.debug.admin.form import (
+    CUTS_WITHOUT_RERANKER,
     FILTERS,
     SETTINGS,
     WEIGHTS,
@@ -27,11 +28,14 @@ from kb.quality.debug.admin.form import (
     SearchPage,
     inherited_settings,
     open_search_page,
+    with_current,
 )
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.pages import UNFINISHED, SetForm, compare_url, is_unfinished, polled, progress_of, standstill
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
+from kb.web.admin.current import remember_knowledge_base
+from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
@@ -76,7 +80,7 @@ class SideForm(SearchForm):
     @property
     def run_overrides(self) -> dict[str, Any]:
         """The settings that an evaluation run takes, of a valid form."""
-        left_out = {SETTINGS[name] for name in ONLY_OF_A_SEARCH}
+        left_out = {*(SETTINGS[name] for name in ONLY_OF_A_SEARCH), *CUTS_WITHOUT_RERANKER}
         return {name: value for name, value in self.overrides.items() if name not in left_out}
 
 
@@ -97,7 +101,17 @@ def open_sides(principal: Principal, given: QueryDict, kbs: Sequence[str]) -> tu
         )
         for side, page in pages.items()
     }
+    forms_of[SIDES[0]].focus_query()
     return pages[SIDES[0]], forms_of
+
+
+def views(current: str) -> list[dict[str, Any]]:
+    """The two comparisons as tabs; `current` is the name of a page."""
+    titles = {"compare": _("Compare searches"), "compare_runs": _("Compare runs")}
+    return [
+        {"title": title, "url": reverse(f"admin:{name}"), "is_active": name == current}
+        for name, title in titles.items()
+    ]
 
 
 def swapped(given: QueryDict) -> str:
@@ -167,6 +181,7 @@ class StartPairView(AdminPage):
             # What empty fields stand for; the page's script reads it.
             inheritable={**page.inheritable, "kbs": {pk: each for pk, each in of_kbs.items() if pk in chosen}},
             title=_("Compare two profiles on a set"),
+            views=views("compare_runs"),
         )
         return self.render_to_response(context, status=status)
 
@@ -193,8 +208,8 @@ class CompareView(AdminPage):
     rate_limit_kind = GENERAL
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
-        caller = principal(request)
-        page, sides = open_sides(caller, request.GET, request.GET.getlist("kb"))
+        caller, given = principal(request), with_current(request)
+        page, sides = open_sides(caller, given, given.getlist("kb"))
         a, b = sides.values()
         # The sides alone, for the page that compares them on a whole set.
         of_sides = urlencode([(name, value) for name, value in request.GET.items() if name.startswith(("a_", "b_"))])
@@ -202,12 +217,15 @@ class CompareView(AdminPage):
             **page.context,
             "form": a,
             "sides": (a, b),
-            "title": _("Compare"),
+            "title": _("A/B comparison"),
+            "views": views("compare"),
             "swap_url": f"?{swapped(request.GET)}",
             "start_url": f"{reverse('admin:compare_start')}?{of_sides}",
         }
         status = 200
         if a.asks and b.asks:
+            if len(page.chosen) == 1:
+                remember_knowledge_base(request, page.chosen[0])
             try:
                 comparison = compare_searches(caller, a.request(), b.request())
                 context |= {"comparison": shown(comparison, page.bases), "same_sides": same_sides(a, b)}
@@ -238,7 +256,8 @@ class CompareRunsView(AdminPage):
         caller = principal(request)
         runs = sides_named(request)
         a, b = (runs.get(side) for side in SIDES)
-        context: dict[str, Any] = {"title": _("Compare runs"), "a": a, "b": b}
+        context: dict[str, Any] = {"title": _("Compare runs"), "a": a, "b": b, "views": views("compare_runs")}
+        context["select_classes"] = " ".join(SELECT_CLASSES)
         status = 200
         if a is None or b is None:
             context["sets"] = _offered(caller, runs.values())
@@ -325,3 +344,6 @@ def _both(request: HttpRequest) -> list[EvalRun]:
     if len(runs) < 2:
         raise Http404(_("Name two runs, “a” and “b”."))
     return list(runs.values())
+
+
+add_tab(Section.TEST, gettext_lazy("A/B comparison"), "compare", order=30, covers=("compare_",))

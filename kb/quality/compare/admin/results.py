@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _, ngettext
 
 from kb.access.models import KnowledgeBase
 from kb.profiles.admin.choices import in_order, setting_label, value_text
-from kb.profiles.services import SettingDifference
+from kb.profiles.services import SettingDifference, scorer_text
 from kb.quality.compare.services import (
     ComparedResult,
     MetricDifference,
@@ -41,6 +41,7 @@ from kb.quality.runs.admin.report import (
 )
 from kb.search.admin.explain.rows import cutters, found_url, page_label
 from kb.search.admin.labels import milliseconds, notices, stage_label
+from kb.search.services.baseline import beyond_baseline
 from kb.search.services.search import SearchOutcome, request_as_json
 from kb.web.admin.scoped import Choice
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL
@@ -75,7 +76,7 @@ def name_at(name: str, side: str) -> str:
 
 
 def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
-    """A page of queries won, lost or tied, with links to Search debug, by B's settings, and to both side by side."""
+    """A page of queries won, lost or tied, with links to the retrieval test, by B's settings, and to both side by side."""
     lists = {
         "lost": (_("Lost"), len(comparison.lost)),
         "won": (_("Won"), len(comparison.won)),
@@ -167,12 +168,12 @@ def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked
 def _cell(name: str, figure: MetricDifference) -> dict[str, Any]:
     """A figure of both runs; its direction is "same" for what rounds to no difference or is neither better nor worse."""
     labels = {
-        "auroc": _("AUROC of the gate"),
-        "answerable_kept": _("Kept by the gate"),
+        "auroc": _("AUROC of the threshold"),
+        "answerable_kept": _("Kept by the threshold"),
         "false_answer_rate": _("False answers"),
-        "cut": _("Cut"),
-        "p50": _("Median time, ms"),
-        "p95": _("p95 time, ms"),
+        "cut": _("Threshold"),
+        "p50": _("P50, ms"),
+        "p95": _("P95, ms"),
     }
     as_text = WRITTEN.get(name, three_decimals)
     difference = signed(figure.difference)
@@ -338,7 +339,7 @@ def _side(
         "letter": letter,
         "profile": str(outcome.wiring.profile),
         "total_ms": milliseconds(result.timings_ms["total"]),
-        "scale": result.score_scale,
+        "scale": scorer_text(result.score_scale),
         "threshold": f"{result.threshold:g}",
         "cards": [
             {
@@ -349,7 +350,9 @@ def _side(
             }
             for rank, hit in enumerate(result.hits, start=1)
         ],
-        "notices": notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
+        "notices": notices(
+            beyond_baseline(result.degraded, outcome.knowledge_bases), outcome.wiring.pipeline.scopes, bases
+        ),
         "debug_url": debug_url(request.knowledge_base_ids, request.query, request_as_json(request)),
     }
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from django import forms
 from django.conf import settings
 from django.db.models import Exists, OuterRef
-from django.http import Http404, QueryDict
+from django.http import Http404, HttpRequest, QueryDict
 from django.utils.translation import gettext as _, gettext_lazy
 from unfold.widgets import CHECKBOX_CLASSES
 
@@ -29,11 +29,13 @@ from kb.profiles.admin.choices import (
 )
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config, name_and_version
+from kb.search.services.baseline import has_reranker
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
+from kb.web.admin.current import current_knowledge_base
 from retrieval.config import RetrievalConfig
 from retrieval.errors import InvalidConfiguration
 from retrieval.fusion import channel_weights
-from retrieval.selection import result_count
+from retrieval.selection import SETTING_OF_SCALE, ScoreScale, result_count
 
 # Fields of the form and the settings that they override.
 SETTINGS = {
@@ -50,6 +52,8 @@ SETTINGS = {
     "neighbours": "neighbours",
 }
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "vector_share", "keyword_share")
+# What a threshold sets where no model that reranks is set up: one for all scales would be meant for that model's scores.
+CUTS_WITHOUT_RERANKER = (SETTING_OF_SCALE[ScoreScale.OVERLAP], SETTING_OF_SCALE[ScoreScale.COSINE])
 # Fields of the form and the filters that they set.
 FILTERS = {"tags": "tags", "concepts": "concepts", "source_type": "source_types", "metadata": "metadata"}
 
@@ -126,12 +130,13 @@ class SearchForm(forms.Form):
     ) -> None:
         super().__init__(data, prefix=prefix)
         self.filters = Filters()
+        self._bases = {kb.pk: kb for kb in bases}
         self._profiles = {choice.value: choice for choice in profiles}
         self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
         own = _("Knowledge base default (%(profiles)s)") % {"profiles": inherited["profile"]}
         self.offer("profile", [("", own), *as_field_choices(profiles)])
         for name, choices in choices_text().items():
-            self.offer(name, [("", _("Inherited (%(value)s)") % {"value": inherited[name]}), *choices.items()])
+            self.offer(name, [("", _("Default (%(value)s)") % {"value": inherited[name]}), *choices.items()])
         for name in ("top_k", "threshold", "neighbours", *WEIGHTS):
             self.fields[name].widget.attrs["placeholder"] = inherited[name]
         self.fields["budget"].widget.attrs["placeholder"] = str(settings.LATENCY_BUDGET_MS)
@@ -157,9 +162,18 @@ class SearchForm(forms.Form):
     def asks(self) -> bool:
         return self.is_bound and self.is_valid() and bool(self.cleaned_data["q"])
 
+    def focus_query(self) -> None:
+        """Puts a reader who has asked nothing yet into the query; beside results the keys of the page are at hand."""
+        if not (self.asks or self.errors):
+            self.fields["q"].widget.attrs["autofocus"] = True
+
     @property
     def main_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in ("top_k", "threshold", "rerank", "fusion", "profile")]
+        return [self[name] for name in ("top_k", "threshold")]
+
+    @property
+    def advanced_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("profile", "rerank", "fusion")]
 
     @property
     def groups(self) -> list[tuple[Any, list[forms.BoundField]]]:
@@ -176,12 +190,16 @@ class SearchForm(forms.Form):
         return any(self[name].value() for name in (*SETTINGS, *FILTERS, "budget", "profile"))
 
     @property
-    def folded_count(self) -> int:
-        return sum(bool(field.value()) for _legend, fields in self.groups for field in fields)
+    def folded_fields(self) -> list[forms.BoundField]:
+        return [*self.advanced_fields, *(field for _legend, fields in self.groups for field in fields)]
 
     @property
-    def is_unfolded(self) -> bool:
-        return any(field.value() or field.errors for _legend, fields in self.groups for field in fields)
+    def folded_count(self) -> int:
+        return sum(bool(field.value()) for field in self.folded_fields)
+
+    @property
+    def has_folded_errors(self) -> bool:
+        return any(field.errors for field in self.folded_fields)
 
     @property
     def overridden(self) -> list[str]:
@@ -203,7 +221,18 @@ class SearchForm(forms.Form):
     def overrides(self) -> dict[str, Any]:
         """The settings that were given, by the names of RetrievalConfig, of a valid form."""
         values = {**self.cleaned_data, "rerank": {"on": True, "off": False}.get(self.cleaned_data["rerank"])}
-        return {setting: values[name] for name, setting in SETTINGS.items() if values[name] not in (None, "")}
+        given = {setting: values[name] for name, setting in SETTINGS.items() if values[name] not in (None, "")}
+        if given.get("score_threshold") and given.get("use_rerank") is not False and not self._has_reranker:
+            given |= dict.fromkeys(CUTS_WITHOUT_RERANKER, given.pop("score_threshold"))
+        return given
+
+    @property
+    def _has_reranker(self) -> bool:
+        """Whether a threshold is meant for a model's scores; without one it is the cut of the scale that there is."""
+        choice = self.profile_choice
+        chosen = [self._bases[pk].profile for pk in self.cleaned_data["kb"] if pk in self._bases]
+        profiles = [choice.profile] if choice else chosen
+        return any(has_reranker(environment_config().override(each.settings)) for each in profiles)
 
     def request(self) -> SearchRequest:
         choice = self.profile_choice
@@ -230,6 +259,7 @@ def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
     """The fields of the form that ask for a search again, as far as it has them; `asked`: as the search log has it."""
     overrides, filters = asked.get("overrides") or {}, asked.get("filters") or {}
     given = {field: overrides.get(setting) for field, setting in SETTINGS.items()}
+    given["threshold"] = overrides.get("score_threshold", overrides.get(CUTS_WITHOUT_RERANKER[0]))
     if given["rerank"] is not None:
         given["rerank"] = "on" if given["rerank"] else "off"
     if name := asked.get("profile"):
@@ -325,7 +355,18 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     inherited = inherited_settings(inheritable, [str(kb.pk) for kb in chosen], asked)
     data = given if any(name in given for name in SearchForm.base_fields) else None
     form = SearchForm(data, list(bases.values()), list(profiles.values()), inherited)
+    form.focus_query()
     return SearchPage(form, bases, tuple(chosen), profiles, inheritable)
+
+
+def with_current(request: HttpRequest, kb_id: int | None = None) -> QueryDict:
+    """What the address of a page asks for, in the knowledge base of that id, else in those that it names, else the current one."""
+    given = request.GET.copy()
+    if kb_id is not None:
+        given.setlist("kb", [str(kb_id)])
+    elif not given.getlist("kb") and (current := current_knowledge_base(request)) is not None:
+        given.setlist("kb", [str(current.pk)])
+    return given
 
 
 def visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:

@@ -16,6 +16,7 @@ from kb.base.shapes import AS_TEXT
 from kb.base.text import hash_content, storable
 from kb.content.models import Chunk, Document
 from kb.index.fulltext import PgTextStore
+from kb.profiles.services import scorer_text
 
 
 class Stage(StrEnum):
@@ -262,7 +263,7 @@ SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
     (Stage.GATE, State.PASSED): gettext_noop(
         "Its relevance %(score)s reaches the threshold %(threshold)s on the scale %(scale)s."
     ),
-    (Stage.GATE, Reason.GATE_OPEN): gettext_noop("The gate is open on the scale %(scale)s: no score is cut."),
+    (Stage.GATE, Reason.GATE_OPEN): gettext_noop("No threshold applies on the scale %(scale)s."),
     (Stage.GATE, Reason.BELOW): gettext_noop(
         "Its relevance %(score)s is below the threshold %(threshold)s on the scale %(scale)s."
     ),
@@ -321,6 +322,11 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
         }
     if "threshold" in step.figures:
         figures["threshold"] = f"{step.figures['threshold']:g}"
+        figures["scale"] = scorer_text(step.figures["scale"])
+    if "reranker" in step.figures:
+        figures["reranker"] = scorer_text(step.figures["reranker"])
+    if "kind" in step.figures:
+        figures["kind"] = str(dict(Document.SourceType.choices).get(step.figures["kind"], step.figures["kind"]))
     if step.stage is Stage.FILTERS:
         figures["failed"] = _listed(filter_text(name) for name in step.figures.get("failed", ()))
     if step.stage is Stage.FUSION and step.state is State.PASSED:
@@ -329,7 +335,7 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
     if step.reason is Reason.DOUBLE:
         rank, cut_by = step.figures["rank"], step.figures["cut_by"]
         stage = stage_text(Stage.FUSION if cut_by == "vector_only" else Stage(cut_by)) if cut_by else ""
-        cut = _("it was cut by the stage “%(stage)s”") % {"stage": stage}
+        cut = _("it was dropped at the stage “%(stage)s”") % {"stage": stage}
         figures["fate"] = _("it is result %(rank)s") % {"rank": rank} if rank else cut
     return figures
 
@@ -356,7 +362,7 @@ def stage_text(stage: Stage) -> str:
         Stage.DEDUPE: _("Deduplication"),
         Stage.FUSION: _("Fusion"),
         Stage.RERANK: _("Rerank"),
-        Stage.GATE: _("Gate"),
+        Stage.GATE: _("Relevance threshold"),
         Stage.PARENT: _("Passage"),
         Stage.PER_SOURCE: _("Kind of source"),
         Stage.TOP_K: _("Top K"),
@@ -382,6 +388,7 @@ def filter_text(name: str) -> str:
         return _("metadata “%(key)s”") % {"key": key}
     return {
         "document_ids": _("documents"),
+        "folder_ids": _("folders"),
         "tags": _("tags"),
         "concepts": _("concepts"),
         "source_types": _("source type"),

@@ -11,12 +11,13 @@ from django.utils.translation import gettext as _
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.errors import NotAllowed, Rejected
+from kb.base.errors import Rejected, not_editable
 from kb.base.shapes import AS_TEXT
 from kb.content.models import Chunk
 from kb.index.filters import Filters
 from kb.index.services.tokenizing import read_settings, tokenizer_change, tokenizer_settings
 from kb.ingest.services.chunks import chunk_reindex, chunk_update
+from kb.ingest.services.corrections import questions_add
 from kb.ingest.services.documents import document_requeue
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, create_version, reference
@@ -45,7 +46,6 @@ MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
 SCORE_PARTS = 1_000
 # Where a question of its own would bring a chunk forward.
 ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.PER_SOURCE, Stage.TOP_K})
-MOST_QUESTION_CHARACTERS = 2_000
 
 
 def remedies(why: WhyNot) -> tuple[Remedy, ...]:
@@ -221,16 +221,18 @@ def _rounded_up(rank: int) -> int:
     return 5 * math.ceil(rank / 5)
 
 
-def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = "") -> SearchRequest:
+def apply_remedy(
+    principal: Principal, why: WhyNot, remedy: Remedy, text: str = "", *, shared: bool = False
+) -> SearchRequest:
     """Does what a remedy of `why` says, and returns the search that shows the effect.
 
-    A word for the dictionary and a document take effect when a worker is done; the rest at once. The text is the word
+    A draft is one of the knowledge base's own unless the `shared` profile in force is to have it. A word for the dictionary and a document take effect when a worker is done; the rest at once. The text is the word
     or the question; blank: the first suggestion. Raises NotAllowed; Rejected where the text cannot be used, a model is
     out of reach, or there is nothing to do here; Superseded where the knowledge base moved to another model, and
     nothing was changed.
     """
     if remedy.code is RemedyCode.DRAFT:
-        return _with_draft(principal, why, remedy)
+        return _with_draft(principal, why, remedy, shared=shared)
     if remedy.code is RemedyCode.CHANGE_REQUEST:
         return changed_request(why, remedy)
     chunk = why.chunk
@@ -243,12 +245,8 @@ def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = 
             chunk_reindex(chunk)
         case RemedyCode.RETRY_DOCUMENT:
             document_requeue(chunk.document, keep_chunks=True)
-        case RemedyCode.ADD_QUESTION if 0 < len(said) <= MOST_QUESTION_CHARACTERS:
-            questions = list(dict.fromkeys([*chunk.questions, said]))
-            chunk_update(chunk, text=chunk.text, enabled=chunk.enabled, questions=questions)
         case RemedyCode.ADD_QUESTION:
-            most = MOST_QUESTION_CHARACTERS
-            raise Rejected("unusable_question", _("Write a question of 1 to %(most)s characters."), most=most)
+            questions_add(principal, chunk_id=chunk.pk, questions=[said])
         case RemedyCode.ADD_WORD:
             _add_word(chunk.knowledge_base, said)
         case _:
@@ -258,7 +256,7 @@ def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = 
 
 def _require_editable(principal: Principal, chunk: Chunk) -> None:
     if not Chunk.objects.editable_by(principal).filter(pk=chunk.pk).exists():
-        raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+        raise not_editable()
 
 
 def _add_word(kb: KnowledgeBase, word: str) -> None:
@@ -272,18 +270,39 @@ def _add_word(kb: KnowledgeBase, word: str) -> None:
         raise Rejected("word_known", _("“%(word)s” is in the dictionary already: nothing was changed."), word=word)
 
 
-def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequest:
+def own_draft_name(why: WhyNot) -> str:
+    """The name of a profile of the chunk's knowledge base's own, for drafts over a shared one."""
+    return f"{profile_in_force(why).name}-kb{why.chunk.knowledge_base_id}"[-MAX_NAME_CHARACTERS:]
+
+
+def changed_with(why: WhyNot) -> list[str]:
+    """The other knowledge bases that search by the shared profile in force, as far as who asked may see them."""
+    profile = profile_in_force(why)
+    rows = KnowledgeBase.objects.visible_to(why.principal).exclude(pk__in=why.request.knowledge_base_ids)
+    named = rows.filter(profile__name=profile.name, profile__knowledge_base=None).order_by("name")
+    return list(named.values_list("name", flat=True))
+
+
+def may_share(principal: Principal, why: WhyNot) -> bool:
+    """Whether a draft could be the next version of a shared profile, which the search ran under."""
+    profile = profile_in_force(why)
+    return profile.knowledge_base_id is None and bool(principal.user.is_superuser)
+
+
+def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy, *, shared: bool) -> SearchRequest:
     """Saves the change as a draft, and searches by it; it serves all knowledge bases of the search.
 
-    The draft is the next version of the profile in force; of one of the knowledge base's own where that is not the caller's
-    to change. One with the same settings, from an earlier try, serves again.
+    The draft is the next version of the profile in force where that is the knowledge base's own or is to be changed for
+    all, and is the caller's to change; else a version of one of the knowledge base's own. One with the same settings, from
+    an earlier try, serves again.
     """
     profile, kb = profile_in_force(why), why.chunk.knowledge_base
     name, place = profile.name, profile.knowledge_base
     drafts = RetrievalProfile.objects.editable_by(principal)
-    if not drafts.filter(pk=profile.pk).exists():
+    is_meant = shared or profile.knowledge_base_id is not None
+    if not is_meant or not drafts.filter(pk=profile.pk).exists():
         _require_editable(principal, why.chunk)
-        name, place = f"{profile.name}-kb{kb.pk}"[-MAX_NAME_CHARACTERS:], kb
+        name, place = own_draft_name(why), kb
     settings = {**profile.settings, **remedy.settings}
     same = drafts.filter(name=name, knowledge_base=place, settings=settings, published_at=None)
     message = _("So that “%(query)s” finds chunk %(id)s.") % {"query": why.request.query, "id": why.chunk.pk}

@@ -79,7 +79,7 @@ def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Rewriter:
-    """Has rewritten the query before, and asks no language model again."""
+    """Has rewritten the query before, and asks no chat model again."""
 
     known: Analysis
 
@@ -89,7 +89,7 @@ class _Rewriter:
 
 @dataclass(frozen=True, slots=True)
 class _Analysed(Analyser):
-    """Has analysed the query before: a language model may rewrite it otherwise the next time."""
+    """Has analysed the query before: a chat model may rewrite it otherwise the next time."""
 
     known: Analysis = field(default_factory=partial(Analysis, ""))
 

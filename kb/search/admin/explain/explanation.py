@@ -6,11 +6,15 @@ from typing import Any
 
 from django.conf import settings
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
+from kb.base.messages import shown
 from kb.index.admin import tokenizer_url
 from kb.profiles.admin.choices import profile_state, profile_url
+from kb.profiles.services import scorer_text
+from kb.providers.endpoints import chat_endpoint
 from kb.search.admin.explain.rows import LATER, Rows, channels_asked, columns, cutters, drops
 from kb.search.admin.labels import (
     CHANNELS,
@@ -24,6 +28,7 @@ from kb.search.admin.labels import (
     stage_label,
     with_figure,
 )
+from kb.search.services.baseline import beyond_baseline
 from kb.search.services.search import SearchOutcome, tier_that_answers, trace_as_json
 from retrieval.analysis import MOST_NAMES_A_CONCEPT
 from retrieval.config import RetrievalConfig
@@ -33,7 +38,7 @@ from retrieval.fusion import channel_weights
 from retrieval.highlight import highlight
 from retrieval.protocols import Fallback, Scope, Tokenizer
 from retrieval.rerankers.overlap import COVERAGE_SHARE
-from retrieval.selection import ScoreScale, gated_stage, source_caps
+from retrieval.selection import MOST_NEAR_MISSES, SETTING_OF_SCALE, ScoreScale, gated_stage, result_count, source_caps
 from retrieval.types import STAGES, Analysis, CutBy, Result, Span
 
 ORDER = (
@@ -183,7 +188,7 @@ class _Description:
             scored = ngettext_lazy(
                 "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", "count"
             )
-            yield scored % {"name": reranker_label(answered), "count": detail["scored"]}
+            yield scored % {"name": capfirst(scorer_text(answered)), "count": detail["scored"]}
         else:
             yield _("no reranker could answer")
         for name in self._config.rerankers:
@@ -191,22 +196,24 @@ class _Description:
                 # A degradation's code, or a sentence of the link's own
                 reason = passed_over[name]
                 known = RERANKER_FAULTS.get(reason) or (
-                    degradation_heading(reason) if reason in set(DegradationCode) else reason
+                    degradation_heading(reason) if reason in set(DegradationCode) else shown(reason)
                 )
-                yield _("%(name)s passed over: %(reason)s") % {"name": reranker_label(name), "reason": known}
+                yield _("%(name)s passed over: %(reason)s") % {"name": capfirst(scorer_text(name)), "reason": known}
             elif name not in present:
-                yield _("%(name)s: not configured") % {"name": reranker_label(name)}
+                yield _("%(name)s: not configured") % {"name": capfirst(scorer_text(name))}
 
     def _gate(self) -> Iterable[str]:
         detail, asked = self._details["gate"], self._config.score_threshold
-        cut = _("cut %(cut)s on the scale %(scale)s")
-        gate = cut if detail["threshold"] else _("open: no score is cut on the scale %(scale)s")
-        yield gate % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
+        cut = _("threshold %(cut)s on the scale %(scale)s")
+        gate = cut if detail["threshold"] else _("no threshold on the scale %(scale)s")
+        yield gate % {"cut": f"{detail['threshold']:g}", "scale": scorer_text(detail["scale"])}
         if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
             message = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
             yield message % {"asked": f"{asked:g}"}
         else:
-            yield _("the scale’s default") if asked is None else _("as the settings ask")
+            of_scale = SETTING_OF_SCALE.get(detail["scale"])
+            is_set = asked is not None or (of_scale is not None and getattr(self._config, of_scale) is not None)
+            yield _("as the settings ask") if is_set else _("the scale’s default")
         yield ngettext_lazy("%(count)d passed", "%(count)d passed", "count") % {"count": detail["passed"]}
         if "high" in detail:
             borders = {name: f"{detail[name]:g}" for name in ("medium", "high")}
@@ -231,15 +238,6 @@ class _Description:
 
     def _facts(self) -> Iterable[str]:
         yield ngettext_lazy("%(count)d found", "%(count)d found", "count") % {"count": self._details["facts"]["found"]}
-
-
-def reranker_label(name: str) -> str:
-    return {
-        "cross_encoder": _("Cross-encoder"),
-        "http": _("HTTP reranker"),
-        "cosine": _("Cosine"),
-        "overlap": _("Overlap of terms"),
-    }.get(name, name)
 
 
 RERANKER_FAULTS = {
@@ -268,7 +266,7 @@ def shown_analysis(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -
     }
     return {
         "text": analysis.text,
-        "rewritten_by": settings.LLM_MODEL if is_rewritten else "",
+        "rewritten_by": chat.name if is_rewritten and (chat := chat_endpoint()) else "",
         "language": {"zh": _("Chinese"), "en": _("English")}.get(analysis.language, analysis.language),
         "intent": "" if analysis.intent == analysis.text else analysis.intent,
         "keywords": analysis.keywords,
@@ -330,7 +328,6 @@ def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -
                 "tier": tier,
                 "tier_text": TIERS.get(tier, tier),
                 "index_notes": list(index_notes(keyword)),
-                "tokenizer_url": tokenizer_url(kb) if "target_tokenizer" in keyword else "",
             }
         )
     return shown
@@ -420,41 +417,73 @@ RESPONSE_TIERS = {
 COLUMNS_BESIDE_STAGES = 3  # rank, passage, cut by
 
 
-def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> dict[str, Any]:
-    """Everything that the page says about a search with `explain`; the bases are by id, with their profile."""
+def shown_results(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> dict[str, Any]:
+    """The results of a search with `explain`, what just missed them and the rest; the bases are by id, with their profile.
+
+    The notices are of what these knowledge bases do not lack in every search.
+    """
     result, wiring = outcome.result, outcome.wiring
-    candidates, ranked = Rows(outcome, bases).all(), columns(outcome)
-    tier = tier_that_answers(outcome)
+    candidates = Rows(outcome, bases).all()
+    unusual = beyond_baseline(result.degraded, outcome.knowledge_bases)
     return {
         "results": [row for row in candidates if not row["cut_by"]],
         "near_misses": [row for row in candidates if row["is_near_miss"]],
         "cut": [row for row in candidates if row["cut_by"] and not row["is_near_miss"]],
         "candidate_count": len(candidates),
+        "empty_text": _why_empty(result, is_filtered=bool(outcome.request.filters)),
+        "profile": str(wiring.profile),
+        "profile_state": profile_state(wiring.profile),
+        "is_draft": not wiring.profile.published and wiring.profile.published_at is None,
+        "profile_url": profile_url(wiring.profile),
+        "scale": result.score_scale,
+        "scale_name": scorer_text(result.score_scale),
+        "threshold": f"{result.threshold:g}",
+        "has_cut": result.score_scale != ScoreScale.RRF and bool(candidates),
+        "most_results": result_count(wiring.config),
+        "most_near_misses": MOST_NEAR_MISSES,
+        "total_ms": milliseconds(result.timings_ms["total"]),
+        "has_several_bases": len(wiring.pipeline.scopes) > 1,
+        "facts": [
+            (
+                fact,
+                bases[fact.knowledge_base_id].name,
+                fact.chunk_id and reverse("admin:kb_chunk_place", args=[fact.chunk_id]),
+            )
+            for fact in result.facts
+        ],
+        "tokenizing": [
+            (scope.kb_id, bases[scope.kb_id].name, tokenizer_url(bases[scope.kb_id]))
+            for scope in wiring.pipeline.scopes
+            if bases[scope.kb_id].target_tokenizer_id
+        ],
+        "notices": notices(unusual, wiring.pipeline.scopes, bases),
+        "trace_id": str(outcome.trace_id),
+        "trace_url": f"/api/v1/traces/{outcome.trace_id}/",
+    }
+
+
+def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> dict[str, Any]:
+    """The results, and everything that there is to say of how a search came by them."""
+    found, result, ranked = shown_results(outcome, bases), outcome.result, columns(outcome)
+    tier = tier_that_answers(outcome)
+    candidates = [*found["results"], *found["near_misses"], *found["cut"]]
+    return {
+        **found,
         "columns": ranked,
         "column_count": len(ranked) + COLUMNS_BESIDE_STAGES,
         "channels": ranked[: -len(LATER)],
         "figures": [*((each["label"], each["explanation"]) for each in ranked), *_other_figures(result)],
         "hidden": sum(row["starts_hidden"] for row in candidates),
-        "empty_text": _why_empty(result, is_filtered=bool(outcome.request.filters)),
-        "profile": str(wiring.profile),
-        "profile_state": profile_state(wiring.profile),
-        "profile_url": profile_url(wiring.profile),
-        "scale": result.score_scale,
         "scale_text": SCALES.get(result.score_scale, result.score_scale),
-        "threshold": f"{result.threshold:g}",
-        "total_ms": milliseconds(result.timings_ms["total"]),
         "stages": stages(outcome, drops(outcome, candidates, principal)),
         "analysis": shown_analysis(outcome, bases),
-        "facts": [(fact, bases[fact.knowledge_base_id].name) for fact in result.facts],
         "bases": searched_bases(outcome, bases),
-        "has_several_bases": len(wiring.pipeline.scopes) > 1,
         "response_tier": tier or "",
         "response_text": RESPONSE_TIERS[tier]
         if settings.CACHE_ENABLED
-        else _("Switched off (CACHE_ENABLED): whoever asks the same has a search of their own."),
-        "notices": notices(result.degraded, wiring.pipeline.scopes, bases),
-        "trace_id": str(outcome.trace_id),
-        "trace_url": f"/api/v1/traces/{outcome.trace_id}/",
+        else _("Switched off on this server: each request is searched again."),
+        # All of them: the process is where one looks for what a search could not do.
+        "notices": notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
         "trace_json": json.dumps(trace_as_json(outcome), ensure_ascii=False, indent=2),
     }
 
@@ -464,10 +493,10 @@ SCALES = {
         "cross-encoder: how well a passage answers the query, as the model judges it, 0 to 1"
     ),
     "overlap": gettext_lazy(
-        "overlap: how much of the query's words and characters a chunk holds, and how often, 0 to 1"
+        "word overlap: how much of the query's words and characters a chunk holds, and how often, 0 to 1"
     ),
     "cosine": gettext_lazy("cosine: similarity of the vectors, at most 1"),
-    "rrf": gettext_lazy("RRF: a sum over ranks without a scale of its own, which no threshold can cut"),
+    "rrf": gettext_lazy("RRF: a sum over ranks without a scale of its own, to which no threshold applies"),
 }
 
 
@@ -479,7 +508,7 @@ def _other_figures(result: Result) -> Iterable[tuple[str, str]]:
         yield (
             _("Coverage and saturation"),
             _(
-                "The relevance on the scale “overlap” is %(coverage)s × the share of the query’s telling words, pairs and characters, "
+                "The relevance on the scale “word overlap” is %(coverage)s × the share of the query’s telling words, pairs and characters, "
                 "by their rarity, that the passage or the best of its questions holds, and %(saturation)s × the share that it has of "
                 "the highest BM25 score that these could give."
             )
@@ -504,8 +533,8 @@ def _other_figures(result: Result) -> Iterable[tuple[str, str]]:
         yield (
             _("Near miss"),
             _(
-                "One of the best below a cut that nobody has chosen for these documents: given apart from the results, and no "
-                "answer is written from it."
+                "One of the best below a threshold that nobody has chosen for these documents: given apart from "
+                "the results, and no answer is written from it."
             ),
         )
 
@@ -519,15 +548,15 @@ def _why_empty(result: Result, *, is_filtered: bool) -> str:
         return _(
             "No channel found anything: check the spelling, the chosen knowledge bases and their documents' state."
         )
-    message = _("All %(count)d candidates were cut: the last column says by which stage, and why.")
+    message = _("All %(count)d candidates were dropped: their lines say at which stage.")
     if result.near_misses:
         message = _(
             "No passage reached the threshold %(threshold)s. Those that came closest stand below, as not certain."
         )
     elif any(candidate.cut_by == CutBy.GATE for candidate in result.candidates):
         message = _(
-            "All %(count)d candidates were cut. The best score is %(score)s, the threshold %(threshold)s: lower it to "
-            "see what stands below."
+            "All %(count)d candidates were dropped. The best score is %(score)s, the threshold %(threshold)s: "
+            "lower it to see what stands below."
         )
     gated = gated_stage(result)
     best = max(candidate.scores.get(gated, 0.0) for candidate in result.candidates)

@@ -20,11 +20,11 @@ from retrieval.protocols import Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.rerankers.chain import AGREEMENT_SHARE
 from retrieval.selection import ORDER, RELEVANCE, ScoreScale, gated_stage, result_count, source_caps, stands_for_parent
-from retrieval.types import STAGES, Candidate, CutBy, Dropped, Passage, Provenance, Span, clock
+from retrieval.types import STAGES, Candidate, CutBy, Dropped, Passage, Provenance, Relevance, Span, clock
 
 LABELS = {
     CutBy.FUSION: gettext_lazy("Fusion"),
-    CutBy.GATE: gettext_lazy("Gate"),
+    CutBy.GATE: gettext_lazy("Relevance threshold"),
     CutBy.PARENT: gettext_lazy("Passage"),
     CutBy.PER_SOURCE: gettext_lazy("Kind of source"),
     CutBy.TOP_K: gettext_lazy("Top K"),
@@ -144,7 +144,7 @@ def columns(outcome: SearchOutcome) -> list[dict[str, str]]:
 class Rows:
     """The candidates of one search in their final order.
 
-    `rank` is a dash for what was cut, `missing` is empty where the keyword index has not answered, `url` is blank for what
+    `number` counts them from 0, `rank` is a dash for what was cut, `missing` is empty where the keyword index has not answered, `url` is blank for what
     was found elsewhere without a web address.
     """
 
@@ -163,8 +163,8 @@ class Rows:
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
         self._keyword_scores = keyword_scores(self._result)
         self._character_scores = character_scores(self._result)
-        given = (*self._result.hits, *self._result.near_misses)
-        self._relevance = {hit.passage.chunk_id: hit.relevance for hit in given}
+        self._gated = gated_stage(self._result)
+        self._gate = next(span.detail for span in self._result.spans if span.stage == "gate")
         self._outcome = outcome
         self._pictures = pictures_of(outcome)
 
@@ -172,7 +172,10 @@ class Rows:
         # What the caps of the kinds of sources cut takes no place among the results.
         places = accumulate(int(candidate.cut_by in {None, CutBy.TOP_K}) for candidate in self._result.candidates)
         return [
-            self._row(place, candidate, starts_hidden=number >= ROWS_AT_FIRST and not candidate.is_near_miss)
+            {
+                **self._row(place, candidate, starts_hidden=number >= ROWS_AT_FIRST and not candidate.is_near_miss),
+                "number": number,
+            }
             for number, (place, candidate) in enumerate(zip(places, self._result.candidates, strict=True))
         ]
 
@@ -208,8 +211,9 @@ class Rows:
             "character_score": self._character_scores.get(candidate.chunk_id),
             "cells": [self._cell(stage, candidate, moved.get(stage)) for stage in self._stages],
             "move": moved.get(FINAL),
-            "relevance": self._relevance.get(candidate.chunk_id),
+            **self._gated_score(candidate),
             "is_near_miss": candidate.is_near_miss,
+            "is_given": candidate.is_given,
             "cut_by": candidate.cut_by or "",
             "cut_label": str(LABELS[candidate.cut_by] if candidate.cut_by else ""),
             "cut_text": why_cut(self._outcome, candidate, place),
@@ -221,6 +225,29 @@ class Rows:
             "is_stored": is_stored,
             "starts_hidden": starts_hidden,
         }
+
+    def _gated_score(self, candidate: Candidate) -> dict[str, Any]:
+        """The score that meets the cut, as it is written, as it is and in per cent of 1, with what it says of the passage.
+
+        `moves` is whether another cut could make it a result, or keep it from being one.
+        """
+        score = candidate.scores.get(self._gated)
+        if score is None or self._result.score_scale == ScoreScale.RRF:
+            return {"score": "", "exact_score": "", "share": "", "relevance": None, "moves": False}
+        return {
+            "score": f"{score:.2f}",
+            "exact_score": f"{score:.6f}",
+            "share": f"{100 * min(max(score, 0.0), 1.0):.0f}",
+            "relevance": self._relevance(score),
+            "moves": candidate.cut_by in {None, CutBy.GATE, CutBy.TOP_K},
+        }
+
+    def _relevance(self, score: float) -> Relevance | None:
+        if "high" not in self._gate:
+            return None
+        if score >= self._gate["high"]:
+            return Relevance.HIGH
+        return Relevance.MEDIUM if score >= self._gate["medium"] else Relevance.LOW
 
     def _mark(self, text: str, candidate: Candidate) -> tuple[Segment, ...]:
         is_known = candidate.kb_id in self._has_lexicon
@@ -239,7 +266,7 @@ class Rows:
             "rank": found.rank,
             "score": f"{found.score:.{USUAL_DECIMALS}f}",
             "double_id": found.chunk_id if is_double else None,
-            "double_url": _chunk_url(found.chunk_id) if is_double else "",
+            "double_url": reverse("admin:kb_chunk_place", args=[found.chunk_id]) if is_double else "",
         }
 
     # -- Cells ---------------------------------------------------------------------------------------------------------
@@ -307,14 +334,10 @@ class Rows:
         return _("not among the candidates that are reranked") if is_cut else _("no reranker could answer")
 
 
-def _chunk_url(chunk_id: int) -> str:
-    return reverse("admin:kb_chunk_change", args=[chunk_id])
-
-
 def found_url(passage: Passage) -> str:
     """Of the chunk, or the address of what was found elsewhere, where a browser may open it."""
     if passage.origin is None:
-        return _chunk_url(passage.chunk_id)
+        return reverse("admin:kb_chunk_place", args=[passage.chunk_id])
     return passage.origin.url if passage.origin.url.startswith(("https://", "http://")) else ""
 
 
@@ -370,7 +393,7 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
         return {
             "chunk_id": dropped.chunk_id,
             "title": title or _("chunk %(number)d") % {"number": dropped.chunk_id},
-            "url": _chunk_url(dropped.chunk_id) if title else "",
+            "url": reverse("admin:kb_chunk_place", args=[dropped.chunk_id]) if title else "",
             "description": _why_dropped(dropped, configs[dropped.kb_id]),
         }
 

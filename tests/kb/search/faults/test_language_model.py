@@ -1,4 +1,4 @@
-"""A language model that cannot rewrite the query costs the rewriting, and nothing that is found without it."""
+"""A chat model that cannot rewrite the query costs the rewriting, and nothing that is found without it."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def hasty(settings):
 
 @pytest.fixture
 def without(kb, llm):
-    """The result of a search that asks no language model."""
+    """The result of a search that asks no chat model."""
     return ask(kb, overrides={"rewrite": "off"})
 
 

@@ -9,10 +9,12 @@ from importlib.util import find_spec
 
 import pytest
 
+from kb.profiles.services import environment_config
 from kb.providers import embedding_models as providers
 from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker
 from retrieval.rerankers.chain import RerankChain
-from retrieval.rerankers.cross_encoder import get_cross_encoder
+from retrieval.rerankers.cross_encoder import HttpReranker, get_cross_encoder
+from retrieval.rerankers.overlap import OverlapReranker
 from tests.kb.search.faults.searches import WARRANTY, ask, notes, texts
 from tests.retrieval.rerankers.tiny import save_tiny_model
 from tests.servers import Reply
@@ -189,10 +191,12 @@ def test_a_rerank_server_that_hangs(kb, without, http, impatient):
 
 
 def test_a_rerank_server_that_fails_again_and_again_is_left_alone_until_it_is_well(kb, without, http, settings, clock):
-    address, key, model, form = (
-        getattr(settings, f"RERANK_{name}") for name in ("BASE_URL", "API_KEY", "MODEL", "FORM")
+    (link,) = (
+        each
+        for each in providers.rerankers(environment_config(), OverlapReranker({}))
+        if isinstance(each, HttpReranker)
     )
-    providers._rerank_server(address, key, model, form=form)._guard.breaker = CircuitBreaker(clock=clock)
+    link._guard.breaker = CircuitBreaker(clock=clock)
     http.once("rerank", *[Reply(status=500)] * FAILURES_TO_OPEN)
     for _ in range(FAILURES_TO_OPEN):
         assert notes(ask(kb)) == [("rerank", "reranker_unavailable")]

@@ -172,7 +172,7 @@ def test_bases_of_several_profiles_depend_on_the_default_one_too(kb):
 
 
 @pytest.mark.parametrize(
-    "change", [("RERANKER_MODEL", "some/model"), ("LLM_BASE_URL", "http://localhost:1"), ("RETRIEVAL", {"rrf_k": 10})]
+    "change", [("RERANKER_MODEL", "some/model"), ("LLM_API_KEY", "another"), ("RETRIEVAL", {"rrf_k": 10})]
 )
 def test_another_environment_runs_the_search_again(kb, settings, change):
     assert is_served_again(kb)

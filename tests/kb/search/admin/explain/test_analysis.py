@@ -87,7 +87,7 @@ def test_facts_stand_beside_the_results_with_their_source(open_debug, handbook):
     page = Page(open_debug(kb=handbook.pk, q="which hotels does the office book"))
 
     assert page.text("facts").startswith("Facts of the graph 1 office books hotels")
-    assert page.one("//*[@data-testid='facts']//a").get("href") == reverse("admin:kb_chunk_change", args=[chunk.pk])
+    assert page.one("//*[@data-testid='facts']//a").get("href") == reverse("admin:kb_chunk_place", args=[chunk.pk])
 
 
 def test_without_facts_there_is_no_place_for_them(open_debug, handbook):

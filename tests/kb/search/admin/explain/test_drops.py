@@ -53,7 +53,7 @@ def test_a_double_is_listed_with_the_chunk_that_stands_for_it(open_debug, curato
 
     assert dropped(page, "dedupe") == [f"Doubles, chunk 2 Chunk {first.pk} stands for its content. why?"]
     links = page.tree.xpath("//tr[@data-stage='dedupe']//*[@data-testid='drops']//a/@href")
-    assert reverse("admin:kb_chunk_change", args=[second.pk]) in links
+    assert reverse("admin:kb_chunk_place", args=[second.pk]) in links
 
 
 def test_a_chunk_that_is_gone_or_not_to_be_seen_is_listed_without_title_and_link(curator, handbook, foreign):

@@ -20,20 +20,23 @@ pytestmark = pytest.mark.django_db
 def test_the_summary_tells_counts_profile_scale_and_threshold(open_debug, handbook):
     text = Page(open_debug(kb=handbook.pk, q="flight", top_k=2, rerank="on", threshold=0)).text("summary")
 
-    assert "2 of 3 candidates" in text
+    assert text.startswith("2 results")
     assert "keyword-led v1" in text
-    assert "changed here: Top K 2, Threshold 0, Rerank on" in text
-    assert "overlap no gate: threshold 0" in text
+    assert "word overlap · no threshold (0)" in text
+    assert "changed here: Top K 2, Relevance threshold 0, Rerank on" in text
 
 
-def test_the_trace_is_shown_and_linked(client, open_debug, handbook):
-    page = Page(open_debug(kb=handbook.pk, q="flight"))
+def test_the_trace_is_shown_and_the_process_not_logged_again(client, open_debug, handbook):
+    results = Page(open_debug(kb=handbook.pk, q="flight", view=None))
     log = SearchLog.objects.get()
+    assert results.tree.xpath(f"//a[@href='/api/v1/traces/{log.pk}/']")
+    assert client.get(f"/api/v1/traces/{log.pk}/").status_code == 200
+
+    page = Page(open_debug(kb=handbook.pk, q="flight"))
 
     trace = json.loads(page.one("//*[@data-testid='trace']").text_content())
-    assert trace == log.trace
-    assert page.tree.xpath(f"//a[@href='/api/v1/traces/{log.pk}/']")
-    assert client.get(f"/api/v1/traces/{log.pk}/").status_code == 200
+    assert (trace.keys(), trace["request"]) == (log.trace.keys(), log.trace["request"])
+    assert SearchLog.objects.get() == log
 
 
 def test_the_hashing_embedder_is_explained_with_its_profile_and_remedy(open_debug, handbook):

@@ -125,7 +125,7 @@ def test_a_row_leads_to_its_chunk_and_says_where_it_stands(open_debug, handbook)
 
     (row,) = Page(open_debug(kb=handbook.pk, q="报销", top_k=1)).tree.xpath(f"//tr[@data-chunk-id='{chunk.pk}']")
 
-    assert row.xpath(f".//a[@href='{reverse('admin:kb_chunk_change', args=[chunk.pk])}']")
+    assert row.xpath(f".//a[@href='{reverse('admin:kb_chunk_place', args=[chunk.pk])}']")
     assert "notes.txt · page 3 · chunk 2 · Money > Trips" in words(row)
 
 
@@ -184,7 +184,7 @@ def test_the_gate_names_score_and_threshold(open_debug, curator, handbook):
     scores = page.column("rerank-score")
     assert len(gated) == 3
     for pk, reason in gated.items():
-        assert reason == f"Gate Score {scores[pk]} is below the threshold 0.9."
+        assert reason == f"Relevance threshold Score {scores[pk]} is below the threshold 0.9."
 
 
 def test_near_misses_stand_in_a_section_of_their_own(open_debug, curator, handbook, cut_at):
@@ -194,14 +194,13 @@ def test_near_misses_stand_in_a_section_of_their_own(open_debug, curator, handbo
     page = Page(open_debug(kb=handbook.pk, q="late flight 报销"))
 
     near = page.one("//tbody[@data-testid='near-misses']")
-    assert "Not certain: below the cut of this scale" in words(near)
+    assert "Not certain: below the threshold of this scale" in words(near)
     assert near.xpath(".//tr/@data-chunk-id")[0] == str(second.passage.chunk_id)
     assert near.xpath(".//a[@data-testid='why-not']")
     below = f"Score {second.score:.4f} is below the threshold"
     reason = page.column("cut-by")[second.passage.chunk_id]
-    assert reason.startswith(f"Gate {below}")
+    assert reason.startswith(f"Relevance threshold {below}")
     assert reason.endswith("given apart, as a near miss.")
-    assert "not certain" in page.text("summary")
     assert [words(each) for each in page.tree.xpath("//*[contains(@class,'sd-relevance')]")][:2] in (
         ["high relevance", "low relevance"],
         ["medium relevance", "low relevance"],
@@ -233,9 +232,9 @@ def test_without_a_reranker_the_vector_ranking_is_the_result(open_debug, handboo
     assert page.column("rank").keys() == page.column("vector-rank").keys()
     assert set(page.column("bm25-rank").values()) == {"–"}
     assert page.tree.xpath("//td[@title='the reranker is off']")
-    assert "cosine" in page.text("summary")
+    assert "cosine" in page.text("scale")
     below = {pk for pk, score in page.column("vector-score").items() if float(score) < 0.05}
-    assert {pk for pk, reason in page.column("cut-by").items() if reason.startswith("Gate")} == below
+    assert {pk for pk, reason in page.column("cut-by").items() if reason.startswith("Relevance threshold")} == below
 
 
 def test_an_exact_score_without_a_rank_says_where_it_is_from(open_debug, shallow):

@@ -98,9 +98,9 @@ def test_the_chain_of_rerankers_tells_which_answered_and_why_others_did_not(open
 
     told = did(Page(open_debug(kb=few_flights.pk, q="flight")), "rerank")
 
-    assert told.startswith("Overlap of terms scored 4 candidates Cross-encoder: not configured")
-    assert "HTTP reranker: not configured" in told
-    assert "Cosine passed over: the hashing embedder's cosines compare words, not meanings" in told
+    assert told.startswith("Word overlap scored 4 candidates Cross-encoder: not configured")
+    assert "Rerank server: not configured" in told
+    assert "Cosine passed over: without an embedding model cosines compare words, not meaning" in told
 
 
 @pytest.mark.django_db(transaction=True)
@@ -110,7 +110,7 @@ def test_a_reranker_that_failed_is_told_of_in_the_chain_and_above_the_page(open_
         server.always("rerank", Reply([0.5]))  # one score for four passages
         page = Page(open_debug(kb=few_flights.pk, q="flight"))
 
-    assert "HTTP reranker passed over: it failed" in did(page, "rerank")
+    assert "Rerank server passed over: it failed" in did(page, "rerank")
     assert page.tree.xpath("//*[@data-code='reranker_failed']")
 
 
@@ -128,7 +128,7 @@ def test_the_gate_tells_scale_cut_and_where_the_cut_is_from(open_debug, few_flig
     asked = Page(open_debug(kb=few_flights.pk, q="flight", threshold="0.25"))
     inherited = Page(open_debug(kb=few_flights.pk, q="flight"))
 
-    assert did(asked, "gate").startswith("cut 0.25 on the scale overlap as the settings ask")
+    assert did(asked, "gate").startswith("threshold 0.25 on the scale word overlap as the settings ask")
     assert "the scale’s default" in did(inherited, "gate")
 
 
@@ -148,9 +148,9 @@ def test_the_selection_tells_the_caps_of_each_kind_of_source(open_debug, few_fli
 
     page = Page(open_debug(kb=few_flights.pk, q="flight"))
 
-    assert "book 1, video 3, Q&A 5, web 2" in did(page, "selection")
+    assert "document 1, video 3, Q&A 5, web 2" in did(page, "selection")
     assert {reason for reason in page.column("cut-by").values() if reason != "–"} == {
-        "Kind of source The places for its kind of source, “book”, are taken: 1."
+        "Kind of source The places for its kind of source, “document”, are taken: 1."
     }
 
 
@@ -166,5 +166,5 @@ def test_doubles_are_counted_and_each_row_tells_where_it_was_found(open_debug, c
     found_at = page.one(f"//tr[@data-chunk-id='{hotels.pk}']//*[@data-testid='found-at']")
     assert "stands for 1 double" in words(found_at)
     assert "Vector rank 1" in words(found_at)
-    assert reverse("admin:kb_chunk_change", args=[double.pk]) in found_at.xpath(".//a/@href")
+    assert reverse("admin:kb_chunk_place", args=[double.pk]) in found_at.xpath(".//a/@href")
     assert {"Handbook", "Copy"} == set(found_at.xpath(".//*[@class='sd-kb']/text()"))
