@@ -40,7 +40,7 @@ NAMED_IN_MESSAGE = 5
 
 # A hashed vector knows words, not meaning: as an equal voice it costs recall, as a faint one it only breaks ties.
 BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
-    DEFAULT: (gettext_noop("Every setting is inherited from the environment."), {}),
+    DEFAULT: (gettext_noop("Every setting has the environment’s default."), {}),
     KEYWORD_LED: (
         gettext_noop(
             "Keywords lead. For knowledge bases on the hashing embedder, whose vectors compare words and not meaning: "
@@ -102,6 +102,17 @@ def other_start(kb: KnowledgeBase) -> str:
 def configuration_of(settings: Mapping[str, Any]) -> RetrievalConfig:
     """A profile's settings over the environment; raises InvalidConfiguration where one is unknown or out of range."""
     return environment_config().override(settings)
+
+
+def scorer_text(name: str) -> str:
+    """What pages call a reranker or the scale of its scores; one that this version does not know shows as it is written."""
+    return {
+        "cross_encoder": _("cross-encoder"),
+        "http": _("rerank server"),
+        "overlap": _("word overlap"),
+        "cosine": _("cosine"),
+        "rrf": _("RRF"),
+    }.get(name, name)
 
 
 def name_and_version(text: str) -> tuple[str, int | None]:
@@ -293,7 +304,8 @@ def reason_to_keep(profile: RetrievalProfile) -> str:
     """Why a version cannot be deleted; blank where it can: responses, runs and logs that name it must stay true."""
     if profile.published or profile.published_at is not None:
         return _(
-            "This version was published: it stays, so that one can tell what was searched by, and roll back to it."
+            "This version was published: it stays, so that searches of the past can be explained and it can be "
+            "rolled back to."
         )
     if profile.knowledge_bases.exists():
         return _("A knowledge base searches by this version: publish another one first.")

@@ -1,4 +1,5 @@
-from typing import ClassVar, Self
+import re
+from typing import Any, ClassVar, Final, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -6,7 +7,7 @@ from django.contrib.postgres.indexes import GinIndex
 from django.core.validators import MaxValueValidator
 from django.db import models
 from django.utils import timezone
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext, gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
@@ -16,6 +17,8 @@ from kb.profiles.models import RetrievalProfile
 from kb.search.models import SearchedQuerySet, SearchLog
 
 MAX_GRADE = 3
+# Where clicks go if no set is named, apart from imported sets, whose figures they would change; pages call it the default one.
+DEFAULT_SET: Final = "curated"
 
 
 class EvalSet(models.Model):
@@ -36,10 +39,26 @@ class EvalSet(models.Model):
         triggers: ClassVar = EVAL_SET.triggers()
 
     def __str__(self) -> str:
-        return self.name
+        return set_label(self.name)
 
 
-class EvalQuery(models.Model):
+def set_label(name: str) -> str:
+    return gettext("Default set") if name == DEFAULT_SET else name
+
+
+_MADE_ID = re.compile("q-[0-9a-f]{12}")
+
+
+class Identified:
+    external_id: Any
+
+    @property
+    def given_id(self) -> str:
+        """The id that a file or a program has given; blank for one that was made here, which tells nobody anything."""
+        return "" if _MADE_ID.fullmatch(self.external_id) else str(self.external_id)
+
+
+class EvalQuery(Identified, models.Model):
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="queries", verbose_name=_("evaluation set"))
     external_id = models.CharField(_("id"), max_length=200)
     text = models.TextField(_("query"))
@@ -160,7 +179,7 @@ class EvalRun(models.Model):
         return f"{self.eval_set} / {self.profile} #{self.pk}"
 
 
-class EvalRunQuery(models.Model):
+class EvalRunQuery(Identified, models.Model):
     """What a run measured of one query, whose id and text stay once it is deleted.
 
     Attributes:
@@ -200,14 +219,16 @@ class FailedQuery(models.Model):
     """One query that failed, however often, with counts by `Reason`: the curators' inbox.
 
     `key` is the SHA-256 of the searched knowledge bases and the normalised query; `last_search`, the newest entry of
-    the search log, is None where it is no longer kept.
+    the search log, is None where it is no longer kept; `assistant_ids` are of those that were asked it.
     """
 
     class Reason(models.TextChoices):
         NOTHING = "nothing", _("nothing found")
-        GATED = "gated", _("all below the gate")
+        GATED = "gated", _("all below the threshold")
         DEGRADED = "degraded", _("degraded")
         DISLIKED = "disliked", _("not helpful")
+        UNANSWERED = "unanswered", _("passages do not answer it")
+        WEAK = "weak", _("low relevance only")
 
     class State(models.TextChoices):
         OPEN = "open", _("open")
@@ -215,8 +236,11 @@ class FailedQuery(models.Model):
         RESOLVED = "resolved", _("resolved")
         IGNORED = "ignored", _("ignored")
 
+    WAITING: ClassVar = (State.OPEN, State.IN_PROGRESS)
+
     key = models.CharField(max_length=64, unique=True, editable=False)
     knowledge_base_ids = ArrayField(models.BigIntegerField(), verbose_name=_("knowledge bases"))
+    assistant_ids = ArrayField(models.BigIntegerField(), verbose_name=_("assistants"), default=list, db_default=[])
     query = models.TextField(_("query"))
     reasons = models.JSONField(_("reasons"), default=dict)
     count = models.PositiveIntegerField(_("times"), default=0)

@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 from django.core.cache import cache
 from django.db import connection
-from django.db.models import Count, F, Func, JSONField, Q, QuerySet
+from django.db.models import Count, QuerySet
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
 from kb.access.models import Principal
 from kb.base.metrics import cache_lookups
-from kb.quality.models import FailedQuery
 from kb.search.models import SearchLog
-
-S = TypeVar("S", SearchLog, FailedQuery)
+from kb.search.services.baseline import codes_beyond_usual
 
 DAYS = 14
+WEEK = 7
 SAMPLE = 2_000  # the newest searches, whose stages are timed
 SECONDS_KEPT = 60
 
@@ -44,7 +43,7 @@ def statistics_scope(principal: Principal, visible_ids: tuple[int, ...]) -> Scop
     return None if sees_all else tuple(sorted(visible_ids))
 
 
-def _seen(rows: "QuerySet[S]", scope: Scope) -> "QuerySet[S]":
+def _seen(rows: "QuerySet[SearchLog]", scope: Scope) -> "QuerySet[SearchLog]":
     """As `visible_to` of rows that tell of searches, without another query for the ids."""
     if scope is None:
         return rows
@@ -92,8 +91,8 @@ class TierHits:
 class SearchStatistics:
     """How searches went on the last `DAYS`, the oldest first.
 
-    `degraded` could not do all that they should, `degradations` counts them by code, the most frequent first; a search
-    may have several. `stages` are of `sampled` searches, the slowest at their 95th percentile first; `total` is of
+    `degraded` did without more than their knowledge bases always do, `degradations` counts them by code, the most frequent
+    first; a search may have several. `stages` are of `sampled` searches, the slowest at their 95th percentile first; `total` is of
     whole searches, and None before the first.
     """
 
@@ -107,6 +106,53 @@ class SearchStatistics:
     @property
     def searches(self) -> int:
         return sum(day.searches for day in self.days)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How many searches there were, and how many of them had a result."""
+
+    count: int = 0
+    answered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredStatistics:
+    """The searches of the last `DAYS`, the oldest day first, and those of the last `WEEK` days by knowledge base.
+
+    A search of several knowledge bases counts for each.
+    """
+
+    days: tuple[Day, ...]
+    by_base: Mapping[int, Asked]
+
+    @property
+    def searches(self) -> int:
+        return sum(day.searches for day in self.days)
+
+
+def answered_statistics(scope: Scope) -> AnsweredStatistics:
+    """How many questions had an answer lately, as far as a caller sees them; one query, and at most a minute old."""
+    key = f"answered-statistics:{hashlib.sha256(repr(scope).encode()).hexdigest()}"
+    return cast(AnsweredStatistics, cache.get_or_set(key, partial(_answered, scope), SECONDS_KEPT))
+
+
+def _answered(scope: Scope) -> AnsweredStatistics:
+    first, rows = _lately(scope)
+    groups = (
+        rows.annotate(day=TruncDate("created_at"))
+        .order_by()
+        .values_list("day", "outcome", "knowledge_base_ids")
+        .annotate(count=Count("pk"))
+    )
+    days = {first + timedelta(days=number): Counter[str]() for number in range(DAYS)}
+    searches, answered = Counter[int](), Counter[int]()
+    for day, outcome, kb_ids, count in groups:
+        days.setdefault(day, Counter())[outcome] += count
+        if day > first + timedelta(days=DAYS - 1 - WEEK):
+            searches.update(dict.fromkeys(kb_ids, count))
+            answered.update(dict.fromkeys(kb_ids, count) if outcome == SearchLog.Outcome.FOUND else {})
+    return AnsweredStatistics(_as_days(days), {kb_id: Asked(searches[kb_id], answered[kb_id]) for kb_id in searches})
 
 
 def search_statistics(scope: Scope) -> SearchStatistics:
@@ -133,23 +179,24 @@ def cache_hits() -> tuple[TierHits, ...]:
     return found
 
 
-def waiting_failures(scope: Scope, principal: Principal) -> tuple[int, int]:
-    """How many failed queries are open or in progress, and how many of these are assigned to the principal."""
-    states = (FailedQuery.State.OPEN, FailedQuery.State.IN_PROGRESS)
-    rows = _seen(FailedQuery.objects.filter(state__in=states), scope)
-    counts = rows.aggregate(all=Count("pk"), mine=Count("pk", filter=Q(assignee=principal.user.pk)))
-    return counts["all"], counts["mine"]
+def _lately(scope: Scope) -> "tuple[date, QuerySet[SearchLog]]":
+    """The first of the last `DAYS`, and the searches since."""
+    first = timezone.localdate() - timedelta(days=DAYS - 1)
+    begin = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
+    return first, _seen(SearchLog.objects.filter(created_at__gte=begin), scope)
+
+
+def _as_days(days: Mapping[date, Counter[str]]) -> tuple[Day, ...]:
+    outcomes = SearchLog.Outcome
+    return tuple(
+        Day(day, counts.total(), counts[outcomes.NOTHING], counts[outcomes.GATED]) for day, counts in days.items()
+    )
 
 
 def _measured(scope: Scope) -> SearchStatistics:
-    first = timezone.localdate() - timedelta(days=DAYS - 1)
-    begin = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
-    rows = _seen(SearchLog.objects.filter(created_at__gte=begin), scope)
-    codes = Func(
-        F("degraded"), template="jsonb_path_query_array(%(expressions)s, '$[*].code')", output_field=JSONField()
-    )
+    first, rows = _lately(scope)
     groups = (
-        rows.annotate(day=TruncDate("created_at"), codes=codes)
+        rows.annotate(day=TruncDate("created_at"), codes=codes_beyond_usual())
         .order_by()
         .values_list("day", "outcome", "codes")
         .annotate(count=Count("pk"))
@@ -162,11 +209,8 @@ def _measured(scope: Scope) -> SearchStatistics:
         degraded += count if found else 0
         degradations.update(dict.fromkeys(found, count))
     sampled, stages = _stage_times(rows)
-    outcomes = SearchLog.Outcome
     return SearchStatistics(
-        days=tuple(
-            Day(day, counts.total(), counts[outcomes.NOTHING], counts[outcomes.GATED]) for day, counts in days.items()
-        ),
+        days=_as_days(days),
         degraded=degraded,
         degradations=dict(degradations.most_common()),
         sampled=sampled,

@@ -12,13 +12,13 @@ from django import forms
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 from django.urls import reverse
-from django.utils.translation import gettext as _, gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, pgettext
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import AT, SettingDifference, find_version, name_and_version, reference
+from kb.profiles.services import AT, SettingDifference, find_version, name_and_version, reference, scorer_text
 from retrieval.config import SETTINGS, TYPES
 from retrieval.errors import InvalidConfiguration
 
@@ -147,14 +147,6 @@ def choices_of(name: str) -> dict[str, str]:
     return {value: _(label) for value, label in SETTINGS[name].choices.items()} if name in SETTINGS else {}
 
 
-RERANKERS = {
-    "cross_encoder": gettext_lazy("cross-encoder"),
-    "http": gettext_lazy("rerank server"),
-    "overlap": gettext_lazy("overlap of words"),
-    "cosine": gettext_lazy("cosine"),
-}
-
-
 def value_text(name: str, value: Any) -> str:
     """A setting's value as a page shows it; None is the value that the search works out by itself."""
     if value is None:
@@ -162,7 +154,7 @@ def value_text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return _("on") if value else _("off")
     if isinstance(value, list | tuple):
-        return ", ".join(str(RERANKERS.get(each, each)) for each in value) or _("none")
+        return pgettext("between the members of a list", ", ").join(map(scorer_text, value)) or _("none")
     if isinstance(value, float):
         return f"{value:g}"
     return choices_of(name).get(str(value), str(value))

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.translation import gettext as _, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
@@ -18,6 +18,8 @@ from kb.quality.compare.admin.page import named_runs
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.profiles.services import draft_place
 from kb.quality.runs.admin.report import chart_options, percentage, three_decimals
+from kb.web.admin.current import current_knowledge_base
+from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration
@@ -42,7 +44,7 @@ class CalibrationView(AdminPage):
         if asked := request.GET.get("run"):
             run = named_runs(caller, {"run": asked})["run"]
             return self._show_run(caller, run, request.GET.get("keep", ""), {})
-        return self._show({"runs": _offered(caller)})
+        return self._show({"runs": self._offered(caller)})
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)
@@ -66,7 +68,7 @@ class CalibrationView(AdminPage):
         except Rejected as error:
             if error.code == "share_out_of_range":
                 return self._show_run(caller, run, "", {**given, "keep": keep, "share_error": str(error)}, status=400)
-            return self._show({"run": run, "refusal": str(error), "runs": _offered(caller)}, status=400)
+            return self._show({"run": run, "refusal": str(error), "runs": self._offered(caller)}, status=400)
         kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
         bins = [
             {"bin": f"{low:g}–{high:g}", "counts": counts}
@@ -88,11 +90,18 @@ class CalibrationView(AdminPage):
         }
         if EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists():
             place = draft_place(caller, run.eval_set.knowledge_base, run.profile)
-            context |= {"place": place, "name": place.name}
+            context |= {"draft_place": place, "name": place.name}
         return self._show({**context, **given}, status=status)
 
+    def _offered(self, caller: Principal) -> list[EvalRun]:
+        """Those of the current knowledge base first, the newest before the others."""
+        runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE).without_documents()
+        newest = list(runs.select_related("eval_set__knowledge_base", "profile")[:RUNS_OFFERED])
+        current = current_knowledge_base(self.request)
+        return sorted(newest, key=lambda run: current is not None and run.eval_set.knowledge_base_id != current.pk)
+
     def _show(self, context: dict[str, Any], status: int = 200) -> HttpResponse:
-        context = {"title": _("Calibrate the gate"), **context}
+        context = {"title": _("Calibration"), **context}
         return self.render_to_response(self.get_context_data(**context), status=status)
 
 
@@ -102,11 +111,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def _offered(caller: Principal) -> list[EvalRun]:
-    runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE).without_documents()
-    return list(runs.select_related("eval_set__knowledge_base", "profile")[:RUNS_OFFERED])
 
 
 # -- What the page shows -----------------------------------------------------------------------------------------------
@@ -148,7 +152,7 @@ def _reason(calibration: Calibration, kind: str) -> str:
     if kind == "refuses" and not calibration.unanswerable_count:
         return _("The run has no query without an answer: mark queries of the set as unanswerable, and run it again.")
     if kind == "refuses":
-        return _("A query without an answer scores 1, and no cut is higher: look whether it has an answer.")
+        return _("A query without an answer scores 1, and no threshold is higher: look whether it has an answer.")
     if calibration.answerable_count < calibration.answerable_needed:
         message = ngettext(
             "It takes %(needed)d query with an answer to promise this, and the run has %(count)d: add some to the set "
@@ -159,8 +163,10 @@ def _reason(calibration: Calibration, kind: str) -> str:
         )
         return message % {"needed": calibration.answerable_needed, "count": calibration.answerable_count}
     message = ngettext(
-        "No cut keeps so many: %(count)d query with an answer finds nothing at all. See what lost it, or promise less.",
-        "No cut keeps so many: %(count)d queries with an answer find nothing at all. See what lost them, or promise less.",
+        "No threshold keeps so many: %(count)d query with an answer finds nothing at all. See at which stage it "
+        "was lost, or promise less.",
+        "No threshold keeps so many: %(count)d queries with an answer find nothing at all. See at which stage "
+        "they were lost, or promise less.",
         calibration.nothing_found,
     )
     return message % {"count": calibration.nothing_found}
@@ -235,3 +241,6 @@ def _cut_lines(calibration: Calibration, height: float) -> list[dict[str, Any]]:
         for kind, colour in CUT_COLOURS.items()
         if (figures := getattr(calibration, kind))
     ]
+
+
+add_tab(Section.QUALITY, gettext_lazy("Calibration"), "calibration", order=40)

@@ -15,7 +15,7 @@ from kb.access.models import Principal
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import configuration_of
+from kb.profiles.services import configuration_of, scorer_text
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.quality.profiles.services import save_draft
 from kb.quality.runs.services.report import require_done
@@ -125,7 +125,7 @@ def calibrate(run: EvalRun, share: float = SHARE) -> Calibration:
     range.
     """
     if not LEAST_SHARE <= share <= MOST_SHARE:
-        message = _("No cut can be chosen for this share: give one from %(least)s %% to %(most)s %%.")
+        message = _("No threshold can be chosen for this share: give one from %(least)s %% to %(most)s %%.")
         raise Rejected("share_out_of_range", message, least=f"{100 * LEAST_SHARE:g}", most=f"{100 * MOST_SHARE:g}")
     scores = _scores(run)
     suggestion = suggest_cut(scores.relevant, scores.to_reject)
@@ -169,10 +169,10 @@ def save_cut(
     if configuration_of(settings).score_threshold is not None:
         settings["score_threshold"] = None  # the environment's would win over the cut of the scale
     words = _(
-        "Cut of %(scale)s at %(cut)s, by run %(run)d over “%(set)s”: keeps %(kept).1f %% of %(count)d queries that have "
-        "an answer."
+        "Threshold of %(scale)s at %(cut)s, by run %(run)d over “%(set)s”: keeps %(kept).1f %% of %(count)d "
+        "queries that have an answer."
     )
-    values = {"scale": scores.scale.value, "cut": f"{cut:g}", "run": run.pk, "set": run.eval_set.name}
+    values = {"scale": scorer_text(scores.scale), "cut": f"{cut:g}", "run": run.pk, "set": run.eval_set.name}
     return save_draft(
         principal,
         run.eval_set.knowledge_base,
@@ -231,6 +231,6 @@ def _common_scale(scales: Iterable[str]) -> ScoreScale:
     if scale not in SETTING_OF_SCALE:
         raise Rejected(
             "scale_not_gated",
-            _("The scores of this run are sums over ranks, which no threshold can cut: switch a reranker on."),
+            _("The scores of this run are sums over ranks, to which no threshold applies: switch a reranker on."),
         )
     return scale

@@ -42,7 +42,9 @@ from kb.quality.eval_sets.services.sets import (
     source_label,
 )
 from kb.quality.models import EvalQuery, EvalSet, Judgment
+from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.scoped import (
+    Empty,
     IntoKnowledgeBaseForm,
     IntoKnowledgeBaseView,
     ModelPage,
@@ -97,7 +99,7 @@ class ImportView(IntoKnowledgeBaseView):
             return self.form_invalid(form)
         message = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
         messages.success(
-            self.request, message % {"name": done.eval_set.name, "queries": done.queries, "judgments": done.judgments}
+            self.request, message % {"name": done.eval_set, "queries": done.queries, "judgments": done.judgments}
         )
         if done.missing:
             message = ngettext(
@@ -159,7 +161,7 @@ class SetView(OfSetView):
 
     @property
     def title(self) -> str:
-        return _("Evaluation set “%(name)s”") % {"name": self.eval_set.name}
+        return _("Evaluation set “%(name)s”") % {"name": self.eval_set}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
@@ -190,7 +192,7 @@ class QueryView(OfSetView):
 
     @property
     def title(self) -> str:
-        return _("Query of “%(name)s”") % {"name": self.eval_set.name}
+        return _("Query of “%(name)s”") % {"name": self.eval_set}
 
     @cached_property
     def query(self) -> Any:
@@ -233,7 +235,7 @@ class DeleteQueriesView(OfSetView):
 
     @property
     def title(self) -> str:
-        return _("Delete queries of “%(name)s”?") % {"name": self.eval_set.name}
+        return _("Delete queries of “%(name)s”?") % {"name": self.eval_set}
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not self.may_edit:
@@ -307,7 +309,7 @@ def judgment_rows(judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
             trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
         elif chunk is None:
             trouble = _(
-                "The document no longer has this passage: judge it again in Search debug, and take this one back."
+                "The document no longer has this passage: judge it again in the retrieval test, and take this one back."
             )
         number = _("chunk %(number)d") % {"number": chunk.position + 1} if chunk and judgment.quote else ""
         rows.append({"judgment": judgment, "document": document, "chunk": chunk, "number": number, "trouble": trouble})
@@ -334,7 +336,16 @@ def _grades(posted: QueryDict) -> dict[int, int | None]:
 
 @admin.register(EvalSet)
 class EvalSetAdmin(GraphAdmin):
-    list_display = ("name", "knowledge_base", "queries", "judged", "unanswerable", "last_run")
+    empty = Empty(
+        gettext_lazy(
+            "A set holds queries and the passages that answer them: run it to measure how well searches find them."
+        ),
+        gettext_lazy("For example twenty questions that customers ask, each with its passage marked as relevant."),
+        "quiz",
+        "kb_evalset_import",
+        gettext_lazy("Import a set"),
+    )
+    list_display = ("label", "knowledge_base", "queries", "judged", "unanswerable", "last_run")
     search_fields = ("name",)
     search_help_text = gettext_lazy("Search by name")
     fields = ("knowledge_base", "name")
@@ -349,6 +360,10 @@ class EvalSetAdmin(GraphAdmin):
         return {"knowledge_base": row_id(request.GET.get("kb", "")), **super().get_changeform_initial_data(request)}
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("name"), ordering="name")
+    def label(self, eval_set: EvalSet) -> str:
+        return str(eval_set)
+
     @column(gettext_lazy("queries"), ordering="query_count")
     def queries(self, eval_set: EvalSet) -> int:
         return int(eval_set.query_count)  # type: ignore[attr-defined]
@@ -398,7 +413,7 @@ class EvalSetAdmin(GraphAdmin):
         return eval_set_response(principal(request), eval_set, layout, with_documents="documents" in request.GET)
 
     def judge_view(self, request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
-        """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""
+        """On to the retrieval test, where judgments from now on go to this set; with the query `q`, where it is given."""
         request.session[SESSION_KEY] = eval_set.name
         kb_id = eval_set.knowledge_base_id
         if q := request.GET.get("q", ""):
@@ -414,3 +429,6 @@ class EvalSetAdmin(GraphAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[EvalSet]) -> None:
         # The counts of the list would be kept in the deletion's own queries.
         super().delete_queryset(request, EvalSet.objects.filter(pk__in=list(queryset.values_list("pk", flat=True))))
+
+
+add_tab(Section.QUALITY, gettext_lazy("Evaluation sets"), "kb_evalset_changelist", order=20)

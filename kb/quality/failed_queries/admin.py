@@ -1,32 +1,46 @@
 """The curators' inbox: queries that failed, who fixes them, and how far that is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.forms import ModelChoiceField
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
-from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, ngettext, ngettext_lazy
 from django.views.generic import FormView
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kb.access.models import KnowledgeBase, Principal, User
+from kb.assistants.models import Assistant
 from kb.base.errors import Rejected, ServiceError
-from kb.quality.debug.admin.judge import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
-from kb.quality.eval_sets.services.sets import DEFAULT_SET, NAME_CHARACTERS
+from kb.quality.debug.admin.form import search_parameters
+from kb.quality.debug.admin.log import BADGE, QUERY_CHARACTERS, SearchedFilter, name_knowledge_bases
+from kb.quality.eval_sets.services.sets import NAME_CHARACTERS
 from kb.quality.failed_queries.services import assign, assignable_user, may_name_assignees, set_state, to_eval_query
 from kb.quality.models import EvalSet, FailedQuery
 from kb.search.models import SearchLog
-from kb.web.admin.scoped import ConditionFilter, ScopedModelAdmin, column, principal, signed_in, visible
+from kb.web.admin.navigation import Section, add_tab
+from kb.web.admin.parts import Task, add_tasks
+from kb.web.admin.scoped import (
+    ConditionFilter,
+    Empty,
+    ScopedModelAdmin,
+    column,
+    principal,
+    row_id,
+    signed_in,
+    visible,
+)
 
 
 class ToEvalSetForm(forms.Form):
@@ -35,7 +49,7 @@ class ToEvalSetForm(forms.Form):
         label=gettext_lazy("Name of the new set"),
         max_length=NAME_CHARACTERS,
         required=False,
-        widget=UnfoldAdminTextInputWidget({"placeholder": DEFAULT_SET}),
+        widget=UnfoldAdminTextInputWidget({"placeholder": gettext_lazy("Default set")}),
     )
     unanswerable = forms.BooleanField(
         label=gettext_lazy("The knowledge base has no answer to it, and finding nothing is right"),
@@ -78,7 +92,7 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
         return super().get_context_data(
             **kwargs,
             **self.model_admin.admin_site.each_context(self.request),
-            title=_("To an evaluation set"),
+            title=_("Add to an evaluation set"),
             failed=self.failed,
             inbox_url=reverse("admin:kb_failedquery_changelist"),
         )
@@ -90,7 +104,9 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
         except Rejected as error:
             form.add_error(None, str(error))
             return self.form_invalid(form)
-        sentence = _("“%(query)s” is in the evaluation set “%(set)s” now; it stays in the inbox until you resolve it.")
+        sentence = _(
+            "“%(query)s” is in the evaluation set “%(set)s” now; it stays on the to-do list until you resolve it."
+        )
         messages.success(self.request, sentence % {"query": query.text, "set": query.eval_set})
         return HttpResponseRedirect(reverse("admin:kb_failedquery_changelist"))
 
@@ -112,7 +128,7 @@ class StateFilter(ConditionFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:
         if self.value() in self.conditions:
             return cast("QuerySet[FailedQuery]", super().queryset(request, queryset))
-        return queryset.filter(state__in=(State.OPEN, State.IN_PROGRESS))
+        return queryset.filter(state__in=FailedQuery.WAITING)
 
 
 class ReasonFilter(ConditionFilter):
@@ -132,6 +148,18 @@ class AssigneeFilter(DropdownFilter):  # type: ignore[misc]
         mine, nobody = Q(assignee=signed_in(request)), Q(assignee=None)
         condition = {"mine": mine, "nobody": nobody, "others": ~mine & ~nobody}.get(self.value() or "")
         return queryset if condition is None else queryset.filter(condition)
+
+
+class AssistantFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("assistant")
+    parameter_name = "assistant"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [(str(each.pk), each.name) for each in Assistant.objects.editable_by(principal(request))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:  # noqa: ARG002
+        assistant_id = row_id(self.value() or "")
+        return queryset if assistant_id is None else queryset.filter(assistant_ids__contains=[assistant_id])
 
 
 class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -154,8 +182,6 @@ class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
             field = cast("ModelChoiceField[User]", self.fields["assignee"])
             field.queryset = User.objects.filter(pk__in=[self.request.user.pk, self.instance.assignee_id])
             field.empty_label = _("nobody")
-            for name in ("can_add_related", "can_change_related", "can_delete_related", "can_view_related"):
-                setattr(field.widget, name, False)
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -170,9 +196,19 @@ class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(FailedQuery)
 class FailedQueryAdmin(ScopedModelAdmin):
     form = FailedQueryForm
+    empty = Empty(
+        gettext_lazy(
+            "Queries without a result, those below the relevance threshold, and answers that somebody did not find helpful come "
+            "in here by themselves."
+        ),
+        gettext_lazy("For example “who pays for returns” finds no passage: see why, or write the answer."),
+        "task_alt",
+        "search_debug",
+        gettext_lazy("Try a query"),
+    )
     list_display = ("asked", "badges", "count", "last_seen", "searched", "standing", "opens")
     list_select_related = ("assignee",)
-    list_filter = (StateFilter, ReasonFilter, AssigneeFilter, SearchedFilter)
+    list_filter = (StateFilter, ReasonFilter, AssigneeFilter, SearchedFilter, AssistantFilter)
     search_fields = ("query",)
     search_help_text = gettext_lazy("Search in the queries")
     actions = ("assign_to_me", "resolve", "ignore", "open_again", "delete_selected")
@@ -189,15 +225,20 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return False
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:
-        """Rows with `named` (see `name_knowledge_bases`) and `asked_for`: what the last search, if kept, asked for.
+        """Rows with `named` (see `name_knowledge_bases`), `asked_for` and `assistants`.
 
-        Not joined in the list's own query: a long search log would then slow down its count.
+        That is what the last search, if kept, asked for, and the names of those that were asked, as far as the caller may
+        edit them. Not joined in the list's own query: a long search log would then slow down its count.
         """
         name_knowledge_bases(rows, request)
         searches = visible(SearchLog, request).filter(pk__in=[row.last_search_id for row in rows if row.last_search_id])
         asked_for = dict(searches.values_list("pk", "trace__request"))
+        ids = {assistant_id for row in rows for assistant_id in row.assistant_ids}
+        asked = Assistant.objects.editable_by(principal(request)).filter(pk__in=ids)
+        names = dict(asked.values_list("pk", "name")) if ids else {}
         for row in rows:
             row.asked_for = asked_for.get(row.last_search_id)
+            row.assistants = [names[assistant_id] for assistant_id in row.assistant_ids if assistant_id in names]
         return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
@@ -218,7 +259,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        context = {"title": _("Failed queries"), **(extra_context or {})}
+        context = {"title": _("To do"), **(extra_context or {})}
         return cast(HttpResponse, super().changelist_view(request, context))
 
     def form_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
@@ -227,7 +268,9 @@ class FailedQueryAdmin(ScopedModelAdmin):
             "title": _("Failed query"),
             "subtitle": None,
             "failed": row,
-            "debug_url": _debug_url(row),
+            "test_url": _page_with("search_debug", row),
+            "why_url": _page_with("why_not", row),
+            "write_url": _page_with("ask_write", row),
             "to_set_url": _to_set_url(row),
             "may_change": self.has_change_permission(request, row),
             "show_save_and_continue": False,
@@ -247,6 +290,10 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
         """As `log_change`."""
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        """None is kept."""
+        raise Http404
 
     @admin.action(description=gettext_lazy("Assign to me"), permissions=["change"])
     def assign_to_me(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
@@ -284,8 +331,12 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("query"), ordering="query")
-    def asked(self, failed: FailedQuery) -> str:
-        return format_html('<span class="kb-excerpt">{}</span>', Truncator(failed.query).chars(QUERY_CHARACTERS))
+    def asked(self, failed: Any) -> str:
+        query = format_html('<span class="kb-excerpt">{}</span>', Truncator(failed.query).chars(QUERY_CHARACTERS))
+        if not failed.assistants:
+            return query
+        asked = _("asked of %(assistants)s") % {"assistants": ", ".join(failed.assistants)}
+        return format_html("{}<small>{}</small>", query, asked)
 
     @column(gettext_lazy("reasons"))
     def badges(self, failed: FailedQuery) -> SafeString:
@@ -304,15 +355,45 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("next"))
     def opens(self, failed: Any) -> SafeString:
-        links = ((_debug_url(failed), _("Search debug")), (_to_set_url(failed), _("To a set")))
+        links = [
+            (_page_with("search_debug", failed), _("Retrieval test")),
+            (_page_with("why_not", failed), _("Find out why")),
+            (_page_with("ask_write", failed), _("Write the answer")),
+        ]
         return format_html(
             '<span class="fq-links">{}</span>', format_html_join("", '<a href="{}" class="kb-link">{}</a>', links)
         )
 
 
-def _debug_url(failed: Any) -> str:
-    return debug_url(failed.named, failed.query, failed.asked_for)
+def _page_with(name: str, failed: Any) -> str:
+    """A page with the query filled in, and what was asked for with it."""
+    given = search_parameters(failed.named, failed.query, failed.asked_for or {})
+    return f"{reverse(f'admin:{name}')}?{urlencode(given)}"
 
 
 def _to_set_url(failed: FailedQuery) -> str:
     return reverse("admin:kb_failedquery_to_set", args=[failed.pk])
+
+
+add_tab(Section.QUALITY, gettext_lazy("To do"), "kb_failedquery_changelist", order=10)
+
+
+@add_tasks
+def waiting_queries(request: HttpRequest) -> Iterator[Task]:
+    """The failed queries that wait, and how many of them for the user; of those who may change what is searched."""
+    rows = FailedQuery.objects.editable_by(principal(request)).filter(state__in=FailedQuery.WAITING)
+    counts = rows.aggregate(all=Count("pk"), mine=Count("pk", filter=Q(assignee=signed_in(request))))
+    if not counts["all"]:
+        return
+    if counts["mine"]:
+        text = ngettext(
+            "%(count)d question has no good answer; yours: %(mine)d",
+            "%(count)d questions have no good answer; yours: %(mine)d",
+            counts["all"],
+        )
+    else:
+        text = ngettext(
+            "%(count)d question has no good answer", "%(count)d questions have no good answer", counts["all"]
+        )
+    said = text % {"count": counts["all"], "mine": counts["mine"]}
+    yield Task(said, reverse("admin:kb_failedquery_changelist"), _("Go through them"), order=30, count=counts["all"])

@@ -12,7 +12,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase, Membership, Principal, User
+from kb.access.models import KnowledgeBase, Membership, Principal, User, members_by_group
 from kb.base.errors import NotAllowed, Rejected, found_in
 from kb.base.text import storable
 from kb.quality.eval_sets.services.sets import (
@@ -34,16 +34,17 @@ FIXABLE = frozenset(
 # Sorted, so that two writers never wait for each other's rows.
 _NOTE = """
 INSERT INTO kb_failedquery
-    (key, knowledge_base_ids, query, reasons, count, state, last_search_id, first_seen, last_seen)
-SELECT new.key, new.kb_ids, new.query, new.reasons, new.count, 'open',
+    (key, knowledge_base_ids, assistant_ids, query, reasons, count, state, last_search_id, first_seen, last_seen)
+SELECT new.key, new.kb_ids, new.assistant_ids, new.query, new.reasons, new.count, 'open',
        (SELECT id FROM kb_searchlog WHERE id = new.last_search), new.first_seen, new.last_seen
 FROM jsonb_to_recordset(%s::jsonb) AS new (
-    key text, kb_ids bigint[], query text, reasons jsonb, count integer, last_search uuid,
+    key text, kb_ids bigint[], assistant_ids bigint[], query text, reasons jsonb, count integer, last_search uuid,
     first_seen timestamptz, last_seen timestamptz
 )
 ORDER BY new.key
 ON CONFLICT (key) DO UPDATE SET
     query = excluded.query,
+    assistant_ids = ARRAY(SELECT DISTINCT unnest(kb_failedquery.assistant_ids || excluded.assistant_ids) ORDER BY 1),
     reasons = (
         SELECT jsonb_object_agg(
             reason,
@@ -67,6 +68,11 @@ def note_failures(rows: Iterable[SearchLog]) -> None:
     open again, one that is ignored stays so.
     """
     _note([(row, reasons) for row in rows if (reasons := _reasons(row))])
+
+
+def note_unanswered(search: SearchLog, *, is_weak: bool) -> None:
+    """Takes in a question for which passages were found that do not answer it or, if weak, are hardly about it."""
+    _note([(search, {FailedQuery.Reason.WEAK if is_weak else FailedQuery.Reason.UNANSWERED})])
 
 
 def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
@@ -105,9 +111,12 @@ def _note(failures: Iterable[tuple[SearchLog, set[FailedQuery.Reason]]]) -> None
         if not words:
             continue
         key = _key(row.knowledge_base_ids, words)
-        kept = noted.setdefault(key, {"key": key, "reasons": Counter(), "count": 0, "first_seen": row.created_at})
+        fresh = {"key": key, "reasons": Counter(), "count": 0, "first_seen": row.created_at, "assistant_ids": []}
+        kept = noted.setdefault(key, fresh)
         kept["count"] += 1
         kept["reasons"].update(reasons)
+        if row.assistant_id is not None and row.assistant_id not in kept["assistant_ids"]:
+            kept["assistant_ids"].append(row.assistant_id)
         kept |= {
             "kb_ids": sorted(set(row.knowledge_base_ids)),
             "query": row.query,
@@ -186,10 +195,10 @@ def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) 
     for kb_id in kb_ids:
         owner = KnowledgeBase.objects.filter(pk=kb_id).values("owner")
         members = Membership.objects.filter(knowledge_base=kb_id).values("user")
-        users = users.filter(Q(pk__in=owner) | Q(pk__in=members))
+        users = users.filter(Q(pk__in=owner) | Q(pk__in=members) | Q(pk__in=members_by_group(kb_id)))
     found: User | None = users.first()
     if found is None:
-        message = _("No member of all the knowledge bases of this query has this name: see the page Sharing.")
+        message = _("No member of all the knowledge bases of this query has this name: see the page Members.")
         raise Rejected("unknown_assignee", message)
     return found
 

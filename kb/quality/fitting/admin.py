@@ -72,7 +72,7 @@ def fitted(_request: HttpRequest, run: EvalRun) -> dict[str, Any]:
 def cut_text(fit: Fit) -> str:
     if fit.cut is None:
         return ""
-    kept = _("The cut of overlap at %(cut)s keeps %(kept)s of the %(count)d queries with an answer.")
+    kept = _("The threshold of word overlap at %(cut)s keeps %(kept)s of the %(count)d queries with an answer.")
     text = kept % {"cut": f"{fit.cut.cut:g}", "kept": percentage(fit.cut.kept), "count": fit.cut.answerable}
     if fit.cut.passed is None:
         return text

@@ -79,7 +79,7 @@ SENTENCES = {
     ),
     Outcome.TOO_FEW: gettext_noop(
         "%(queries)d queries of “%(set)s” have a relevant passage, and fitting takes %(fewest)d: judge more results in "
-        "Search debug, or import judgments. No draft was made."
+        "the retrieval test, or import judgments. No draft was made."
     ),
     Outcome.NO_GAIN: gettext_noop(
         "No settings were found that are better by more than chance: NDCG@10 %(before).3f against %(after).3f on queries that "
@@ -398,7 +398,7 @@ def _drawn(query_ids: Sequence[str]) -> set[str]:
 
 def collect(wiring: Wiring, query: str, judged: Judged) -> Found:
     """What the channels of one knowledge base find for a query."""
-    result = wiring.pipeline.run(query, wiring.config, latency_budget=BUDGET_S)
+    result = wiring.run(query, latency_budget=BUDGET_S)
     candidates = sorted(result.candidates, key=lambda each: each.chunk_id)
     known = channel_weights(wiring.config)
     answered = [span.stage for span in result.spans if span.stage in known and "found" in span.detail]

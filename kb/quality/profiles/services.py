@@ -8,7 +8,8 @@ from enum import StrEnum
 from itertools import chain, count, groupby
 from typing import Annotated, Any, Self
 
-from django.db.models import Count, QuerySet
+from django.db import transaction
+from django.db.models import Count, Q, QuerySet
 from django.utils.translation import gettext as _, ngettext
 from typing_extensions import Doc
 
@@ -22,6 +23,7 @@ from kb.profiles.services import (
     configuration_of,
     create_version,
     differences,
+    publish,
 )
 from kb.search.services.search import UsedProfile
 
@@ -72,6 +74,19 @@ def state_of(profile: RetrievalProfile) -> VersionState:
     if profile.published:
         return VersionState.PUBLISHED
     return VersionState.DRAFT if profile.published_at is None else VersionState.EARLIER
+
+
+def waiting_drafts_of(principal: Principal) -> list[RetrievalProfile]:
+    """The newest versions that were never published and stand over a published one, of profiles that the principal may change."""
+    rows = RetrievalProfile.objects.editable_by(principal).filter(Q(published=True) | Q(published_at=None))
+    newest: dict[tuple[str, int | None], RetrievalProfile] = {}
+    published: set[tuple[str, int | None]] = set()
+    for row in rows.defer("settings", "description").order_by("name", "knowledge_base_id", "-version"):
+        key = (row.name, row.knowledge_base_id)
+        newest.setdefault(key, row)
+        if row.published:
+            published.add(key)
+    return [row for key, row in newest.items() if key in published and not row.published]
 
 
 def profile_names(principal: Principal) -> QuerySet[RetrievalProfile, str]:
@@ -253,3 +268,14 @@ def save_draft(
         description=description,
         knowledge_base=profile.knowledge_base if is_same else knowledge_base,
     )
+
+
+def publish_for(principal: Principal, knowledge_base: KnowledgeBase, version: RetrievalProfile) -> RetrievalProfile:
+    """Publishes the settings of a version as a profile of one knowledge base's own, by which it searches from then on.
+
+    The profile that others share stays as it is. Raises as `save_draft` and `publish`.
+    """
+    with transaction.atomic():
+        draft = save_draft(principal, knowledge_base, version, version.settings, description=version.description)
+        publish(principal, draft, adopt=True)
+    return draft

@@ -11,16 +11,13 @@ from django.db.models import Count, Exists, OuterRef, Q, Subquery
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
-from kb.base.errors import NotAllowed, NotVisible, Rejected, found_in
+from kb.base.errors import NotVisible, Rejected, found_in, not_editable
 from kb.base.models import count_of
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
-from kb.quality.models import MAX_GRADE, EvalQuery, EvalRun, EvalSet, Judgment
+from kb.quality.models import DEFAULT_SET, MAX_GRADE, EvalQuery, EvalRun, EvalSet, Judgment
 from kb.search.models import SearchedQuerySet
 from retrieval.eval.judged_sets import anchor_hash, same_passage, squeezed
-
-# Where clicks go if no set is named: apart from imported sets, whose figures they would change.
-DEFAULT_SET = "curated"
 
 NAME_CHARACTERS, QUERY_CHARACTERS = 120, 2_000
 QUERIES_AT_ONCE, CHUNKS_READ = 5_000, 2_000
@@ -48,7 +45,7 @@ def require_editable_rows(principal: Principal, rows: ScopedQuerySet | SearchedQ
     """As `require_editable`, of one of some rows; `missing` is the message of `NotVisible`."""
     if not rows.editable_by(principal).exists():
         if rows.visible_to(principal).exists():
-            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+            raise not_editable()
         raise NotVisible(missing)
 
 

@@ -41,7 +41,7 @@ class SettingField(forms.CharField):
         text = value_text(name, inherited)
         if self.labels:
             widget: Any = select()
-            widget.choices = [("", _("Inherited (%(value)s)") % {"value": text}), *self.labels.items()]
+            widget.choices = [("", _("Default (%(value)s)") % {"value": text}), *self.labels.items()]
         elif self.bounds is None:
             widget = text_input(spellcheck="false", placeholder=_as_text(inherited))
         else:

@@ -1,5 +1,6 @@
 """The pages of retrieval profiles: list, versions, differences, edit, publication and deletion."""
 
+from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 from urllib.parse import urlencode
@@ -14,7 +15,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils.functional import cached_property
-from django.utils.translation import gettext as _, ngettext
+from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
@@ -49,12 +50,24 @@ from kb.quality.profiles.services import (
     profile_names,
     profile_overview,
     profile_overviews,
+    publish_for,
     state_of,
+    waiting_drafts_of,
 )
+from kb.web.admin.current import current_knowledge_base
+from kb.web.admin.navigation import Section, add_tab
+from kb.web.admin.parts import Task, add_tasks
+from kb.web.admin.place import Crumb
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import AdminPage, add_part, admin_page
 
 ENVIRONMENT = "environment"
+
+
+def _at(version: RetrievalProfile) -> dict[str, Any]:
+    """What leads the pages of a profile back to it."""
+    url = profile_url(version)
+    return {"page_url": url, "above": [Crumb(version.name, url)]}
 
 
 class VersionPage(AdminPage):
@@ -63,7 +76,7 @@ class VersionPage(AdminPage):
         return visible_version(principal(self.request), self.kwargs["pk"])
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**{"version": self.version, "page_url": profile_url(self.version), **kwargs})
+        return super().get_context_data(**{"version": self.version, **_at(self.version), **kwargs})
 
 
 class ChangePage(VersionPage):
@@ -103,7 +116,8 @@ def try_url(version: RetrievalProfile) -> str:
     return f"{reverse('admin:search_debug')}?{urlencode(parts)}"
 
 
-def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, Any]:
+def profile_of(kb: KnowledgeBase) -> dict[str, Any]:
+    """What the page of a knowledge base says of its profile."""
     start = other_start(kb)
     return {
         "profile_url": profile_url(kb.profile),
@@ -122,13 +136,12 @@ def _start_as_new_ones(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
         messages.success(request, _("It searches by “%(profile)s” now.") % {"profile": kb.profile})
     else:
         messages.error(request, _("The knowledge base has changed since the page was opened: its profile stays."))
-    return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
+    return HttpResponseRedirect(reverse("admin:kb_knowledgebase_quality", args=[kb.pk]))
 
 
 add_part(
     KnowledgeBase,
     pages=lambda admin: [admin.row_page("starting-profile", _start_as_new_ones, "POST", name="starting_profile")],
-    context=_of_knowledge_base,
 )
 
 
@@ -248,20 +261,27 @@ class AddView(AdminPage):
             raise Rejected("profile_name_taken", message, name=name)
         return _saved(self.request, form, name, place)
 
+    @property
+    def _place(self) -> str:
+        """That which the URL names, else the current knowledge base; blank: none is chosen."""
+        current = current_knowledge_base(self.request)
+        named = self.request.GET.get("kb") or (str(current.pk) if current in self.places else "")
+        return named or ("" if self.places else SHARED)
+
     def _form(self, data: Any = None) -> ProfileForm:
         return ProfileForm(
             data,
             self.base,
             places=self.places,
             may_share=bool(principal(self.request).user.is_superuser),
-            initial={"place": self.request.GET.get("kb") or ("" if self.places else SHARED)},
+            initial={"place": self._place},
         )
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **{"form": self._form(), **kwargs},
             title=_("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile"),
-            page_url=profile_url(self.base) if self.base else "",
+            **(_at(self.base) if self.base else {}),
             is_new=True,
         )
 
@@ -278,9 +298,26 @@ def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeB
 
 @admin_page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
 class PublishView(ChangePage):
+    """A shared profile is published for the current knowledge base alone, unless it is chosen to be for all."""
+
     template_name = "quality/profiles/publish.html"
 
+    @cached_property
+    def own(self) -> KnowledgeBase | None:
+        """The current knowledge base, where publishing would move it together with others."""
+        current = current_knowledge_base(self.request)
+        if self.version.knowledge_base_id is not None or current is None or not current.may_edit:  # type: ignore[attr-defined]
+            return None
+        moving = moving_with(self.version)
+        is_among = moving.filter(pk=current.pk).exists() and moving.exclude(pk=current.pk).exists()
+        return current if is_among else None
+
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+        if request.POST.get("scope") == "own" and self.own is not None:
+            own = publish_for(principal(request), self.own, self.version)
+            message = _("“%(profile)s” is published: only “%(kb)s” searches by it.")
+            messages.success(request, message % {"profile": own, "kb": self.own})
+            return HttpResponseRedirect(profile_url(own))
         moved = publish(principal(self.request), self.version, adopt="adopt" in request.POST)
         message = ngettext(
             "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
@@ -310,6 +347,9 @@ class PublishView(ChangePage):
             moving=seen,
             moving_unseen=total - len(seen),
             adopting=adopting,
+            own=self.own,
+            is_shared=kb is None,
+            others=total - 1 if self.own else total,
             adopting_changes=changes_text(differences(adopting.profile, self.version)) if adopting else [],
         )
 
@@ -407,3 +447,21 @@ def described(version: RetrievalProfile) -> str:
 
 def may_add(caller: Principal) -> bool:
     return bool(caller.user.is_superuser or KnowledgeBase.objects.editable_by(caller).exists())
+
+
+add_tab(Section.QUALITY, gettext_lazy("Retrieval profiles"), "kb_retrievalprofile_changelist", order=50)
+
+
+@add_tasks
+def waiting_drafts(request: HttpRequest) -> Iterator[Task]:
+    """Drafts over a published version that the user may publish."""
+    drafts = waiting_drafts_of(principal(request))
+    if drafts:
+        text = ngettext(
+            "%(count)d draft of retrieval settings is not published",
+            "%(count)d drafts of retrieval settings are not published",
+            len(drafts),
+        )
+        one = reverse("admin:kb_retrievalprofile_publish", args=[drafts[0].pk])
+        url = one if len(drafts) == 1 else reverse("admin:kb_retrievalprofile_changelist")
+        yield Task(text % {"count": len(drafts)}, url, _("View"), order=40, count=len(drafts))

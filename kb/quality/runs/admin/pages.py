@@ -57,6 +57,7 @@ from kb.quality.runs.admin.report import (
     verdicts,
 )
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
+from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.scoped import ModelPage, principal, row_ids
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
@@ -254,7 +255,7 @@ class StartForm(SetForm):
         inherited = configuration_of(self.chosen_profile.settings if self.chosen_profile else {}).as_dict()
         fusions = choices_of("fusion")
         self.offer(
-            "fusion", [("", _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}), *fusions.items()]
+            "fusion", [("", _("Default (%(value)s)") % {"value": fusions[inherited["fusion"]]}), *fusions.items()]
         )
         for name in COMMON[1:]:
             self.fields[name].widget.attrs["title"] = _(SETTINGS[name].help)
@@ -276,7 +277,7 @@ class StartForm(SetForm):
     @property
     def groups(self) -> dict[str, list[forms.BoundField]]:
         groups = {
-            _("Candidates, reranking and gate"): RERANKING,
+            _("Candidates, reranking and threshold"): RERANKING,
             _("Fusion by reciprocal ranks (RRF)"): (*WEIGHTS[:3], "rrf_k"),
             _("Fusion by weighted sum"): WEIGHTS[3:],
         }
@@ -361,7 +362,10 @@ def polled(request: HttpRequest, template: str, context: dict[str, Any], *, goes
 
 
 class StartView(ModelPage, FormView):  # type: ignore[type-arg]
-    """Starts a run. The URL may fill the form in; a chosen set or profile shows what its empty fields inherit."""
+    """Starts a run. The URL may fill the form in, else a set of the current knowledge base is chosen.
+
+    A chosen set or profile shows what its empty fields inherit.
+    """
 
     template_name = "quality/runs/start.html"
     form_class = StartForm
@@ -369,7 +373,13 @@ class StartView(ModelPage, FormView):  # type: ignore[type-arg]
     title = gettext_lazy("Evaluate")
 
     def get_initial(self) -> dict[str, Any]:
-        return {name: self.request.GET[name] for name in StartForm.base_fields if name in self.request.GET}
+        given = {name: self.request.GET[name] for name in StartForm.base_fields if name in self.request.GET}
+        current = current_knowledge_base(self.request)
+        if given or current is None:
+            return given
+        sets = EvalSet.objects.editable_by(principal(self.request)).filter(knowledge_base=current)
+        newest = sets.order_by("-pk").values_list("pk", flat=True).first()
+        return {} if newest is None else {"eval_set": str(newest)}
 
     def get_form_kwargs(self) -> dict[str, Any]:
         return {**super().get_form_kwargs(), "principal": principal(self.request)}

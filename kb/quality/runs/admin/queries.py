@@ -12,6 +12,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from kb.content.models import Chunk
+from kb.profiles.services import scorer_text
 from kb.quality.debug.admin.judge import debug_url
 from kb.quality.eval_sets.services.sets import anchored_chunks
 from kb.quality.models import EvalRun, EvalRunQuery, Judgment
@@ -140,7 +141,10 @@ def shown_kinds(run: EvalRun) -> dict[str, tuple[str, Q]]:
         "unanswerable": (_("Without an answer"), Q(answerable=False)),
     }
     if gate := (run.report or {}).get("gate"):
-        kinds["false"] = (_("Without an answer, but past the gate"), Q(answerable=False, best_score__gte=gate["cut"]))
+        kinds["false"] = (
+            _("Without an answer, but above the threshold"),
+            Q(answerable=False, best_score__gte=gate["cut"]),
+        )
     return kinds
 
 
@@ -200,6 +204,7 @@ def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, agains
                 "figures": [(metric_label(each), three_decimals(figures.get(each))) for each in METRICS],
                 "change": change_between(before.get(LEADING), figures.get(LEADING)),
                 "best_score": three_decimals(query.best_score),
+                "scale": scorer_text(query.score_scale),
                 "latency": f"{query.latency_ms:.1f}",
                 "lost_text": lost_label(query.lost_at),
                 "debug_url": debug_url([kb_id], query.text, given),

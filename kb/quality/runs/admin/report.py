@@ -11,8 +11,10 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _, ngettext
 
 from kb.profiles.admin.choices import setting_label, value_text
+from kb.profiles.services import scorer_text
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.search.admin.labels import notices
+from kb.search.services.baseline import beyond_usual
 from retrieval.errors import Degradation
 
 CHANNELS = ("bm25", "vector")
@@ -60,7 +62,7 @@ def role_label(role: str) -> str:
         "tokenizer": _("Tokenizer"),
         "reranker": _("Reranker"),
         "rerank_server": _("Rerank server"),
-        "llm": _("Language model"),
+        "llm": _("Chat model"),
     }.get(role, role)
 
 
@@ -71,7 +73,7 @@ def lost_label(stage: str) -> str:
         "channels": _("No channel found it"),
         "fusion": _("The fusion ranked it too low for the reranker"),
         "rerank": _("The reranker ranked it too low"),
-        "gate": _("Below the gate"),
+        "gate": _("Below the relevance threshold"),
         "per_source": _("Over the cap of its kind of source"),
         "top_k": _("Below the last result"),
     }.get(stage, stage)
@@ -221,19 +223,20 @@ def gate_figures(gate: Mapping[str, Any] | None) -> list[tuple[str, str, str, st
             "answerable_kept",
             _("Kept"),
             percentage(gate.get("answerable_kept")),
-            _("Of the queries that have an answer, those that pass the gate."),
+            _("Of the queries that have an answer, those above the threshold."),
         ),
         (
             "false_answer_rate",
             _("False answers"),
             percentage(gate.get("false_answer_rate", gate.get("unanswerable_passed"))),
-            _("Of the queries that have no answer, those that pass the gate all the same."),
+            _("Of the queries that have no answer, those above the threshold all the same."),
         ),
         (
             "cut",
-            _("Cut"),
+            _("Threshold"),
             three_decimals(gate.get("cut")),
-            _("The least score that passes, on the scale “%(scale)s”.") % {"scale": gate.get("scale", "")},
+            _("The minimum score that passes, on the scale “%(scale)s”.")
+            % {"scale": scorer_text(gate.get("scale", ""))},
         ),
     ]
 
@@ -247,8 +250,8 @@ def latency_figures(latency: Mapping[str, float]) -> list[tuple[str, str, str, s
 
 
 def run_notices(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What searches of the run could not do; a code of another version shows as it is written."""
-    return notices([Degradation.from_dict(each) for each in report.get("degraded") or ()], (), {})
+    """What searches of the run did without beyond the baseline; a code of another version shows as it is written."""
+    return notices([Degradation.from_dict(each) for each in beyond_usual(report.get("degraded") or ())], (), {})
 
 
 def remarks(report: Mapping[str, Any]) -> Iterator[str]:

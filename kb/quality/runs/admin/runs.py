@@ -1,6 +1,7 @@
 """Evaluation runs: their list and pages, and the page that changes the embedding model of a knowledge base."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, cast
 
 from django import forms
@@ -19,7 +20,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.decorators.http import require_GET
 from django.views.generic import TemplateView
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import RADIO_CLASSES, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import ServiceError
@@ -34,7 +35,13 @@ from kb.index.services.reembedding import (
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
-from kb.providers.embedding_models import offered_embedding_models, require_embedding_model
+from kb.providers.embedding_models import (
+    Choice,
+    embedding_choices,
+    label_of,
+    recommended_embedding_models,
+    require_embedding_model,
+)
 from kb.quality.models import EvalRun, EvalRunQuerySet, EvalSet
 from kb.quality.runs.admin.pages import (
     HEADLINES,
@@ -52,7 +59,10 @@ from kb.quality.runs.admin.pages import (
 from kb.quality.runs.admin.queries import asked_rows
 from kb.quality.runs.admin.report import csv_rows, three_decimals
 from kb.quality.runs.services.runs import cancel_run, evaluate_both, reembedding_state
+from kb.web.admin.navigation import Section, add_hub_tab, add_tab
+from kb.web.admin.parts import Chip, add_chips
 from kb.web.admin.scoped import (
+    Empty,
     KnowledgeBasePage,
     ScopedModelAdmin,
     ScopedRelatedFilter,
@@ -92,6 +102,14 @@ def figure_column(name: str, label: Promise) -> Callable[[Any, EvalRun], SafeStr
 
 @admin.register(EvalRun)
 class EvalRunAdmin(ScopedModelAdmin):
+    empty = Empty(
+        gettext_lazy(
+            "A run searches every query of an evaluation set and says at which stage the right passages were lost."
+        ),
+        gettext_lazy("For example before and after a change of the retrieval profile, to see whether it got better."),
+        "speed",
+    )
+    add_title = gettext_lazy("Run an evaluation set")
     unfinished = UNFINISHED
     list_display = ("name", "searched_with", "queries", "recall", "ndcg", "auroc", "state", "started")
     list_filter = (("eval_set", SetFilter), ("profile", ScopedRelatedFilter), ("status", ChoicesDropdownFilter))
@@ -246,18 +264,11 @@ METRICS = ("recall@5", "ndcg@10")
 
 
 class ChangeForm(forms.Form):
-    model = forms.CharField(
-        label=gettext_lazy("New embedding model"),
-        help_text=gettext_lazy(
-            "The id or package of a sentence-transformers model on the server, such as BAAI/bge-large-zh-v1.5, "
-            "or openai:MODEL for an OpenAI-compatible server."
-        ),
-        max_length=255,
-        widget=UnfoldAdminTextInputWidget({"list": "models"}),
-    )
+    model = forms.CharField(label=gettext_lazy("New embedding model"), max_length=255)
     swaps = forms.BooleanField(
         label=gettext_lazy("Change searches over as soon as it is ready"),
         required=False,
+        initial=True,
         widget=UnfoldBooleanSwitchWidget,
     )
 
@@ -291,16 +302,26 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
 
     @property
     def title(self) -> str:
-        return _("Embedding model of “%(name)s”") % {"name": self.kb.name}
+        return _("Embedding model")
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
+        state = reembedding_state(self.kb)
         return super().get_context_data(
             **{"form": ChangeForm(), "sets": SetForm(kb=self.kb), **kwargs},
-            state=reembedding_state(self.kb),
-            suggestions=[name for name in offered_embedding_models(used) if name != self.kb.embedding_model],
+            state=state,
+            models=self.models,
+            can_start=any(each.usable for each in self.models),
+            advised=recommended_embedding_models(self.kb.language)[0],
+            radio_classes=" ".join(RADIO_CLASSES),
+            labels={name: label_of(getattr(state, name)) for name in ("model", "target", "previous")},
             figures=_figures(self.request, self.kb),
         )
+
+    @cached_property
+    def models(self) -> list[Choice]:
+        """Those that it may move to: without its own, and those that other knowledge bases use among them."""
+        used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
+        return [each for each in embedding_choices(used) if each.id != self.kb.embedding_model]
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         if not self.may_edit:
@@ -314,7 +335,7 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
             act, done, begun = ACTIONS[asked]
             # A swap and a return give False where chunks were written since
             level, message = (messages.INFO, begun) if act(self.kb) is False else (messages.SUCCESS, done)
-            messages.add_message(request, level, str(message) % {"model": self.kb.embedding_model})
+            messages.add_message(request, level, str(message) % {"model": label_of(self.kb.embedding_model)})
         except ServiceError as error:
             messages.error(request, str(error))
         return HttpResponseRedirect(reembedding_url(self.kb))
@@ -371,4 +392,16 @@ def reembedding_pages(model_admin: Any) -> list[URLPattern]:
     ]
 
 
-add_part(KnowledgeBase, pages=reembedding_pages, context=lambda _request, kb: {"reembedding_url": reembedding_url(kb)})
+add_part(KnowledgeBase, pages=reembedding_pages)
+
+add_tab(Section.QUALITY, gettext_lazy("Runs"), "kb_evalrun_changelist", order=30)
+add_hub_tab(
+    "reembedding", gettext_lazy("Embedding model"), order=30, under="settings", covers=("kb_knowledgebase_reembedding",)
+)
+
+
+@add_chips
+def move_chip(_request: HttpRequest, kb: KnowledgeBase) -> Iterator[Chip]:
+    if kb.target_embedding_model:
+        text = _("moving to %(model)s") % {"model": kb.target_embedding_model}
+        yield Chip(text, "warning", reembedding_url(kb))

@@ -367,10 +367,10 @@ class Measurement:
 
     def measure(self, query: EvalQuery) -> Observed:
         """Searches for one query, in a thread of its own."""
-        found = self.wiring.pipeline.run(query.text, self.wiring.config, latency_budget=BUDGET_S)
+        found = self.wiring.run(query.text, latency_budget=BUDGET_S)
         result = found
         if self._results is not self.wiring:
-            result = self._results.pipeline.run(query.text, self._results.config, latency_budget=BUDGET_S)
+            result = self._results.run(query.text, latency_budget=BUDGET_S)
         judged = self.judged.get(query.pk) or Judged()
         row, rankings = observe(result, judged, self.config, self.cut(result.score_scale), DEPTH, found)
         row.query, row.external_id, row.text, row.answerable = query, query.external_id, query.text, query.answerable
