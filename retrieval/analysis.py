@@ -37,12 +37,12 @@ class Analyser:
     tokenizers: Mapping[int, Tokenizer]
     concepts: ConceptStore | None = None
     concept_kb_ids: tuple[int, ...] = ()
-    rewriter: LlmRewriter | None = None  # None where there is no language model
+    rewriter: LlmRewriter | None = None  # None where there is no chat model
 
     def analyse(
         self, query: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float
     ) -> tuple[Analysis, tuple[Degradation, ...], bool]:
-        """The analysis, what could not be done for it, and whether a language model has rewritten the query.
+        """The analysis, what could not be done for it, and whether a chat model has rewritten the query.
 
         A query that is not rewritten is split where it plainly consists of several questions. `history` are the earlier
         turns of its conversation, oldest first; rewriting ends at the deadline (of `time.monotonic`).
@@ -64,7 +64,7 @@ class Analyser:
     def _rewrite(
         self, text: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float
     ) -> Rewritten | None:
-        """The query as a language model has rewritten it; None where it is to stay as it is.
+        """The query as a chat model has rewritten it; None where it is to stay as it is.
 
         Raises GenerationFailed without a usable answer, or without a model although the configuration asks for one.
         """
@@ -76,7 +76,7 @@ class Analyser:
                 return None
             raise GenerationFailed(
                 DegradationCode.LLM_NOT_CONFIGURED,
-                _("no language model is configured to rewrite queries: configure one, or set rewrite to 'off'"),
+                _("no chat model is configured to rewrite queries: configure one, or set rewrite to 'off'"),
             )
         rewritten = self.rewriter.rewrite(text, history, config.max_retrieval_queries, deadline)
         return replace(rewritten, text=normalise_query(rewritten.text) or text)

@@ -1,4 +1,4 @@
-"""Queries rewritten by a language model: references completed, abbreviations expanded, further aspects asked for.
+"""Queries rewritten by a chat model: references completed, abbreviations expanded, further aspects asked for.
 
 Also what a query is about, without how it is asked, and whether it asks several things at once.
 """
@@ -45,7 +45,7 @@ _FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL | re.IGNOREC
 
 
 class LlmRewriter:
-    """Rewrites with one call of a language model; remembers what it rewrote, and forgets failures.
+    """Rewrites with one call of a chat model; remembers what it rewrote, and forgets failures.
 
     A call takes at most `timeout_s`, or until the search's deadline. At most `cache_size` rewritten queries are
     remembered, for `ttl_s` seconds of `clock`; the longest unused goes first.
@@ -140,7 +140,7 @@ def _unusable(fault: str) -> GenerationFailed:
     return GenerationFailed(
         DegradationCode.LLM_UNUSABLE,
         _(
-            "the language model's answer to the rewrite {fault}: set LLM_MODEL to a model that follows "
+            "the chat model's answer to the rewrite {fault}: set LLM_MODEL to a model that follows "
             "instructions, or switch the rewrite off",
             fault=fault,
         ),

@@ -18,10 +18,9 @@ from kb.answers.services.answers import (
     AskRequest,
     Source,
     answer,
-    conversation_get,
-    conversation_overview,
     stream_answer,
 )
+from kb.answers.services.conversations import conversation_get, conversation_overview
 from kb.answers.sse import event_stream, fault_of
 from kb.base.shapes import as_values
 from kb.search.api import SearchRequestSerializer
@@ -169,8 +168,8 @@ EXAMPLES = [
     post=extend_schema(
         operation_id="ask",
         summary="Answer a question from knowledge bases",
-        description="An answer that a language model writes from what a search finds, and only from that, with citations. "
-        "Where nothing reaches the cut, no language model is asked: `hit` is false, and `near_misses` holds what lies just "
+        description="An answer that a chat model writes from what a search finds, and only from that, with citations. "
+        "Where nothing reaches the cut, no chat model is asked: `hit` is false, and `near_misses` holds what lies just "
         "below. A key with the scope read suffices.",
         request=AskRequestSerializer,
         responses=answers(ANSWERS, 400, 404, 413, 415),

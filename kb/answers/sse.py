@@ -33,32 +33,56 @@ def fault_of(error: Exception) -> Mapping[str, Any]:
     return {"code": "internal_error", "detail": _("The answer broke off because of a fault of the server: try again.")}
 
 
+def event_text(name: str, data: Mapping[str, Any]) -> str:
+    """An event as the protocol of server-sent events writes it."""
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
 def event_stream(
     events: Generator[AnswerEvent, None, None],
     shown: Callable[[AnswerEvent], Mapping[str, Any]] | None = None,
     fault: Callable[[Exception], Mapping[str, Any]] = fault_of,
+    encoded: Callable[[str, Mapping[str, Any]], str] = event_text,
+    *,
+    goes_on: bool = True,
 ) -> StreamingHttpResponse:
-    """The response that sends the events of `stream_answer` as they come; when it is closed, so are they.
+    """The response that sends the events of `stream_answer` as they come.
 
+    When its reader leaves, an answer that a conversation keeps is written to its end if it `goes_on`; any other ends there.
     What fails after the first event can no longer become a status: it is the event `error`, of which `fault` is sent;
-    of the others `shown`, or their data.
+    of the others `shown`, or their data. `encoded` writes an event of a name and its data.
     """
 
-    def encoded() -> Iterator[str]:
+    def pieces() -> Iterator[str]:
+        is_kept = False
         with closing(events):
             try:
                 for event in events:
-                    yield _event(event.name, shown(event) if shown else event.data)
-                    if event.name == "delta" and draining.seconds() > settings.WEB_END_SECONDS - LAST_SECONDS:
-                        yield _event("error", fault(ServerEnds()))
+                    is_kept = is_kept or event.data.get("message_id") is not None
+                    yield encoded(event.name, shown(event) if shown else event.data)
+                    if event.name == "delta" and _process_ends():
+                        yield encoded("error", fault(ServerEnds()))
                         return
+            except GeneratorExit:
+                if is_kept and goes_on:
+                    _write_to_the_end(events)
+                raise
             except Exception as error:  # the boundary of the stream, which would just break off
                 logger.exception("an answer broke off while it was sent")
-                yield _event("error", fault(error))
+                yield encoded("error", fault(error))
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(encoded(), content_type="text/event-stream", headers=headers)
+    return StreamingHttpResponse(pieces(), content_type="text/event-stream", headers=headers)
 
 
-def _event(name: str, data: Mapping[str, Any]) -> str:
-    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+def _process_ends() -> bool:
+    return bool(draining.seconds() > settings.WEB_END_SECONDS - LAST_SECONDS)
+
+
+def _write_to_the_end(events: Iterator[AnswerEvent]) -> None:
+    try:
+        for _left in events:
+            if _process_ends():
+                return
+    except Exception:  # there is nobody to tell
+        logger.exception("an answer broke off that its reader had left")

@@ -4,24 +4,29 @@ import uuid
 import pytest
 from django.core.files.base import ContentFile
 from django.db import connections
+from redis import Redis
 
+from kb.answers.services import progress
 from kb.answers.services.answers import AnswerEvent, AskRequest, answer, stream_answer
+from kb.base import cache as query_caches
 from kb.base.errors import NotVisible, Rejected
 from kb.base.shapes import as_values
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
-from kb.models import Conversation, GraphFact, KnowledgeBase
+from kb.models import Conversation, GraphFact, KnowledgeBase, Message
+from kb.providers import endpoints
 from retrieval.errors import DegradationCode, InvalidConfiguration
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.providers.language_model import language_model, no_language_model, prompts
 from tests.servers import Reply
+from tests.serving import free_port
 
 pytestmark = pytest.mark.django_db
 
 WARRANTY = "The warranty of the heater lasts two years."
 KEYS = {
-    "answer", "sources", "near_misses", "hit", "confidence", "trace_id", "conversation_id", "profile", "degraded", "facts", "timings_ms",
-    "removed_citations", "model",
+    "answer", "sources", "near_misses", "hit", "confidence", "trace_id", "status", "conversation_id", "message_id", "profile", "degraded",
+    "facts", "timings_ms", "removed_citations", "model", "input_tokens", "output_tokens",
 }  # fmt: skip
 
 
@@ -323,7 +328,7 @@ def test_a_model_that_fails_leaves_the_passages_found(ask, stream, kb, llm, sett
     llm.always("chat", reply)
     body = list(stream(kb))[-1].data if streams else as_values(ask(kb))
     assert (body["hit"], body["model"]) == (True, None)
-    assert body["answer"].startswith("The language model could not be reached")
+    assert body["answer"].startswith("The chat model could not be reached")
     assert f"[1] ProductFAQ.md\n{WARRANTY}" in body["answer"]
     assert body["answer"].splitlines()[-1] == "Sources: ProductFAQ.md, Returns.md"
     assert len(body["sources"]) == 2
@@ -347,8 +352,8 @@ def test_without_a_model_the_remedy_is_named(ask, kb, settings):
     no_language_model(settings)
     found = ask(kb)
     assert codes(found) == [("answer", DegradationCode.LLM_NOT_CONFIGURED)]
-    assert found.answer.startswith("No language model is configured")
-    assert all(name in found.degraded[-1].detail for name in ("LLM_BASE_URL", "LLM_MODEL", "LLM_API_KEY"))
+    assert found.answer.startswith("No chat model is configured")
+    assert "a superuser adds a chat model under System, Models" in found.degraded[-1].detail
 
 
 def test_the_sentence_for_a_model_that_fails_is_in_the_language_of_the_knowledge_base(ask, owner, settings, llm):
@@ -360,12 +365,12 @@ def test_the_sentence_for_a_model_that_fails_is_in_the_language_of_the_knowledge
     assert ask(kb, query="保修期").answer.startswith("没有配置语言模型")
 
 
-def test_a_stream_that_breaks_off_ends_with_the_passages_found(stream, kb, llm):
+def test_a_stream_that_breaks_off_leaves_what_was_written(stream, kb, llm):
     llm.always("chat", Reply(["Two ", "years", " [1]."], break_after=2))
     *events, done = stream(kb)
     assert "".join(event.data["text"] for event in events if event.name == "delta") == "Two years"
     assert [each["code"] for each in done.data["degraded"]][-1] == DegradationCode.LLM_STREAM_BROKEN
-    assert done.data["answer"].startswith("The language model could not be reached")
+    assert (done.data["answer"], done.data["status"]) == ("Two years", "broken")
 
 
 # -- Streaming -----------------------------------------------------------------------------------------------------
@@ -384,7 +389,7 @@ def test_the_pieces_of_a_stream_are_the_answer(stream, kb, llm):
 
 def test_the_sources_come_before_the_model_is_asked(stream, kb, llm):
     first = next(iter(stream(kb)))
-    assert first.data.keys() == {"sources", "hit", "trace_id", "degraded", "facts"}
+    assert first.data.keys() == {"sources", "hit", "trace_id", "conversation_id", "message_id", "degraded", "facts"}
     assert (first.data["hit"], len(first.data["sources"])) == (True, 2)
     assert llm.requests == []
 
@@ -401,9 +406,11 @@ def test_who_stops_reading_closes_the_connection_to_the_model(stream, kb, llm):
     llm.always("chat", Reply(["piece "] * 10_000, pause_s=0.01))
     events = stream(kb, remember=True)
     assert next(event for event in events if event.name == "delta")
+    next(events)
     events.close()
     assert llm.disconnected.wait(10)
-    assert not Conversation.objects.exists()
+    kept = Message.objects.get(role="assistant")
+    assert (kept.status, kept.text.split()) == ("broken", ["piece"])
 
 
 @pytest.mark.django_db(transaction=True)
@@ -413,7 +420,9 @@ def test_no_database_connection_waits_for_the_model(ask, stream, kb, llm, stream
     held = []
     llm.always("chat", Reply(lambda _: held.append(here.connection) or "Two years [1]."))
     if streams:
-        list(stream(kb))
+        events = stream(kb)
+        endpoints.forget()  # which are read from the database when the model is chosen
+        list(events)
     else:
         ask(kb)
     assert held == [None]
@@ -514,3 +523,58 @@ def test_what_cannot_be_stored_is_left_out(ask, kb, llm):
     found = ask(kb, query="warranty\0", remember=True)
     assert found.answer.startswith("Two years")
     assert Conversation.objects.get().messages.first().text == "warranty"
+
+
+def test_an_answer_is_in_its_conversation_from_its_beginning(stream, kb, llm):
+    events = stream(kb, remember=True)
+    first = next(events)
+    question, kept = Conversation.objects.get(pk=first.data["conversation_id"]).messages.all()
+    assert (question.text, kept.pk, kept.status) == (
+        "How long does the warranty last?",
+        first.data["message_id"],
+        "writing",
+    )
+    assert progress.noted(kept.pk).text == ""
+    *_, done = events
+    kept.refresh_from_db()
+    assert (kept.status, kept.text, done.data["message_id"]) == ("done", done.data["answer"], kept.pk)
+    assert progress.noted(kept.pk) is None
+
+
+def test_an_answer_counts_the_tokens_that_its_model_took(ask, kb, llm):
+    llm.always("chat", Reply("Two years [1].", usage={"prompt_tokens": 70, "completion_tokens": 5}))
+    ask(kb, remember=True)
+    kept = Message.objects.get(role="assistant")
+    assert (kept.input_tokens, kept.output_tokens) == (70, 5)
+
+
+def test_an_answer_that_its_reader_stops_keeps_what_was_written(stream, kb, llm, monkeypatch):
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0)
+    llm.always("chat", Reply(["piece "] * 10_000, pause_s=0.01))
+    events = stream(kb, remember=True)
+    first = next(events)
+    next(events)
+    progress.stop(first.data["message_id"])
+    *_, done = events
+    assert (done.data["status"], {*done.data["answer"].split()}) == ("stopped", {"piece"})
+    assert Message.objects.get(role="assistant").status == "stopped"
+    assert llm.disconnected.wait(10)
+
+
+def test_without_redis_an_answer_is_written_all_the_same(stream, kb, llm, monkeypatch):
+    away = query_caches.SharedRedis()
+    away._client = Redis(port=free_port())
+    monkeypatch.setattr(query_caches, "shared_redis", lambda: away)
+    *_, done = stream(kb, remember=True)
+    assert done.data["status"] == "done"
+    assert Message.objects.get(role="assistant").status == "done"
+
+
+def test_an_answer_that_a_fault_ends_keeps_what_was_written(stream, kb, llm):
+    llm.always("chat", Reply(["Two ", "years"]))
+    events = stream(kb, remember=True)
+    next(events)
+    next(events)
+    with pytest.raises(RuntimeError):
+        events.throw(RuntimeError())
+    assert Message.objects.get(role="assistant").status == "broken"

@@ -2,16 +2,19 @@ import uuid
 
 import pytest
 
-from kb.answers.services.answers import (
-    HISTORY_CHARACTERS,
+from kb.answers.services.conversations import (
     HISTORY_MESSAGES,
+    HISTORY_TOKENS,
+    MESSAGE_CHARACTERS,
     conversation_get,
     conversation_history,
     conversation_overview,
-    turn_add,
+    turn_begin,
+    turn_end,
 )
-from kb.base.errors import NotVisible
-from kb.models import Conversation
+from kb.base.errors import NotVisible, Rejected
+from kb.models import Conversation, Message
+from retrieval.characters import estimate_tokens
 from tests.factories import make_kb, make_user, principal
 
 pytestmark = pytest.mark.django_db
@@ -28,16 +31,26 @@ def caller(kb):
 
 
 @pytest.fixture
-def add(kb, caller):
-    def call(question, answer="An answer.", conversation=None):
-        made = turn_add(
-            principal=caller,
+def begin(kb):
+    def call(question, conversation=None, instead_of=None):
+        return turn_begin(
+            owner=kb.owner,
             conversation=conversation,
             knowledge_base_ids=[kb.pk],
             question=question,
-            answer={"text": answer},
+            trace_id=uuid.uuid4(),
+            instead_of=instead_of,
         )
-        return Conversation.objects.get(pk=made)
+
+    return call
+
+
+@pytest.fixture
+def add(begin):
+    def call(question, answer="An answer.", conversation=None):
+        made = begin(question, conversation)
+        assert turn_end(made.pk, Message.Status.DONE, text=answer)
+        return Conversation.objects.get(pk=made.conversation_id)
 
     return call
 
@@ -69,7 +82,43 @@ def test_the_history_is_the_last_turns_oldest_first(add):
 
 def test_long_messages_are_cut_in_the_history(add):
     history = conversation_history(add("word " * 10_000, "字" * 10_000))
-    assert all(0 < len(turn.text) <= HISTORY_CHARACTERS for turn in history)
+    assert all(0 < len(turn.text) <= MESSAGE_CHARACTERS for turn in history)
+
+
+def test_the_history_holds_no_more_tokens_than_a_prompt_can_bear(add):
+    conversation = add("问" * 900, "答" * 900)
+    for _ in range(3):
+        add("问" * 900, "答" * 900, conversation)
+    history = conversation_history(conversation)
+    assert len(history) == 2
+    assert sum(estimate_tokens(turn.text) for turn in history) <= HISTORY_TOKENS
+
+
+def test_what_was_replaced_or_is_being_written_is_no_history(add, begin):
+    conversation = add("first", "one")
+    add("second", "two", conversation)
+    begin("third", conversation, instead_of=conversation.messages.last().pk)
+    assert [turn.text for turn in conversation_history(conversation)] == ["first", "one", "third"]
+
+
+def test_the_second_of_two_who_write_the_same_answer_again_is_refused(add, begin):
+    conversation = add("first", "one")
+    add("second", "two", conversation)
+    last = conversation.messages.last().pk
+    again = begin("second again", conversation, instead_of=last)
+    turn_end(again.pk, Message.Status.DONE, text="other")
+    with pytest.raises(Rejected):
+        begin("second once more", conversation, instead_of=last)
+    shown = conversation.messages.filter(is_replaced=False)
+    assert [each.text for each in shown] == ["first", "one", "second again", "other"]
+
+
+def test_a_turn_ends_once(begin):
+    made = begin("question")
+    assert turn_end(made.pk, Message.Status.STOPPED, text="one")
+    assert not turn_end(made.pk, Message.Status.DONE, text="other")
+    made.refresh_from_db()
+    assert (made.status, made.text) == ("stopped", "one")
 
 
 def test_a_new_turn_moves_a_conversation_to_the_front(add, caller):

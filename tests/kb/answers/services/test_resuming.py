@@ -1,0 +1,103 @@
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from kb.answers.services import progress
+from kb.answers.services.conversations import turn_begin, turn_end
+from kb.answers.services.resuming import resume_answer, text_so_far
+from kb.base.errors import Rejected
+from kb.base.streams import Streams
+from kb.models import Conversation, KnowledgeBase, Message, Visitor
+from tests.factories import make_kb
+from tests.kb.assistants.making import make_assistant
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def message():
+    kb = make_kb()
+    return turn_begin(owner=kb.owner, conversation=None, knowledge_base_ids=[kb.pk], question="?", trace_id="0" * 32)
+
+
+def test_an_answer_that_is_written_already_is_told_at_once(message):
+    turn_end(message.pk, Message.Status.DONE, text="Two years.")
+    message.refresh_from_db()
+    [done] = resume_answer(message)
+    assert (done.name, done.data["answer"], done.data["status"]) == ("done", "Two years.", "done")
+
+
+def test_a_reader_gets_what_was_missed_and_then_the_end(message):
+    writing = progress.Progress(message.pk)
+    writing.text = "Two years"
+    writing._note()
+    events = resume_answer(message, seen=4)
+    assert next(events).data == {"text": "years"}
+    turn_end(message.pk, Message.Status.DONE, text="Two years.")
+    writing.end()
+    [done] = events
+    assert done.data["answer"] == "Two years."
+
+
+def long_ago(message):
+    """As if nothing had been heard of it for as long as that takes."""
+    then = timezone.now() - timedelta(seconds=progress.longest_silence() + 1)
+    Message.objects.filter(pk=message.pk).update(created_at=then)
+
+
+def test_an_answer_that_nobody_writes_is_broken_and_keeps_what_was_noted(message, monkeypatch):
+    writing = progress.Progress(message.pk)
+    writing.text = "Two"
+    with monkeypatch.context() as patched:
+        patched.setattr("time.time", lambda: 0.0)
+        writing._note()
+    [done] = resume_answer(message)
+    assert (done.data["answer"], done.data["status"]) == ("Two", "broken")
+    message.refresh_from_db()
+    assert (message.status, message.text) == ("broken", "Two")
+
+
+def test_without_a_note_only_time_tells_that_nobody_writes(message):
+    assert text_so_far(message) == ""
+    assert message.status == "writing"
+    long_ago(message)
+    [done] = resume_answer(message)
+    assert done.data["status"] == "broken"
+
+
+def test_an_answer_that_was_taken_for_broken_off_is_stored_all_the_same(message):
+    long_ago(message)
+    list(resume_answer(message))
+    assert turn_end(message.pk, Message.Status.DONE, text="Two years.")
+    message.refresh_from_db()
+    assert (message.status, message.text) == ("done", "Two years.")
+    assert not turn_end(message.pk, Message.Status.BROKEN, text="Two")
+
+
+def test_what_an_assistant_keeps_no_text_of_is_shown_and_not_stored(message):
+    kb = KnowledgeBase.objects.get()
+    assistant = make_assistant(kb.owner, kb, keeps_text=False)
+    visitor = Visitor.objects.create(assistant=assistant)
+    Conversation.objects.update(user=None, visitor=visitor)
+    writing = progress.Progress(message.pk)
+    writing.text = "The secret answer"
+    writing._note()
+    events = resume_answer(message)
+    next(events)
+    turn_end(message.pk, Message.Status.DONE, text="")
+    writing.end()
+    assert list(events)[-1].data["answer"] == "The secret answer"
+    Message.objects.update(status="writing")
+    message.refresh_from_db()
+    long_ago(message)
+    assert text_so_far(message, "The secret answer") == "The secret answer"
+    message.refresh_from_db()
+    assert (message.status, message.text) == ("broken", "")
+
+
+def test_a_process_that_streams_all_it_may_takes_up_no_answer(message, monkeypatch):
+    monkeypatch.setattr("kb.answers.services.answers.STREAMS", Streams(0))
+    with pytest.raises(Rejected) as refused:
+        resume_answer(message)
+    assert refused.value.code == "too_many_streams"
