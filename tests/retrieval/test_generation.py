@@ -178,7 +178,7 @@ def test_a_server_elsewhere_needs_a_key():
     error = failure(complete, OpenAIGenerator("https://user:word@api.example.org/v1", "", "m"))
 
     assert error.code is DegradationCode.LLM_NOT_CONFIGURED
-    assert "no key for the language model at api.example.org: set LLM_API_KEY" in str(error)
+    assert "no key for the chat model at api.example.org: set LLM_API_KEY" in str(error)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
@@ -373,7 +373,7 @@ def test_an_answer_without_text_is_unusable(server, generator, raw, fault):
 
     assert error.code is DegradationCode.LLM_UNUSABLE
     assert f"{fault}" in str(error)
-    assert "check that LLM_BASE_URL serves it as a chat model" in str(error)
+    assert "see whether its server has it as a chat model" in str(error)
 
 
 @pytest.mark.parametrize(

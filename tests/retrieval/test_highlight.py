@@ -66,6 +66,11 @@ def test_a_character_within_another_word_is_no_match():
     assert highlight("的确是这样的", ["的"], tokenizer)[-1] == Segment("的", is_match=True)
 
 
+def test_function_words_are_marked_only_where_nothing_else_is_sought():
+    assert matches("违约的加盟商，什么条件", "加盟", "的", "什么") == ["加盟"]
+    assert matches("什么条件", "什么") == ["什么"]
+
+
 def test_a_repeated_inner_word_is_marked_where_each_stands():
     text = "哈哈哈，哈哈"
 

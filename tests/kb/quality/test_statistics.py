@@ -6,8 +6,9 @@ from django.core.cache import cache
 from django.db import connection
 from django.utils import timezone
 
-from kb.models import FailedQuery, KnowledgeBase, SearchLog
-from kb.quality.statistics import DAYS, cache_hits, search_statistics, statistics_scope, waiting_failures
+from kb.models import KnowledgeBase, SearchLog
+from kb.providers.embedding_models import generator
+from kb.quality.statistics import DAYS, cache_hits, search_statistics, statistics_scope
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_kb, make_user, principal
 
@@ -18,7 +19,7 @@ MANY_SEARCHES = """
 INSERT INTO kb_searchlog (id, knowledge_base_ids, query, profile, profile_version, configuration, trace, degraded,
                           result_count, outcome, duration_ms, timings, history, created_at)
 SELECT gen_random_uuid(), ARRAY[%(kb)s]::bigint[], 'query ' || number, 'default', 1, '{}', '{}',
-       CASE number %% 4 WHEN 0 THEN '[{"stage": "vector", "code": "hashing_embedder", "detail": "d"}]'::jsonb ELSE '[]' END,
+       CASE number %% 4 WHEN 0 THEN '[{"stage": "vector", "code": "channel_timeout", "detail": "d"}]'::jsonb ELSE '[]' END,
        1, (ARRAY['found', 'found', 'found', 'gated', 'nothing'])[1 + number %% 5], number %% 100,
        jsonb_build_object('vector', number %% 100, 'bm25', 1, 'total', number %% 100 + 1), '[]',
        now() - number * interval '10 seconds'
@@ -95,6 +96,16 @@ def test_degradations_are_counted_once_a_search(kb):
     assert list(statistics.degradations.items()) == [("a", 2), ("b", 1)]
 
 
+def test_what_a_knowledge_base_always_does_without_is_no_degradation(kb):
+    logged(kb, degraded=degraded("hashing_embedder", "llm_not_configured"))
+    logged(kb, degraded=degraded("hashing_embedder", "channel_timeout"))
+
+    statistics = search_statistics(EVERYTHING)
+
+    assert statistics.degraded == 1
+    assert statistics.degradations == {"channel_timeout": 1}
+
+
 def test_stages_are_timed_the_slowest_first(kb):
     for milliseconds in range(1, 22):
         logged(kb, timings={"vector": milliseconds, "bm25": 1.5, "total": 2 * milliseconds})
@@ -145,12 +156,13 @@ def test_a_hundred_thousand_searches_take_two_queries_along_the_index_of_times(k
     with connection.cursor() as cursor:
         cursor.execute(MANY_SEARCHES, {"kb": kb.pk, "count": 100_000})
         cursor.execute("ANALYZE kb_searchlog")
+    generator()  # the rows of models, which a process reads every few seconds
 
     with django_assert_num_queries(2) as captured:
         statistics = search_statistics((kb.pk,))
 
     assert statistics.searches == 100_000
-    assert statistics.degradations == {"hashing_embedder": 25_000}
+    assert statistics.degradations == {"channel_timeout": 25_000}
     assert sum(day.nothing for day in statistics.days) == 20_000
     assert statistics.sampled == 2_000
     with connection.cursor() as cursor:
@@ -167,26 +179,3 @@ def test_cache_hits_are_those_of_the_tiers_that_were_asked(kb):
 
     assert ("bm25", "process") in tiers
     assert all(0 <= each.ratio <= 1 for each in tiers.values())
-
-
-def test_waiting_failures_are_those_that_the_caller_may_see(kb):
-    for number, (bases, state, assignee) in enumerate(
-        [
-            ([kb], "open", None),
-            ([kb], "in_progress", kb.owner),
-            ([kb], "resolved", kb.owner),
-            ([kb, make_kb()], "open", kb.owner),
-        ]
-    ):
-        FailedQuery.objects.create(
-            key=f"{number}",
-            knowledge_base_ids=[each.pk for each in bases],
-            query="q",
-            state=state,
-            assignee=assignee,
-            first_seen=timezone.now(),
-            last_seen=timezone.now(),
-        )
-
-    assert waiting_failures((kb.pk,), principal(kb.owner)) == (2, 1)
-    assert waiting_failures(EVERYTHING, principal(kb.owner)) == (3, 2)

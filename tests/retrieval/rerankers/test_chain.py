@@ -171,7 +171,7 @@ def test_a_server_that_hangs_costs_its_scores_only():
     assert outcome.name == "overlap"
     assert outcome.scores.tolist() == pytest.approx([0.0, 1.0])  # “a” is a function word
     assert outcome.tried["http"] == "reranker_timeout"
-    assert "have not answered" in outcome.tried["cosine"]
+    assert "did not answer" in outcome.tried["cosine"]
 
 
 words = st.lists(st.sampled_from("abcde"), max_size=6)

@@ -5,6 +5,7 @@ import pytest
 
 from retrieval.errors import DegradationCode, InvalidConfiguration, RerankerUnavailable
 from retrieval.rerankers.cross_encoder import HttpReranker
+from retrieval.rerankers.forms import FORMS
 from tests.retrieval.rerankers.jobs import candidate, job, of_texts, soon
 from tests.servers import ModelServer, Reply
 
@@ -31,7 +32,7 @@ def code_of(reranker, a_job=THREE, deadline=None):
     return raised.value.code
 
 
-@pytest.mark.parametrize("form", ["jina", "cohere", "tei"])
+@pytest.mark.parametrize("form", FORMS)
 def test_scores_come_in_the_order_of_the_candidates(connect, form):
     assert connect(form=form).scores(THREE, soon()).tolist() == [0.5, 1.0, 0.0]
 
@@ -58,6 +59,24 @@ def test_the_request_in_the_form_of_tei(server, connect):
     (request,) = server.requests
     assert request.body == {"query": "q", "texts": ["a", "b"], "truncate": True}
     assert "Authorization" not in request.headers
+
+
+def test_the_request_in_the_form_of_dashscope(server, connect):
+    connect(server.root_url, form="dashscope", model="m").scores(of_texts("q", ["a"]), soon())
+
+    (request,) = server.requests
+    assert request.path == "/services/rerank/text-rerank/text-rerank"
+    assert request.body == {
+        "model": "m",
+        "input": {"query": "q", "documents": ["a"]},
+        "parameters": {"top_n": 1, "return_documents": False},
+    }
+
+
+def test_the_request_in_the_form_of_cohere_holds_nothing_that_its_second_version_does_not_know(server, connect):
+    connect(form="cohere", model="m").scores(of_texts("q", ["a"]), soon())
+
+    assert server.requests[0].body == {"model": "m", "query": "q", "documents": ["a"], "top_n": 1}
 
 
 def test_the_whole_endpoint_may_be_given(server, connect):

@@ -78,7 +78,7 @@ def test_says_in_words_what_is_promised_and_on_how_many_queries_it_rests(open_pa
 
     assert cut(page, "keeps").startswith("Keeps 90% of the answerable 0.503 92.5% at least 81.7% – ")
     assert page.text("promise") == (
-        "The cut 0.503 rests on 40 queries with an answer: the next one like these is kept with a probability of at least "
+        "The threshold 0.503 rests on 40 queries with an answer: the next one like these is kept with a probability of at least "
         "90%, and with 95% confidence at least 81.7% of such queries are kept."
     )
     assert page.one("//input[@id='cp-keep']").get("value") == "90"
@@ -143,7 +143,7 @@ def test_a_run_that_tells_nothing_is_refused_with_a_sentence(open_page, kb):
     page = Page(response := open_page(run=run.pk))
 
     assert response.status_code == 400
-    assert "no threshold can cut" in page.text("refusal")
+    assert "no threshold applies" in page.text("refusal")
 
 
 def test_without_a_run_it_offers_those_that_are_done(open_page, run):
@@ -234,5 +234,5 @@ def test_a_viewer_sees_it_and_cannot_save(client, open_page, save, kb, run):
 
 
 def test_the_page_takes_few_queries(open_page, run, django_assert_max_num_queries):
-    with django_assert_max_num_queries(9):
+    with django_assert_max_num_queries(11):
         open_page(run=run.pk)

@@ -148,7 +148,7 @@ def test_an_empty_field_shows_what_its_side_inherits(compare, kb):
 def test_the_sides_can_be_exchanged(compare):
     page = compare(b_fusion="weighted")
 
-    url = page.one("//*[@data-testid='summary']//a[contains(., 'Exchange')]/@href")
+    url = page.one("//*[@data-testid='summary']//a[contains(., 'Swap')]/@href")
     given = parse_qs(urlparse(url).query)
     assert given["a_fusion"] == ["weighted"]
     assert "b_fusion" not in given
@@ -166,7 +166,7 @@ def test_links_lead_to_the_same_sides_on_a_whole_set(compare):
 def test_each_side_links_to_search_debug_with_its_settings(compare):
     page = compare(b_fusion="weighted")
 
-    url = urlparse(page.one("//*[@data-testid='side-B']//a[. = 'Search debug']/@href"))
+    url = urlparse(page.one("//*[@data-testid='side-B']//a[. = 'Retrieval test']/@href"))
     assert url.path == reverse("admin:search_debug")
     assert parse_qs(url.query)["fusion"] == ["weighted"]
 

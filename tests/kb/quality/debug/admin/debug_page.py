@@ -34,7 +34,13 @@ class Page:
         return words(self.one(f"//*[@data-testid='{testid}']"))
 
     def rows(self):
+        """Of the table of all candidates, which the process has."""
         return self.tree.xpath("//*[@data-testid='candidates']//tr[@data-chunk-id]")
+
+    def hits(self, name=None):
+        """The passages of a list of the results, "results", "near" or "others"; of all three where none is named."""
+        where = f"[@data-rt-list='{name}']" if name else "[@data-rt-list]"
+        return self.tree.xpath(f"//ol{where}/li[@data-chunk-id]")
 
     def column(self, name):
         return {int(row.get("data-chunk-id")): cell(row, name) for row in self.rows()}

@@ -91,7 +91,7 @@ def test_a_name_of_another_place_is_refused_at_the_field_and_the_search_stays(sa
     assert page.errors() == ["There is a profile named “default” elsewhere: choose another name."]
     assert page.one("//*[@data-testid='draft']").get("open") is not None
     assert page.value("draft-name") == "default"
-    assert page.rows()
+    assert page.hits()
     assert not drafts()
 
 
@@ -139,7 +139,7 @@ def test_nobody_saves_where_they_may_not(save, handbook, place):
 
 
 def test_without_changed_settings_there_is_nothing_to_save(open_debug, save, handbook):
-    assert not Page(open_debug(kb=handbook.pk, q="flight", budget=5000)).has("draft")
+    assert Page(open_debug(kb=handbook.pk, q="flight")).one("//*[@data-testid='draft']").get("hidden") is not None
     assert save({"kb": handbook.pk, "q": "flight"}, name="x", place=handbook.pk).status_code == 400
     assert not drafts()
 
@@ -149,7 +149,7 @@ def test_a_viewer_has_no_place_to_save_to(client, open_debug, handbook):
 
     page = Page(open_debug(kb=handbook.pk, q="flight", top_k=2))
 
-    assert page.rows()
+    assert page.hits()
     assert not page.has("draft")
 
 
@@ -162,13 +162,44 @@ def test_an_editor_is_offered_a_profile_of_the_knowledge_base(client, open_debug
     assert page.tree.xpath("//select[@id='id_draft-place']/option/text()") == ["Handbook"]
 
 
-def test_a_superuser_is_offered_the_next_version_of_the_shared_profile(client, open_debug, handbook):
+def test_a_superuser_is_proposed_a_profile_of_the_knowledge_base_and_told_whom_the_shared_one_changes(
+    client, open_debug, curator, handbook
+):
+    make_kb(curator, "Neighbour")
     client.force_login(make_user(superuser=True))
 
     page = Page(open_debug(kb=handbook.pk, q="flight", top_k=2))
 
-    assert page.value("draft-name") == "keyword-led"
-    assert page.chosen("draft-place") == "shared"
+    assert (page.value("draft-name"), page.chosen("draft-place")) == ("Handbook", str(handbook.pk))
+    (shared,) = page.tree.xpath("//select[@id='id_draft-place']/option[@value='shared']/text()")
+    assert shared == "“keyword-led”, shared: changes 1 other knowledge base too (Neighbour)"
+
+
+def test_the_next_version_of_a_profile_of_its_own_is_proposed(open_debug, curator, handbook):
+    own = create_version(principal(curator), "own", {"top_k": 3}, knowledge_base=handbook)
+    KnowledgeBase.objects.filter(pk=handbook.pk).update(profile=own)
+
+    page = Page(open_debug(kb=handbook.pk, q="flight", top_k=2))
+
+    assert (page.value("draft-name"), page.chosen("draft-place")) == ("own", str(handbook.pk))
+
+
+def test_a_cut_that_was_tried_becomes_that_of_its_scale(save, client, handbook):
+    given = {"kb": handbook.pk, "q": "flight"}
+
+    response = save(given, name="tuned", place=handbook.pk, threshold="0.9", scale="overlap")
+
+    assert drafts()[0].settings == {"vector_weight": 0.1, "keyword_weight": 0.9, "overlap_threshold": 0.9}
+    assert not Page(client.get(response.url)).hits("results")
+
+
+def test_a_cut_that_was_tried_replaces_a_threshold_for_all_scales(save, curator, handbook):
+    own = create_version(principal(curator), "own", {"score_threshold": 0.1}, knowledge_base=handbook)
+    KnowledgeBase.objects.filter(pk=handbook.pk).update(profile=own)
+
+    save({"kb": handbook.pk, "q": "flight"}, name="own", place=handbook.pk, threshold="0.9", scale="overlap")
+
+    assert RetrievalProfile.objects.filter(name="own").first().settings == {"score_threshold": 0.9}
 
 
 def test_where_knowledge_bases_differ_the_default_profile_is_what_the_settings_stand_over(save, curator, handbook):

@@ -5,6 +5,7 @@ import pytest
 from django.template.loader import render_to_string
 from django.test import Client, RequestFactory
 from django.urls import reverse
+from django.utils.translation import override
 
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, Principal
 from kb.quality.debug.admin.judge import SESSION_KEY, judging
@@ -179,8 +180,10 @@ def test_what_was_cut_should_be_here(kb, chunk):
 
 def test_the_set_and_its_state_are_shown(kb, chunk):
     eval_set_named(Principal(kb.owner), kb, "contracts")
-    form = rendered("judge_set.html", judging=state_of(kb, chunk, name="contracts"))
-    assert [option.text for option in form.xpath(".//option")] == ["contracts", DEFAULT_SET]
+    with override("en"):
+        form = rendered("judge_set.html", judging=state_of(kb, chunk, name="contracts"))
+    assert form.xpath(".//option/@value") == ["contracts", DEFAULT_SET]
+    assert [option.text for option in form.xpath(".//option")] == ["contracts", "Default set"]
     assert form.xpath(".//option[@selected]")[0].text == "contracts"
     assert form.xpath(".//input[@name='query']/@value") == [QUERY]
 

@@ -72,13 +72,21 @@ def test_an_entry_of_an_earlier_release_leads_to_its_query(client, kb, logged):
 
 
 def test_what_a_search_could_not_do_is_said_in_words(client, logged):
-    codes = ("hashing_embedder", "hashing_embedder", "moon_phase")
+    codes = ("hashing_embedder", "embedder_failed", "embedder_failed", "moon_phase")
     SearchLog.objects.update(degraded=[{"stage": "s", "code": code, "detail": "d"} for code in codes])
 
     page = client.get(reverse(LIST), headers={"accept-language": "en"}).content.decode()
 
-    assert page.count("vectors compare words, not meaning") == 1
+    assert page.count("the model gave no usable vector") == 1
     assert "Moon phase" in page
+    assert "vectors compare words, not meaning" not in page
+
+
+def test_what_every_search_lacks_here_is_no_degradation_of_one(client, logged):
+    SearchLog.objects.update(degraded=[{"stage": "s", "code": "hashing_embedder", "detail": "d"}])
+
+    assert not client.get(reverse(LIST), {"degraded": "yes"}).context["cl"].result_list
+    assert [row.pk for row in client.get(reverse(LIST), {"degraded": "no"}).context["cl"].result_list] == [logged.pk]
 
 
 @pytest.fixture

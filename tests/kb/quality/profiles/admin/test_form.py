@@ -37,7 +37,7 @@ def test_every_setting_has_words_and_a_place_in_the_form():
         ("use_rerank", False, "off"),
         ("fusion", "weighted", "weighted sum"),
         ("rewrite", "conversation", "in conversations"),
-        ("rerankers", ["overlap", "cosine"], "overlap of words, cosine"),
+        ("rerankers", ["overlap", "cosine"], "word overlap, cosine"),
         ("rerankers", [], "none"),
         ("of a later version", "x", "x"),
     ],
@@ -67,7 +67,7 @@ def test_what_is_inherited_stands_in_the_empty_fields(settings):
 
     assert form["rrf_k"].field.widget.attrs["placeholder"] == "33"
     assert form["vector_top_k"].field.widget.attrs["placeholder"] == "auto"
-    assert "Inherited (off)" in str(form["enable_fts"])
+    assert "Default (off)" in str(form["enable_fts"])
 
 
 GIVEN = {

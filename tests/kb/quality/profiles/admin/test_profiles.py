@@ -155,7 +155,7 @@ def test_the_page_tells_of_each_version_its_state_its_maker_and_what_has_changed
 def test_a_version_that_only_says_something_else_is_told_as_such(client, kb, curator, tuned):
     save(kb, curator, top_k=3)
 
-    assert opened(client, PAGE, tuned.pk).version(2)["changes"] == "Nothing that a search would notice."
+    assert opened(client, PAGE, tuned.pk).version(2)["changes"] == "Nothing that affects a search."
 
 
 def test_a_long_history_has_pages_and_the_address_of_a_version_leads_to_its_own(client, kb, curator, tuned):
@@ -272,14 +272,14 @@ def test_two_versions_are_compared(client, kb, curator, tuned):
 
     assert page.differences() == {
         "top_k": ["3", "4"],
-        "rerankers": ["cross-encoder, rerank server, overlap of words, cosine inherited", "overlap of words"],
+        "rerankers": ["cross-encoder, rerank server, word overlap, cosine default", "word overlap"],
     }
 
 
 def test_a_version_is_compared_with_the_environment(client, tuned):
     page = opened(client, DIFF, before="environment", after=tuned.pk)
 
-    assert page.differences() == {"top_k": ["5 inherited", "3"]}
+    assert page.differences() == {"top_k": ["5 default", "3"]}
 
 
 def test_equal_versions_are_told_to_be(client, tuned):
@@ -358,6 +358,30 @@ def test_a_superuser_sees_all_that_a_shared_profile_moves(client, root, kb, fore
     assert opened(client, PUBLISH, keyword_led.pk).text("moving") == "legal , stranger-base"
 
 
+def test_a_shared_profile_is_published_for_the_current_knowledge_base_unless_for_all(client, root, kb, foreign):
+    root.last_knowledge_base = kb
+    root.save()
+    draft = create_version(principal(root), "keyword-led", {"top_k": 9})
+    page = opened(client, PUBLISH, draft.pk)
+    assert "also affects 1 other knowledge base" in page.text("scope")
+    assert page.tree.xpath("//input[@name='scope' and @checked]/@value") == ["own"]
+
+    client.post(url(PUBLISH, draft), {"scope": "own"})
+
+    moved, other = (
+        KnowledgeBase.objects.get(pk=kb.pk).profile,
+        KnowledgeBase.objects.get(pk=foreign.knowledge_base_id).profile,
+    )
+    assert (moved.knowledge_base_id, moved.published, moved.settings) == (kb.pk, True, {"top_k": 9})
+    assert (other.name, other.version) == ("keyword-led", 1)
+
+    client.post(url(PUBLISH, draft), {"scope": "all"})
+
+    other.refresh_from_db()
+    assert KnowledgeBase.objects.get(pk=foreign.knowledge_base_id).profile == draft
+    assert KnowledgeBase.objects.get(pk=kb.pk).profile == moved
+
+
 def test_what_is_published_already_is_not_published_again(client, curator, tuned):
     publish(principal(curator), tuned)
 
@@ -414,6 +438,19 @@ def test_each_page_takes_less_than_ten_queries_however_much_there_is(client, kb,
         "diff": (reverse(DIFF), {"before": tuned.pk, "after": draft.pk}),
     }
 
+    client.get(reverse(LIST))  # the process learns of its installation
     taken = {name: queries_of(client, address, **query) for name, (address, query) in addresses.items()}
 
     assert {name: count for name, count in taken.items() if count >= 10} == {}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_of_a_profile_leads_back_to_it_and_to_the_list_once(client, kb, curator, name):
+    publish(principal(curator), save(kb, curator, top_k=2))
+    draft = save(kb, curator, top_k=3)
+
+    page = ProfilePages(client.get(url(name, draft)))
+
+    above = page.tree.xpath("//nav[@aria-label='Breadcrumbs']//a/@href")
+    assert above[1:] == [reverse(LIST)] + ([] if name == PAGE else [reverse(PAGE, args=[draft.pk])])
+    assert not page.tree.xpath(f"//main//nav//a[@href='{reverse(PAGE, args=[draft.pk])}']")

@@ -135,5 +135,5 @@ def test_a_run_that_was_started_here_is_carried_out_and_shown(client, eval_set):
     assert cells(page, "reranked")["recall@5"].startswith("1.000")
     assert page.has("latency")
     assert "None: every query" in page.text("misses")
-    assert "Which stage gains" in page.text("stages")
+    assert "Gain and loss by stage" in page.text("stages")
     assert listed(client, run) == ["q0"]

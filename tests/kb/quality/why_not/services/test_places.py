@@ -25,7 +25,7 @@ def _in_english():
         ({"vector_top_k": 2, "bm25_top_k": 2}, "rank 6 of 6 (2 become candidates)"),
         ({"rerank_candidates": 3, "top_k": 1}, "Its fused rank is 6, and the first 3 go on."),
         ({"use_rerank": False, "vector_top_k": 2}, "Without a reranker only what the vectors find counts"),
-        ({"score_threshold": 0.99, "top_k": 10}, "is below the threshold 0.99 on the scale overlap"),
+        ({"score_threshold": 0.99, "top_k": 10}, "is below the threshold 0.99 on the scale word overlap"),
         ({"general_retrieval": False, "max_web": 0}, "capped at 0, and it would be number 1"),
         ({"top_k": 2}, "It would be result 6, and the search gives 2."),
         ({"top_k": 10}, "The search finds this chunk: It is result 6."),
@@ -55,7 +55,7 @@ def test_what_became_of_the_double_is_told(chunk, kb):
     assert f"Chunk {first.pk} has the same content" in verdict_sentence(ask(double, overrides={"top_k": 10}).verdict)
     assert "it is result" in verdict_sentence(ask(double, overrides={"top_k": 10}).verdict)
     cut = ask(double, overrides={"rerank_candidates": 1, "top_k": 1, "vector_weight": 0.0})
-    assert "it was cut by the stage “Fusion”" in verdict_sentence(cut.verdict)
+    assert "it was dropped at the stage “Fusion”" in verdict_sentence(cut.verdict)
 
 
 @pytest.mark.parametrize(

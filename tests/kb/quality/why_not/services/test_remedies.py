@@ -21,11 +21,11 @@ def offered(why):
     return {remedy.id: remedy for remedy in remedies(why)}
 
 
-def remedied(why, remedy_id, text="", *, who=None):
+def remedied(why, remedy_id, text="", *, who=None, **how):
     """What the search says after a remedy: what was promised, unless another text was given."""
     who = who or principal(why.chunk.knowledge_base.owner)
     remedy = offered(why)[remedy_id]
-    request = apply_remedy(who, why, remedy, text)
+    request = apply_remedy(who, why, remedy, text, **how)
     after = why_not_found(who, request, why.chunk.pk)
     if remedy.effect is not None and not text:
         assert (after.verdict.stage, after.rank or after.place) == (remedy.effect.stage, remedy.effect.rank_after)
@@ -306,10 +306,10 @@ def test_the_same_draft_serves_again(chunk):
     assert first.profile_version == second.profile_version
 
 
-def test_a_superuser_gets_the_next_version_of_a_shared_profile_and_an_editor_one_of_the_knowledge_base(chunk):
+def test_a_draft_is_the_knowledge_bases_own_unless_the_shared_profile_is_to_change(chunk):
     before = ask(chunk, overrides=DEEP)
 
-    shared = remedied(before, "draft:vector_top_k", who=principal(make_user(superuser=True))).request
+    shared = remedied(before, "draft:vector_top_k", who=principal(make_user(superuser=True)), shared=True).request
     own = remedied(before, "draft:vector_top_k").request
 
     kb_id = chunk.knowledge_base_id

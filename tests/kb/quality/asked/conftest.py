@@ -1,0 +1,3 @@
+"""The fixtures of assistants and of their pages."""
+
+from tests.kb.assistants.admin.conftest import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""The fixtures of pages of the admin."""
+
+from tests.kb.admin_fixtures import *  # noqa: F403
