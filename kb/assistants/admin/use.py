@@ -1,0 +1,78 @@
+"""What was asked of an assistant, and how much may be."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext as _
+
+from kb.assistants.admin.forms import LIMITS, LimitsForm
+from kb.assistants.admin.frame import AssistantPage, page_url, show_error
+from kb.assistants.models import Assistant
+from kb.assistants.selectors import DAYS_SHOWN, days_of_use, most_of_today, outcomes_of
+from kb.assistants.services.assistants import assistant_update
+from kb.base.errors import NotAllowed, Rejected
+from kb.web.admin.scoped import principal
+from kb.web.admin.site import admin_page
+
+BAR_WIDTH, CHART_HEIGHT = 20, 100
+
+
+@admin_page("assistants/<int:pk>/use/", name="kb_assistant_use")
+class UseView(AssistantPage):
+    template_name = "assistants/admin/use.html"
+    tab = "use"
+
+    def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+        form = LimitsForm(self.assistant, request.POST)
+        if form.is_valid():
+            try:
+                assistant_update(principal(request), Assistant.objects.get(pk=self.assistant.pk), **form.cleaned_data)
+            except (Rejected, NotAllowed) as error:
+                show_error(form, error)
+            else:
+                messages.success(request, _("Saved: it holds at once."))
+                return HttpResponseRedirect(page_url(self.assistant, "use"))
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        form = kwargs.pop("form", None) or LimitsForm(self.assistant)
+        days = days_of_use(self.assistant)
+        most = max([day.questions for day in days] + [1])
+        used = most_of_today(self.assistant)
+        return super().get_context_data(
+            **kwargs,
+            form=form,
+            limits=[
+                {
+                    "title": title,
+                    "is_most": bool(kind),
+                    "questions": form[f"{whose}_questions"],
+                    "tokens": form[f"{whose}_tokens"],
+                    "used_questions": used[kind][0],
+                    "used_tokens": used[kind][1],
+                    "is_reached": _is_reached(self.assistant, whose, *used[kind]),
+                }
+                for kind, title, whose in LIMITS
+            ],
+            days=days,
+            bars=[
+                {
+                    "day": day,
+                    "x": BAR_WIDTH * number,
+                    "y": CHART_HEIGHT - round(CHART_HEIGHT * day.questions / most),
+                    "height": round(CHART_HEIGHT * day.questions / most),
+                }
+                for number, day in enumerate(days)
+            ],
+            chart={"width": BAR_WIDTH * len(days), "height": CHART_HEIGHT, "bar": BAR_WIDTH - 4, "most": most},
+            days_shown=DAYS_SHOWN,
+            questions=sum(day.questions for day in days),
+            tokens=sum(day.tokens for day in days),
+            outcomes=outcomes_of(self.assistant),
+        )
+
+
+def _is_reached(assistant: Assistant, whose: str, questions: int, tokens: int) -> bool:
+    most = [(questions, getattr(assistant, f"{whose}_questions")), (tokens, getattr(assistant, f"{whose}_tokens"))]
+    return any(limit is not None and used >= limit for used, limit in most)

@@ -1,0 +1,131 @@
+"""Questions of visitors, their answers as they are written, and what visitors make of them."""
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.translation import get_language, gettext as _, override
+
+from kb.access.services.rate_limits import ASK
+from kb.answers.services import progress
+from kb.answers.services.answers import AnswerEvent
+from kb.answers.services.conversations import message_judge
+from kb.answers.services.resuming import resume_answer
+from kb.answers.sse import event_stream, fault_of
+from kb.assistants.chat.requests import ChatView, remedy_of, sent
+from kb.assistants.chat.shapes import AskBody, FeedbackBody, Page, Showing
+from kb.assistants.services.asking import Asked, stream_ask
+from kb.assistants.services.sending import sending_answered, sending_begin, sending_failed
+from kb.assistants.services.visitors import own_answer, own_conversation
+from kb.base.errors import NotVisible
+from kb.base.shapes import as_values
+from kb.base.text import storable
+from kb.web.admin.scoped import row_id
+from retrieval.types import Turn
+
+PAGE_TITLE_CHARACTERS, PAGE_ADDRESS_CHARACTERS = 200, 300
+
+
+class AskView(ChatView):
+    limit_kind = ASK
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:  # noqa: ARG002 - the framework's interface
+        body = self.read(AskBody)
+        sender = self.visit.visitor_id, body.sending_id
+        if body.conversation_id is not None:
+            own_conversation(self.visit, body.conversation_id)
+        showing = Showing(self.assistant)
+        answered = sending_begin(*sender)
+        if answered is not None:
+            return _stream(self, showing, resume_answer(own_answer(self.visit, answered)))
+        try:
+            events = stream_ask(self.visit, _asked(body), address=self.address())
+        except BaseException as error:
+            sending_failed(*sender)
+            if isinstance(error, NotVisible):
+                raise NotVisible(_("This conversation is gone, or nothing can be asked here at the moment.")) from error
+            raise
+        return _stream(self, showing, events, partial(_begun, *sender))
+
+
+class AnswerView(ChatView):
+    """The rest of an answer whose stream was lost, after the first `seen` characters of it."""
+
+    def get(self, request: HttpRequest, message_id: int) -> HttpResponseBase:
+        message = own_answer(self.visit, message_id)
+        rest = resume_answer(message, row_id(request.GET.get("seen", "")) or 0)
+        return _stream(self, Showing(self.assistant), rest)
+
+
+class StopView(ChatView):
+    def post(self, request: HttpRequest, message_id: int) -> HttpResponse:  # noqa: ARG002
+        progress.stop(own_answer(self.visit, message_id).pk)
+        return sent({})
+
+
+class FeedbackView(ChatView):
+    def post(self, request: HttpRequest, message_id: int) -> HttpResponse:  # noqa: ARG002
+        body = self.read(FeedbackBody)
+        message_judge(own_answer(self.visit, message_id), body.value or None, body.text)
+        return sent({})
+
+
+def _stream(
+    view: ChatView,
+    showing: Showing,
+    events: Generator[AnswerEvent, None, None],
+    begun: Callable[[int | None], None] = lambda _message_id: None,
+) -> HttpResponseBase:
+    """Sends a visitor the events of an answer; `begun` is told the answer's id before the visitor is."""
+    language = get_language()
+
+    def shown(event: AnswerEvent) -> Mapping[str, Any]:
+        data = event.data
+        if event.name == "delta":
+            return {"text": data["text"]}
+        message_id = data["message_id"]
+        if event.name == "sources":
+            begun(message_id)
+            found = as_values(showing.sources(data["sources"]))
+            return {"message_id": message_id, "conversation_id": data["conversation_id"], "sources": found}
+        with override(language):
+            next_questions = showing.follow_ups(own_answer(view.visit, message_id)) if message_id else []
+        return dict(as_values(showing.answer(data, follow_ups=next_questions)))
+
+    def fault(error: Exception) -> Mapping[str, Any]:
+        with override(language):
+            told = fault_of(error)
+            return {**told, "remedy": remedy_of(told["code"], HTTPStatus.SERVICE_UNAVAILABLE)}
+
+    return event_stream(events, shown, fault)
+
+
+def _begun(visitor_id: UUID, sending_id: UUID, message_id: int | None) -> None:
+    """None: the conversation was deleted while its question was searched, and nothing is kept."""
+    if message_id is None:
+        sending_failed(visitor_id, sending_id)
+    else:
+        sending_answered(visitor_id, sending_id, message_id)
+
+
+def _asked(body: AskBody) -> Asked:
+    return Asked(
+        question=storable(body.question).strip(),
+        conversation_id=body.conversation_id,
+        instead_of=body.instead_of,
+        history=[Turn(turn.role, storable(turn.text)) for turn in body.history],
+        asked_on=_asked_on(body.page) if body.page else "",
+    )
+
+
+def _asked_on(page: Page) -> str:
+    """What the model reads of the page, in one line; an address that is none of the web is left out."""
+    title = " ".join(storable(page.title).split())[:PAGE_TITLE_CHARACTERS]
+    address = storable(page.url) if urlsplit(page.url).scheme in {"http", "https"} else ""
+    told = f"“{title}” {''.join(address.split())[:PAGE_ADDRESS_CHARACTERS]}".strip()
+    return _("(Asked on the web page %(page)s)") % {"page": told} if title or address else ""

@@ -1,0 +1,84 @@
+"""Entering a chat: what is sent in exchange for a visit, or what still stands before it."""
+
+from http import HTTPStatus
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _, gettext_lazy
+
+from kb.access.services.rate_limits import address_spend
+from kb.assistants.chat.requests import ChatView, require_left, sent
+from kb.assistants.chat.shapes import EnterBody, Entered
+from kb.assistants.models import Visitor
+from kb.assistants.services.asking import reader_of
+from kb.assistants.services.entry import Door, Visit, earlier_visitor, enter, visit_of
+from kb.assistants.services.visitors import suggestions
+from kb.assistants.settings import AssistantSettings
+from kb.web.api.errors import ApiError
+
+_BEFORE = {
+    Door.SIGN_IN: gettext_lazy("Sign in to use this chat."),
+    Door.LINK: gettext_lazy("This chat opens with a link that somebody shares."),
+    Door.PASSWORD: gettext_lazy("This chat asks for a password."),
+    Door.CLOSED: gettext_lazy("This chat is not open at the moment."),
+}
+_REMEDIES = {
+    Door.SIGN_IN: gettext_lazy("Sign in, then this page opens by itself."),
+    Door.LINK: gettext_lazy("Ask whoever told you of it for the whole link."),
+    Door.PASSWORD: gettext_lazy("Ask whoever told you of it for the password."),
+    Door.CLOSED: gettext_lazy("Try again later, or ask whoever runs it."),
+}
+
+
+class EnterView(ChatView):
+    needs_visit = False
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        body = self.read(EnterBody)
+        if body.password:
+            require_left(address_spend(self.address()))
+        return sent(_entered(self._let_in(request, body)))
+
+    def _let_in(self, request: HttpRequest, body: EnterBody) -> Visit:
+        """A visit that still holds, of who is signed in now; else a new one of the same browser."""
+        earlier = visit_of(self.assistant, request.user, body.visit) if body.visit else None
+        if earlier is not None and (earlier.user is not None or not Visitor.is_known(request.user)):
+            return earlier
+        result = enter(
+            self.assistant,
+            request.user,
+            link=body.key,
+            password=body.password,
+            known_as=earlier_visitor(self.assistant, body.visit) if body.visit else None,
+        )
+        if isinstance(result, Visit):
+            return result
+        if earlier is not None:
+            return earlier
+        detail = str(_BEFORE[result])
+        if result is Door.LINK and body.key:
+            detail = _("This link is not valid any more.")
+        elif result is Door.PASSWORD and body.password:
+            detail = _("This is not the password of this chat.")
+        elif result is Door.CLOSED and Visitor.is_known(request.user):
+            detail = _("This chat is not open, or not for this account.")
+        address = reverse("chat:page", args=[self.assistant.slug])
+        login = f"{settings.LOGIN_URL}?{urlencode({'next': address})}" if result is Door.SIGN_IN else ""
+        more = {"door": result.value, "login": login, "remedy": str(_REMEDIES[result])}
+        raise ApiError(HTTPStatus.FORBIDDEN, "door", detail, **more)
+
+
+def _entered(visit: Visit) -> Entered:
+    assistant = visit.assistant
+    chosen = AssistantSettings.of(assistant.published.settings if assistant.published else {})
+    reader = reader_of(assistant, assistant.publisher)
+    return Entered(
+        visit=visit.token(),
+        name=assistant.name,
+        opening=chosen.opening,
+        suggested_questions=suggestions(reader, chosen),
+        remembers=chosen.remembers,
+        keeps=assistant.keeps_text,
+    )

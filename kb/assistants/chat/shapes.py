@@ -1,0 +1,210 @@
+"""What visitors send and are sent: nothing else of an answer, a search or a document leaves the server."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from msgspec import Meta
+
+from kb.answers.models import Conversation, Message
+from kb.answers.services.conversations import FEEDBACK_CHARACTERS, TITLE_CHARACTERS
+from kb.assistants.models import Assistant
+from kb.assistants.services.asking import reader_of
+from kb.assistants.services.visitors import follow_ups, readable_bases
+from kb.assistants.settings import AssistantSettings
+from retrieval.highlight import without_rules
+
+MOST_HISTORY = 20
+Question = Annotated[str, Meta(min_length=1, max_length=2_000)]
+
+
+# -- Sent by visitors ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnterBody:
+    """`visit` is the token of an earlier visit."""
+
+    key: Annotated[str, Meta(max_length=200)] = ""
+    password: Annotated[str, Meta(max_length=200)] = ""
+    visit: Annotated[str, Meta(max_length=1_000)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryTurn:
+    role: Literal["user", "assistant"]
+    text: Annotated[str, Meta(max_length=8_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Of a website, on which an embedded chat is open."""
+
+    url: Annotated[str, Meta(max_length=4_000)] = ""
+    title: Annotated[str, Meta(max_length=4_000)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskBody:
+    """`sending_id` is made by the browser, the same one where it sends a question again after a lost connection."""
+
+    question: Question
+    sending_id: UUID
+    conversation_id: UUID | None = None
+    instead_of: int | None = None
+    history: Annotated[tuple[HistoryTurn, ...], Meta(max_length=MOST_HISTORY)] = ()
+    page: Page | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackBody:
+    value: Literal[-1, 0, 1]
+    text: Annotated[str, Meta(max_length=FEEDBACK_CHARACTERS)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameBody:
+    title: Annotated[str, Meta(min_length=1, max_length=TITLE_CHARACTERS)]
+
+
+# -- Sent to visitors ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """Somebody is let in; `keeps` says whether conversations are stored."""
+
+    visit: str
+    name: str
+    opening: str
+    suggested_questions: Sequence[str]
+    remembers: bool
+    keeps: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentSource:
+    """A source or near miss: all but its number is blank where the assistant shows none."""
+
+    number: int
+    label: str = ""
+    title: str = ""
+    text: str = ""
+    has_page: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentAnswer:
+    """`status` is one of `Message.Status`, or "unwritten" where no chat model answered."""
+
+    message_id: int | None
+    conversation_id: str | None
+    status: str
+    answer: str
+    sources: Sequence[SentSource]
+    near_misses: Sequence[SentSource] = ()
+    follow_ups: Sequence[str] = ()
+    feedback: int = 0
+    feedback_text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentTurn:
+    question: str
+    answer: SentAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentConversation:
+    """`earlier` is what `before` asks for the turns before these with; None: there are none."""
+
+    id: str
+    title: str
+    updated_at: str
+    turns: Sequence[SentTurn] = ()
+    earlier: int | None = None
+
+    @classmethod
+    def listed(cls, row: Conversation) -> "SentConversation":
+        return cls(id=str(row.pk), title=row.title, updated_at=row.updated_at.isoformat())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPassage:
+    """A passage where it stands now: with the text around it, and the numbers and labels of the pages that show it."""
+
+    title: str
+    headings: Sequence[str]
+    before: str
+    text: str
+    after: str
+    pages: Sequence[tuple[int, str]]
+    has_original_text: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPage:
+    """A page with the passage's boxes (left, top, width, height, in per cent), or why it cannot be shown, or not yet."""
+
+    label: str
+    width: int = 0
+    height: int = 0
+    places: Sequence[tuple[float, float, float, float]] = ()
+    problem: str = ""
+    is_awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentText:
+    """The text of a file around a passage as HTML of the server's own making; blank with why it cannot be shown, or not yet."""
+
+    html: str = ""
+    problem: str = ""
+    is_awaited: bool = False
+
+
+class Showing:
+    """What an assistant lets its visitors see of answers now, however they were stored."""
+
+    def __init__(self, assistant: Assistant) -> None:
+        version = assistant.published
+        self.settings = AssistantSettings.of(version.settings if version else {})
+        self.reader = reader_of(assistant, assistant.publisher)
+        self._kb_ids = readable_bases(self.reader)
+
+    def sources(self, stored: Iterable[Mapping[str, Any]]) -> list[SentSource]:
+        return [self._source(each) for each in stored]
+
+    def near_misses(self, stored: Iterable[Mapping[str, Any]]) -> list[SentSource]:
+        return self.sources(stored) if self.settings.near_misses and self.settings.shows != "nothing" else []
+
+    def answer(self, data: Mapping[str, Any], **more: Any) -> SentAnswer:
+        """Of the data of the event `done`, or what `stored_answer` makes of a message."""
+        unwritten = data["status"] == Message.Status.DONE and any(
+            each["stage"] == "answer" for each in data["degraded"]
+        )
+        return SentAnswer(
+            message_id=data["message_id"],
+            conversation_id=data["conversation_id"],
+            status="unwritten" if unwritten else data["status"],
+            answer=data["answer"],
+            sources=self.sources(data["sources"]),
+            near_misses=() if data["hit"] else self.near_misses(data["near_misses"]),
+            **more,
+        )
+
+    def follow_ups(self, message: Message) -> list[str]:
+        return follow_ups(self.reader, self.settings, message)
+
+    def _source(self, stored: Mapping[str, Any]) -> SentSource:
+        number = stored["number"]
+        if self.settings.shows == "nothing" or stored["knowledge_base_id"] not in self._kb_ids:
+            return SentSource(number=number)
+        return SentSource(
+            number=number,
+            label=stored["label"],
+            title=stored["title"],
+            text=without_rules(stored["text"]),
+            has_page=self.settings.shows == "page" and stored["chunk_id"] is not None,
+        )

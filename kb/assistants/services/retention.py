@@ -1,0 +1,81 @@
+"""How long an assistant keeps what was asked, and how everything of one visitor is deleted."""
+
+from datetime import timedelta
+
+from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from kb.answers.models import Conversation, Message
+from kb.assistants.models import Assistant, AssistantUse, Visitor
+from kb.search.models import SearchLog
+from kb.search.services import search_log
+
+BATCH = 2_000
+# Limits look at today alone; what all together have asked is shown for longer.
+DAYS_OF_EACH, DAYS_OF_ALL = 2, 400
+# An answer takes minutes at most: whoever wrote an older one was killed.
+ABANDONED = timedelta(hours=1)
+
+_CONVERSATIONS = """
+WITH old AS (
+    SELECT c.id FROM kb_conversation c JOIN kb_visitor v ON v.id = c.visitor_id
+    WHERE v.assistant_id = %(assistant)s AND c.updated_at < %(before)s LIMIT %(batch)s
+), messages AS (DELETE FROM kb_message USING old WHERE conversation_id = old.id)
+DELETE FROM kb_conversation USING old WHERE kb_conversation.id = old.id
+"""
+_SEARCHES = """
+WITH old AS (
+    SELECT id FROM kb_searchlog WHERE assistant_id = %(assistant)s AND created_at < %(before)s LIMIT %(batch)s
+), updated AS (UPDATE kb_failedquery SET last_search_id = NULL FROM old WHERE last_search_id = old.id)
+DELETE FROM kb_searchlog USING old WHERE kb_searchlog.id = old.id
+"""
+_VISITORS = """
+WITH old AS (
+    SELECT v.id FROM kb_visitor v WHERE v.assistant_id = %(assistant)s AND v.created_at < %(before)s
+        AND NOT EXISTS (SELECT FROM kb_conversation c WHERE c.visitor_id = v.id) LIMIT %(batch)s
+)
+DELETE FROM kb_visitor USING old WHERE kb_visitor.id = old.id
+"""
+
+
+def assistants_purge() -> None:
+    """Deletes conversations, searches and visitors past their assistant's time, in short transactions."""
+    now, today = timezone.now(), timezone.localdate()
+    for assistant in Assistant.objects.filter(retention_days__gt=0).only("pk", "retention_days"):
+        before = now - timedelta(days=assistant.retention_days)
+        for statement in (_CONVERSATIONS, _SEARCHES, _VISITORS):
+            _delete_in_batches(statement, {"assistant": assistant.pk, "before": before, "batch": BATCH})
+    AssistantUse.objects.filter(day__lt=today - timedelta(days=DAYS_OF_EACH)).exclude(whose="").delete()
+    AssistantUse.objects.filter(day__lt=today - timedelta(days=DAYS_OF_ALL)).delete()
+    abandoned = Message.objects.filter(status=Message.Status.WRITING, created_at__lt=now - ABANDONED)
+    abandoned.update(status=Message.Status.BROKEN)
+
+
+def visitor_delete(visitor: Visitor) -> None:
+    """Deletes a visitor with everything that was asked, in the search log too; counts of days stay."""
+    with transaction.atomic():
+        _delete_searches(visitor.conversations.all())
+        visitor.delete()
+
+
+def conversation_delete(conversation: Conversation) -> None:
+    """Deletes a visitor's conversation in the same way."""
+    with transaction.atomic():
+        _delete_searches(Conversation.objects.filter(pk=conversation.pk))
+        conversation.delete()
+
+
+def _delete_searches(conversations: QuerySet[Conversation]) -> None:
+    """Those of the answers, the ones too that this process has not yet written to the log."""
+    search_log.flush()
+    asked = Message.objects.filter(conversation__in=conversations, trace_id__isnull=False)
+    SearchLog.objects.filter(pk__in=list(asked.values_list("trace_id", flat=True))).delete()
+
+
+def _delete_in_batches(statement: str, values: dict[str, object]) -> None:
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute(statement, values)  # type: ignore[arg-type] # numbers and a time
+            if cursor.rowcount < BATCH:
+                return

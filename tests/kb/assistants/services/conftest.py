@@ -1,0 +1,1 @@
+from tests.kb.assistants.making import *  # noqa: F403 - its fixtures
