@@ -1,4 +1,4 @@
-"""What the tools return: typed outputs for programs, and the same as text for language models."""
+"""What the tools return: typed outputs for programs, and the same as text for chat models."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -95,7 +95,7 @@ class PassageOutput(BaseModel):
 
 
 NEAR_MISSES = (
-    "They scored below the cut, which is a general one and may be wrong here: judge each by its text, and say that it is "
+    "They scored below the threshold, which is a general one and may be wrong here: judge each by its text, and say that it is "
     "uncertain if you rely on it."
 )
 
@@ -140,7 +140,7 @@ class AnswerOutput(Quoting):
     sources: list[PassageOutput]
     near_misses: list[PassageOutput] = Field(description=f"No part of the answer. {NEAR_MISSES}")
     degraded: list[DegradationOutput]
-    model: str | None = Field(description="The language model that wrote it; null: none did.")
+    model: str | None = Field(description="The chat model that wrote it; null: none did.")
     trace_id: str
 
     def as_text(self) -> str:

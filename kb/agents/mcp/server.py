@@ -1,4 +1,4 @@
-"""The tools of the MCP server (in English, since language models read their descriptions), and who may call them.
+"""The tools of the MCP server (in English, since chat models read their descriptions), and who may call them.
 
 A call's API key is looked up each time, so that one that was revoked opens nothing.
 """
@@ -115,7 +115,7 @@ Zhiku holds knowledge bases of documents, most of them in Chinese or English. Se
 
 - `search` returns passages, best first, each with its relevance (high, medium or low). Use it to find facts and quote them \
 with their title and page.
-- `ask` returns an answer with citations that a language model has written from passages only.
+- `ask` returns an answer with citations that a chat model has written from passages only.
 - `read_document` returns the text around a passage, or all of a document, page by page.
 - `list_knowledge_bases` tells which knowledge bases the API key opens. `search` and `ask` \
 use all those that its user owns or has joined, unless asked otherwise.
@@ -209,7 +209,7 @@ def ask(
     """Answers a question from documents only, in words and with numbered citations of the sources, which it returns too.
 
     Where the documents do not answer it, it says so (`hit` is false), and returns what scored just below the cut as
-    `near_misses`. It is slower than search, for a language model writes the answer; without one it returns the passages.
+    `near_misses`. It is slower than search, for a chat model writes the answer; without one it returns the passages.
     """
     with calling(ctx, "ask", kind=ASK) as principal:
         request = AskRequest(

@@ -56,7 +56,7 @@ def test_near_misses_stand_in_elements_of_their_own_after_a_sentence_that_they_a
     assert text.startswith("Nothing certain was found.")
     before, near = text.split("Near misses: 1. ")
     assert "<near_miss" not in before
-    assert "below the cut" in near
+    assert "below the threshold" in near
     assert NOTICE in near
     assert near.count("<near_miss") == near.count("</near_miss>") == 1
     assert "Near misses" not in found(passage("五天年假。")).as_text()
