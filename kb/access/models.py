@@ -3,31 +3,64 @@
 import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Final, Self, cast
 
 from django.conf import settings
-from django.contrib.auth.models import AbstractUser, AnonymousUser
+from django.contrib.auth.models import AbstractUser, AnonymousUser, Group
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import EmptyResultSet, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Exists, F, Model, OuterRef, Q
+from django.db.models import Case, Exists, F, Model, OuterRef, Q, Value, When
 from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare
 from django.utils.translation import gettext_lazy as _, pgettext_lazy
 from rest_framework_api_key.crypto import KeyGenerator
 from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
 
-from kb.base.db.audit_triggers import API_KEY, INVITATION, KEY_BINDING_TRIGGERS, KNOWLEDGE_BASE, MEMBERSHIP, USER
+from kb.base.db.audit_triggers import (
+    API_KEY,
+    GROUP_MEMBERSHIP,
+    INVITATION,
+    KEY_BINDING_TRIGGERS,
+    KNOWLEDGE_BASE,
+    MEMBERSHIP,
+    USER,
+    USER_GROUP_TRIGGERS,
+)
 from kb.base.db.transactions import columns_of, fetch_all, rows_of
 from kb.base.db.triggers import KNOWLEDGE_BASE_TRIGGERS
 
 
 class User(AbstractUser):
+    # Where the admin goes on. A plain number to the database: a knowledge base is deleted without a look at it.
+    last_knowledge_base = models.ForeignKey(
+        "kb.KnowledgeBase",
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+    )
+    # The ids of those that the user was in before it and in it, the newest first; some may have been deleted since.
+    recent_knowledge_bases = ArrayField(
+        models.BigIntegerField(), default=list, db_default=[], blank=True, editable=False
+    )
+
     class Meta(AbstractUser.Meta):
         verbose_name = _("user")  # type: ignore[assignment]
         verbose_name_plural = _("users")  # type: ignore[assignment]
         triggers: ClassVar = USER.triggers()
+
+
+class UserGroup(User.groups.through):  # type: ignore[misc, name-defined]
+    """Who is in which group, as far as the audit log is concerned."""
+
+    class Meta:
+        proxy = True
+        triggers: ClassVar = USER_GROUP_TRIGGERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +83,7 @@ class ScopedQuerySet(models.QuerySet[Any]):
         return type(cls.__name__, (cls,), {"kb_path": kb_path})
 
     def visible_to(self, principal: Principal) -> Self:
-        """Rows of the knowledge bases that the principal owns or is a member of; a superuser sees all."""
+        """Rows of the knowledge bases that the principal owns or is a member of, also by a group; a superuser sees all."""
         return self._granted(principal, roles=None)
 
     def joined_by(self, principal: Principal) -> Self:
@@ -87,11 +120,31 @@ class ScopedQuerySet(models.QuerySet[Any]):
 
 
 def _joined(user: User, roles: tuple[str, ...] | None) -> models.QuerySet[Any]:
-    """The ids of the knowledge bases that a user owns, or is a member of in one of the roles."""
-    memberships = Membership.objects.filter(user=user)
+    """The ids of the knowledge bases that a user owns, or is a member of, alone or by a group, in one of the roles."""
+    own, of_groups = Membership.objects.filter(user=user), GroupMembership.objects.filter(group__user=user)
     if roles is not None:
-        memberships = memberships.filter(role__in=roles)
-    return KnowledgeBase.objects.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id"))).values("pk")
+        own, of_groups = own.filter(role__in=roles), of_groups.filter(role__in=roles)
+    joined = Q(pk__in=own.values("knowledge_base_id")) | Q(pk__in=of_groups.values("knowledge_base_id"))
+    return KnowledgeBase.objects.filter(Q(owner=user) | joined).values("pk")
+
+
+def role_of(user: User | AnonymousUser) -> Case:
+    """An expression of knowledge bases that a user sees: the highest role that the user has alone or by a group.
+
+    A superuser who is no member has that of an owner.
+    """
+    if isinstance(user, AnonymousUser):
+        return Case(default=Value(Membership.Role.VIEWER), output_field=models.CharField())
+    highest_first = reversed(Membership.Role.values)  # whom it belongs to counts for `_joined` as having each
+    has = [When(pk__in=_joined(user, (each,)), then=Value(each)) for each in highest_first]
+    otherwise = Membership.Role.OWNER if user.is_superuser else Membership.Role.VIEWER
+    return Case(*has, default=Value(otherwise), output_field=models.CharField())
+
+
+def members_by_group(kb_id: int) -> models.QuerySet[Any]:
+    """The ids of the users that groups make members of a knowledge base."""
+    groups = GroupMembership.objects.filter(knowledge_base=kb_id).values("group")
+    return cast("models.QuerySet[Any]", UserGroup.objects.filter(group__in=groups).values("user"))
 
 
 class Sha256KeyGenerator(KeyGenerator):
@@ -227,7 +280,7 @@ class KnowledgeBase(models.Model):
     class KeywordMethod(models.TextChoices):
         TFIDF = "tfidf", _("TF-IDF")
         TEXTRANK = "textrank", _("TextRank, by part of speech")
-        LLM = "llm", _("a language model")
+        LLM = "llm", _("a chat model")
 
     name = models.CharField(_("name"), max_length=120)
     description = models.TextField(_("description"), blank=True)
@@ -257,10 +310,10 @@ class KnowledgeBase(models.Model):
         _("chunking"), max_length=12, choices=ChunkStrategy, default=ChunkStrategy.RECURSIVE
     )
     parent_size = models.PositiveIntegerField(
-        _("size of what is returned"),
+        _("parent chunk size"),
         default=2_000,
         validators=[MinValueValidator(100), MaxValueValidator(32_000)],
-        help_text=_("Only where small chunks are searched and large ones returned; in chunk units."),
+        help_text=_("Only where small chunks are searched and large ones returned; in the chunk unit."),
     )
     word_parts = ArrayField(
         models.CharField(max_length=10, choices=WordPart),
@@ -292,14 +345,14 @@ class KnowledgeBase(models.Model):
         _("keywords by"), max_length=8, choices=KeywordMethod, default=KeywordMethod.TFIDF
     )
     ask_questions = models.BooleanField(
-        _("questions by a language model"),
+        _("questions by a chat model"),
         default=False,
-        help_text=_("Let the language model write questions that a chunk answers, and embed them."),
+        help_text=_("Let the chat model write questions that a chunk answers, and embed them."),
     )
     extract_graph = models.BooleanField(
-        _("graph by a language model"),
+        _("graph by a chat model"),
         default=False,
-        help_text=_("Let the language model find entities, relations and concepts in every document."),
+        help_text=_("Let the chat model find entities, relations and concepts in every document."),
     )
     no_answer = models.CharField(
         _("answer when nothing is found"),
@@ -327,7 +380,7 @@ class KnowledgeBase(models.Model):
             raise ValidationError({"chunk_overlap": _("The overlap must be smaller than the chunk size.")})
         has_parents = self.chunk_strategy == self.ChunkStrategy.PARENT_CHILD
         if has_parents and None not in (self.chunk_size, self.parent_size) and self.parent_size <= self.chunk_size:
-            raise ValidationError({"parent_size": _("What is returned must be larger than what is searched.")})
+            raise ValidationError({"parent_size": _("The parent chunk must be larger than the chunk size.")})
 
 
 class Membership(models.Model):
@@ -354,14 +407,39 @@ class Membership(models.Model):
         return f"{self.user} · {self.get_role_display()}"
 
 
+GROUP_PREFIX: Final = "oidc:"
+"""Of the names of groups that the claims of a provider have made, so that they never mix with others."""
+
+
+class GroupMembership(models.Model):
+    """A role in a knowledge base for all who are in a group."""
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="group_memberships")
+    group = models.ForeignKey(Group, models.CASCADE, related_name="knowledge_bases", verbose_name=_("group"))
+    role = models.CharField(_("role"), max_length=8, choices=Membership.Role, default=Membership.Role.VIEWER)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("membership of a group")
+        verbose_name_plural = _("memberships of groups")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "group"], name="group_membership_once")
+        ]
+        triggers: ClassVar = GROUP_MEMBERSHIP.triggers()
+
+    def __str__(self) -> str:
+        return f"{self.group} · {self.get_role_display()}"
+
+
 class InvitationQuerySet(models.QuerySet["Invitation"]):
     def open(self) -> Self:
         """Those that can be accepted: not declined, and made by one who owns the knowledge base still."""
-        owns = Membership.objects.filter(
-            knowledge_base=OuterRef("knowledge_base"), user=OuterRef("invited_by"), role=Membership.Role.OWNER
-        )
+        of_it = {"knowledge_base": OuterRef("knowledge_base"), "role": Membership.Role.OWNER}
+        owns = Membership.objects.filter(user=OuterRef("invited_by"), **of_it)
+        owns_by_group = GroupMembership.objects.filter(group__user=OuterRef("invited_by"), **of_it)
         return self.filter(
-            Q(knowledge_base__owner=F("invited_by")) | Q(Exists(owns)),
+            Q(knowledge_base__owner=F("invited_by")) | Q(Exists(owns)) | Q(Exists(owns_by_group)),
             knowledge_base__isnull=False,
             invited_by__is_active=True,
             declined_at=None,
@@ -504,7 +582,9 @@ class AuditEntry(models.Model):
 MODELS = {
     "knowledge_base": "KnowledgeBase",
     "membership": "Membership",
+    "group_membership": "GroupMembership",
     "invitation": "Invitation",
+    "folder": "Folder",
     "document": "Document",
     "chunk": "Chunk",
     "api_key": "ApiKey",
@@ -516,6 +596,10 @@ MODELS = {
     "fact": "GraphFact",
     "source": "Source",
     "external_source": "SearchProvider",
+    "provider_model": "ProviderModel",
+    "assistant": "Assistant",
+    "share_link": "ShareLink",
+    "sign_in_provider": "SignInProvider",
     "eval_set": "EvalSet",
     "eval_query": "EvalQuery",
     "judgment": "Judgment",

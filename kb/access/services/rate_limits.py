@@ -1,6 +1,6 @@
 """How many requests a caller may make: the server's limits are for a user, the limit of an API key is for that key.
 
-So nobody gets more by making more keys. Requests to a language model and those that bring files in have windows of
+So nobody gets more by making more keys. Requests to a chat model and those that bring files in have windows of
 their own.
 """
 
@@ -104,6 +104,18 @@ def failure_spend(address: str) -> Spent | None:
     """Counts a request from an address that could not say who it is from; None where such are not limited."""
     limit = _limit(settings.API_RATE_LIMITS[FAILURES])
     return _spend(limit, f"{FAILURES}:{address}") if limit else None
+
+
+def visitor_spend(address: str, kind: str) -> Spent | None:
+    """Counts a request of somebody who is known by a network address alone, who may make as many as a user."""
+    limit = _limit(settings.API_RATE_LIMITS[kind])
+    return _spend(limit, f"{kind}:address:{address}") if limit and address else None
+
+
+def address_spend(address: str) -> Spent | None:
+    """Counts an attempt to come in that names nobody, among the logins of its address; None where there is no limit."""
+    limit = _limit(settings.API_RATE_LIMITS[LOGIN])
+    return _spend(limit, f"{LOGIN}:{address}") if limit else None
 
 
 def login_spend(address: str, name: str, device: str = "") -> Spent | None:

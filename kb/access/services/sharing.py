@@ -1,6 +1,7 @@
-"""Who may use a knowledge base: its owner, and members with the roles viewer, editor and owner.
+"""Who may use a knowledge base: its owner, and members with the roles viewer, editor and owner, users as well as groups.
 
-Nobody becomes a member or an owner unasked: an owner invites, and the user accepts. Only a superuser makes members at once.
+Nobody becomes a member or an owner unasked: an owner invites, and the user accepts. Only a superuser makes members at once,
+and so it is a superuser who gives a role to a group (`kb.access.services.groups`).
 
 A change locks the knowledge base and then looks whether who asks is an owner still: of two owners who remove each other
 one stays, and who has just been removed changes nothing more. It raises NotVisible where the principal may not see it
@@ -82,7 +83,7 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
     Raises Rejected where no active user has this name (an inactive one gets the same answer), the user is a member, is
     invited already or has declined lately, or `by` has too many open invitations.
     """
-    with _locked(kb, by, as_owner=True):
+    with locked(kb, by, as_owner=True):
         user = _user_of(username)
         if user.pk == kb.owner_id or Membership.objects.filter(knowledge_base=kb, user=user).exists():
             raise Rejected(
@@ -106,7 +107,7 @@ def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) 
     Raises Rejected where the user has not accepted yet, or nobody would be left who owns the knowledge base and can
     act.
     """
-    with _locked(kb, by, as_owner=True):
+    with locked(kb, by, as_owner=True):
         member = member_of(kb, user_id)
         if member.is_pending:
             message = _("%(username)s has not accepted yet: withdraw the invitation, and make one with another role.")
@@ -114,7 +115,9 @@ def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) 
         if role != Role.OWNER:
             _check_owner_is_left(kb, member)
         if not member.is_primary:
-            Membership.objects.filter(knowledge_base=kb, user=user_id).update(role=role)
+            membership = Membership.objects.get(knowledge_base=kb, user=user_id)
+            membership.role = role
+            membership.save(update_fields=["role"])
     return Member(member.user, role, is_primary=member.is_primary)
 
 
@@ -123,14 +126,14 @@ def member_remove(*, kb: KnowledgeBase, by: Principal, user_id: int) -> None:
 
     Raises NotVisible for who is no member, and Rejected where nobody would be left who owns it and can act.
     """
-    with _locked(kb, by, as_owner=True):
+    with locked(kb, by, as_owner=True):
         _remove(kb, member_of(kb, user_id))
 
 
 def member_leave(*, kb: KnowledgeBase, principal: Principal) -> None:
     """Ends the principal's own membership; raises as `member_remove`."""
     _check_may_write(principal)
-    with _locked(kb, principal):
+    with locked(kb, principal):
         member = member_of(kb, cast(int, principal.user.pk))
         if member.is_pending:
             raise NotVisible(_("There is no such member."))
@@ -145,7 +148,7 @@ def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Me
     of its name.
     """
     user = _user_of(username)
-    with _locked(kb, by, as_owner=True):
+    with locked(kb, by, as_owner=True):
         if user.pk == kb.owner_id:
             raise Rejected("already_owner", _("The knowledge base belongs to %(username)s already."), username=username)
         Invitation.objects.filter(Q(user=user) | Q(transfers=True), knowledge_base=kb, declined_at=None).delete()
@@ -158,7 +161,7 @@ def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Me
 
 def offer_withdraw(*, kb: KnowledgeBase, by: Principal) -> None:
     """Takes back the offer of a knowledge base; raises as `member_add`, and NotVisible where there is none."""
-    with _locked(kb, by, as_owner=True):
+    with locked(kb, by, as_owner=True):
         if not Invitation.objects.filter(knowledge_base=kb, transfers=True, declined_at=None).delete()[0]:
             raise NotVisible(_("The knowledge base is offered to nobody."))
 
@@ -235,7 +238,7 @@ def _remove(kb: KnowledgeBase, member: Member) -> None:
 
 
 @contextmanager
-def _locked(kb: KnowledgeBase, principal: Principal, *, as_owner: bool = False) -> Iterator[None]:
+def locked(kb: KnowledgeBase, principal: Principal, *, as_owner: bool = False) -> Iterator[None]:
     """A transaction in which nobody else changes who may use a knowledge base that the principal may see, or owns."""
     with transaction.atomic():
         lock_knowledge_bases([kb.pk])

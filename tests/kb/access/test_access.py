@@ -1,8 +1,11 @@
 import pytest
 from django.contrib.auth.models import AnonymousUser
 
+from kb.access.models import visible_knowledge_bases
+from kb.base.db.transactions import fetch_all
+from kb.content.services import knowledge_base_overview
 from kb.models import Chunk, Document, KnowledgeBase, Membership
-from tests.factories import make_document, make_kb, make_member, make_user, principal
+from tests.factories import make_document, make_group, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db
 
@@ -65,3 +68,62 @@ def test_memberships_give_no_duplicates():
     make_member(kb, Membership.Role.EDITOR)
     Membership.objects.create(knowledge_base=kb, user=kb.owner, role=Membership.Role.OWNER)
     assert KnowledgeBase.objects.visible_to(principal(kb.owner)).count() == 1
+
+
+# -- By a group ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("role", "edits", "owns"), [("viewer", False, False), ("editor", True, False), ("owner", True, True)]
+)
+def test_who_is_in_a_group_has_its_role(role, edits, owns):
+    kb, other, user = make_kb(), make_kb(), make_user()
+    make_group(kb, role, user)
+    make_group(other, role, make_user())
+    member = principal(user)
+
+    assert visible(KnowledgeBase, member) == {kb.pk}
+    assert set(KnowledgeBase.objects.joined_by(member)) == {kb}
+    assert KnowledgeBase.objects.editable_by(member).exists() is edits
+    assert KnowledgeBase.objects.owned_by(member).exists() is owns
+    assert KnowledgeBase.objects.owned_by(principal(user, can_write=False)).exists() is False
+
+
+def test_who_leaves_the_group_loses_what_it_gave():
+    kb, user = make_kb(), make_user()
+    group = make_group(kb, "viewer", user)
+    statement = visible_knowledge_bases(principal(user))
+    user.groups.remove(group)
+
+    assert visible(KnowledgeBase, principal(user)) == set()
+    assert fetch_all(*statement) == []  # a process keeps it
+
+
+@pytest.mark.parametrize(
+    ("own", "by_groups", "role"),
+    [
+        (None, ["viewer"], "viewer"),
+        ("viewer", ["editor"], "editor"),
+        ("editor", ["viewer"], "editor"),
+        (None, ["viewer", "owner", "editor"], "owner"),
+        ("viewer", [], "viewer"),
+    ],
+)
+def test_of_several_roles_the_highest_counts(own, by_groups, role, django_assert_num_queries):
+    kb, user = make_kb(), make_user()
+    if own:
+        make_member(kb, own, user)
+    for each in by_groups:
+        make_group(kb, each, user)
+
+    with django_assert_num_queries(1):
+        (found,) = knowledge_base_overview(principal(user))
+
+    assert found.role == role
+
+
+def test_a_superuser_has_the_role_of_an_owner_unless_given_another():
+    root, given, others = make_user(superuser=True), make_kb(), make_kb()
+    make_group(given, "viewer", root)
+
+    roles = {kb.pk: kb.role for kb in knowledge_base_overview(principal(root))}
+
+    assert roles == {given.pk: "viewer", others.pk: "owner"}

@@ -21,6 +21,7 @@ from kb.models import (
     Document,
     EvalSet,
     GraphFact,
+    GroupMembership,
     KnowledgeBase,
     Membership,
     RetrievalProfile,
@@ -391,3 +392,25 @@ def test_no_days_keep_entries_for_ever(document, settings):
     AuditEntry.objects.update(at=timezone.now() - timedelta(days=9_000))
 
     assert retention.purge_audit_log() == 0
+
+
+def test_groups_and_who_is_in_them_are_in_the_log(kb, owner, by):
+    ann = factories.make_user("ann")
+    AuditEntry.objects.all().delete()
+    with by():
+        group = factories.make_group(kb, "viewer", ann, name="engineering")
+        GroupMembership.objects.update(role="editor")
+        ann.groups.remove(group)
+        GroupMembership.objects.all().delete()
+
+    entries = AuditEntry.objects.order_by("pk").values_list(
+        "action", "object_type", "object_name", "changes", "knowledge_base"
+    )
+    assert list(entries) == [
+        ("bind", "user", "ann", {"group": [None, "oidc:engineering"]}, None),
+        ("create", "group_membership", "oidc:engineering", {"role": [None, "viewer"]}, kb.pk),
+        ("update", "group_membership", "oidc:engineering", {"role": ["viewer", "editor"]}, kb.pk),
+        ("unbind", "user", "ann", {"group": ["oidc:engineering", None]}, None),
+        ("delete", "group_membership", "oidc:engineering", {"role": ["editor", None]}, kb.pk),
+    ]
+    assert set(AuditEntry.objects.values_list("username", flat=True)) == {"owner"}
