@@ -1,264 +1,193 @@
-"""The first page: how searches go, what is there, and, where there is nothing yet, what to do first."""
+"""The workbench: the user's knowledge bases, what there is to do, and, where there is nothing yet, what to do first."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
 
 from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils.translation import gettext as _, ngettext
+from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase
-from kb.base.models import count_of
-from kb.content.admin import invitation_notice
-from kb.content.models import Chunk, Document
-from kb.providers.embedding_models import tokenizer
-from kb.quality.statistics import (
-    DAYS,
-    Day,
-    SearchStatistics,
-    cache_hits,
-    search_statistics,
-    statistics_scope,
-    waiting_failures,
-)
-from kb.search.admin.labels import degradation_heading, milliseconds, stage_label
+from kb.base.findings import State
+from kb.content.hub import failed_documents_page
+from kb.content.models import Document
+from kb.operations.services.bootstrap import DEMOS
+from kb.operations.services.health.health import keyword_packages, libraries
+from kb.providers.embedding_models import default_embedding_model, generator
+from kb.providers.endpoints import rows
+from kb.quality.statistics import DAYS, AnsweredStatistics, Asked, answered_statistics, statistics_scope
+from kb.search.admin.chips import by_words_chip
 from kb.web.admin.charts import Chart, Series, percentage
-from kb.web.admin.scoped import principal
-from retrieval.model_files import libraries_available
+from kb.web.admin.current import is_curator, recent_first
+from kb.web.admin.parts import Chip, Task, add_tasks, tasks
+from kb.web.admin.scoped import principal, row_id, signed_in
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 
-# At most, in a chart of kinds.
-BARS = 7
-WEEK = 7
-# By so much the share of searches without a result may differ from one week to the next without a word.
-NOTICEABLE = 0.02
-COLOURS = {
-    Document.Status.READY: "green-500",
-    Document.Status.PROCESSING: "blue-500",
-    Document.Status.PENDING: "blue-300",
-    Document.Status.FAILED: "red-500",
-}
+CARDS: Final = 12
+# Shown at once; the others are unfolded.
+TASKS: Final = 6
 
 
-def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A knowledge base on the workbench; `asked` is of the last week."""
+
+    kb: Any
+    documents: int
+    failed: int
+    asked: Asked
+    chips: tuple[Chip, ...]
+    is_demo: bool
+
+    @property
+    def failed_url(self) -> str:
+        return failed_documents_page(self.kb.pk)
+
+    @property
+    def answered(self) -> str:
+        return percentage(self.asked.answered / self.asked.count) if self.asked.count else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One of the first steps: done, the next one (`is_next`), or later. Without an address it cannot be taken yet."""
+
+    text: str
+    action: str
+    url: str
+    icon: str
+    is_done: bool
+    is_next: bool
+
+
+def workbench(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     caller = principal(request)
-    editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
-    visible: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk", "name", "target_embedding_model")
-    bases = visible.annotate(chunk_count=count_of(Chunk.objects, "knowledge_base"), is_editable=Exists(editable))
-    counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
-    by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
-    scope = statistics_scope(caller, tuple(kb.pk for kb in bases))
-    statistics = search_statistics(scope)
-    waiting, mine = waiting_failures(scope, caller)
-    chunk_count = sum(kb.chunk_count for kb in bases)
+    visible = KnowledgeBase.objects.visible_to(caller)
+    ids = list(recent_first(request, visible).values_list("pk", flat=True))
+    last_page = max(1, -(-len(ids) // CARDS))
+    page = min(max(1, row_id(request.GET.get("page", "")) or 1), last_page)
+    statistics = answered_statistics(statistics_scope(caller, tuple(ids)))
+    cards = _cards(request, visible, ids[(page - 1) * CARDS : page * CARDS], statistics)
+    may_curate = is_curator(request)
+    to_do = tasks(request)
     return context | {
-        "title": _("Overview"),
-        "degraded": list(_degraded()),
-        "moving": [kb for kb in bases if kb.target_embedding_model],
-        "invitation_notice": invitation_notice(request),
-        "knowledge_base_count": len(bases),
-        "may_upload": any(kb.is_editable for kb in bases),
-        "document_count": sum(by_status.values()),
-        "failed_count": by_status[Document.Status.FAILED],
-        "unfinished_count": sum(by_status[status] for status in Document.UNFINISHED),
-        "chunk_count": chunk_count,
-        "waiting_count": waiting,
-        "mine_count": mine,
-        "is_new": not (chunk_count and statistics.searches),
-        "charts": [  # the most telling first
-            _searches(statistics),
-            _without_result(statistics.days),
-            _stages(statistics),
-            _caches(),
-            _documents(by_status),
-            _degradations(statistics),
-        ]
-        if chunk_count or statistics.searches
-        else [],
+        "title": _("Workbench"),
+        "is_title_said": True,
+        "name": signed_in(request).get_short_name() or signed_in(request).get_username(),
+        "cards": cards,
+        "page": page,
+        "pages": range(1, last_page + 1),
+        "may_curate": may_curate,
+        "tasks": to_do[:TASKS],
+        "more_tasks": to_do[TASKS:],
+        "steps": list(_steps(cards)) if may_curate and page == 1 else [],
+        "chart": _answered(statistics) if may_curate and statistics.searches else None,
     }
 
 
-def _searches(statistics: SearchStatistics) -> Chart:
-    title, days = _("Searches a day"), statistics.days
-    if not statistics.searches:
-        return Chart(
-            "searches",
-            title,
-            _("No search in %(days)d days.") % {"days": DAYS},
-            link=(reverse("admin:search_debug"), _("Search debug")),
+def _cards(
+    request: HttpRequest, visible: "QuerySet[KnowledgeBase]", ids: Sequence[int], statistics: AnsweredStatistics
+) -> list[Card]:
+    """Knowledge bases in the order of their ids; the current one of the user is read along, for the frame of the page."""
+    caller, current = principal(request), signed_in(request).last_knowledge_base_id or 0
+    editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
+    rows = visible.filter(pk__in=[*ids, current]).select_related("owner", "version_row", "profile")
+    found = {kb.pk: kb for kb in rows.annotate(may_edit=Exists(editable))}
+    request.__dict__["_current_knowledge_base"] = found.get(current)
+    counts: dict[tuple[int, str], int] = {}
+    for kb_id, status, count in (
+        Document.objects.filter(knowledge_base__in=ids)
+        .order_by()
+        .values_list("knowledge_base_id", "status")
+        .annotate(count=Count("pk"))
+    ):
+        counts[kb_id, status] = count
+    return [
+        Card(
+            kb=found[kb_id],
+            documents=sum(counts.get((kb_id, status), 0) for status in Document.Status.values),
+            failed=counts.get((kb_id, Document.Status.FAILED), 0),
+            asked=statistics.by_base.get(kb_id, Asked()),
+            chips=tuple(_chips(found[kb_id])),
+            is_demo=_is_demo(found[kb_id]),
         )
-    verdict = _("%(count)s in %(days)d days. Those that were answered from the cache are not counted.")
-    return Chart(
-        "searches",
-        title,
-        verdict % {"count": f"{statistics.searches:,}", "days": DAYS},
-        labels=[f"{day.day:%m-%d}" for day in days],
-        series=[
-            Series(_("with results"), [day.searches - day.without_result for day in days], "primary-500"),
-            Series(_("all below the gate"), [day.gated for day in days], "orange-400"),
-            Series(_("nothing found"), [day.nothing for day in days], "red-500"),
-        ],
-        is_stacked=True,
-        link=(reverse("admin:kb_searchlog_changelist"), _("Search log")),
-    )
+        for kb_id in ids
+        if kb_id in found
+    ]
 
 
-def _without_result(days: Sequence[Day]) -> Chart:
-    title = _("Searches without a result: fewer is better")
-    before, now = _share(days[:WEEK]), _share(days[WEEK:])
-    if not any(day.searches for day in days):
-        return Chart("without-result", title, _("No search in %(days)d days.") % {"days": DAYS})
-    verdict, tone = _compared(before, now)
+def _chips(kb: Any) -> Iterator[Chip]:
+    """What a row of it says, without another query: the head of its pages says more."""
+    yield Chip(kb.get_language_display())
+    if kb.target_embedding_model:
+        url = reverse("admin:kb_knowledgebase_reembedding", args=[kb.pk]) if kb.may_edit else ""
+        yield Chip(_("Changing its model"), "warning", url)
+    elif kb.may_edit:
+        yield from by_words_chip(kb)
+
+
+def _is_demo(kb: KnowledgeBase) -> bool:
+    """Whether it is one that the first start has made; one that was given another name or description is none any more."""
+    return any(kb.name == demo["name"] and kb.description == demo["description"] for demo in DEMOS.values())
+
+
+def _steps(cards: Sequence[Card]) -> Iterator[Step]:
+    """What somebody does first; nothing once a knowledge base of one's own has documents and was searched, or is old."""
+    own = [card for card in cards if not card.is_demo]
+    filled = [card for card in own if card.documents]
+    searched = any(card.asked.count for card in own)
+    if filled and (searched or min(card.kb.created_at for card in filled) < timezone.now() - timedelta(days=DAYS)):
+        return
+    kb_id = (filled or own)[0].kb.pk if own else None
+    by_kb = f"?kb={kb_id}" if kb_id else ""
+    planned = [
+        (_("Create a knowledge base for documents of one topic."), _("New knowledge base"), "kb_knowledgebase_add", "", "add"),
+        (_("Upload files, or paste a text."), _("Upload"), "kb_document_upload", by_kb, "upload"),
+        (_("Search it, and see why each result stands where it does."), _("Retrieval test"), "search_debug", by_kb, "troubleshoot"),
+        (_("Ask, and get an answer with its sources."), _("Ask"), "ask", by_kb, "forum"),
+    ]  # fmt: skip
+    done = [bool(own), bool(filled), searched, False]
+    for place, (text, action, name, query, icon) in enumerate(planned):
+        is_open = all(done[:place]) or (place == len(planned) - 1 and bool(filled))
+        url = reverse(f"admin:{name}") + query if is_open else ""
+        yield Step(text, action, url, icon, is_done=done[place], is_next=place == done.index(False))
+
+
+def _answered(statistics: AnsweredStatistics) -> Chart:
+    shares = [1 - day.without_result / day.searches if day.searches else None for day in statistics.days]
+    answered = statistics.searches - sum(day.without_result for day in statistics.days)
+    verdict = _("%(share)s of %(count)s questions in %(days)d days found something.")
+    figures = {"share": percentage(answered / statistics.searches), "count": f"{statistics.searches:,}", "days": DAYS}
     return Chart(
-        "without-result",
-        title,
-        verdict,
-        tone,
-        labels=[f"{day.day:%m-%d}" for day in days],
-        series=[Series(_("share of the day’s searches"), [_share([day]) for day in days], "red-500")],
+        "answered",
+        _("Questions with an answer"),
+        verdict % figures,
+        labels=[f"{day.day:%m-%d}" for day in statistics.days],
+        series=[Series(_("share of the day’s questions"), shares, "primary-500")],
         is_line=True,
         is_share=True,
-        link=(reverse("admin:kb_failedquery_changelist"), _("Failed queries")),
+        link=(reverse("admin:quality_overview"), _("More figures")),
     )
 
 
-def _share(days: Sequence[Day]) -> float | None:
-    """Of searches without a result; None where there were none."""
-    searches = sum(day.searches for day in days)
-    return sum(day.without_result for day in days) / searches if searches else None
-
-
-def _compared(before: float | None, now: float | None) -> tuple[str, str]:
-    if now is None:
-        return _("No search in the last 7 days."), ""
-    if before is None:
-        return _("%(now)s in the last 7 days.") % {"now": percentage(now)}, ""
-    verdict, tone = _("Steady: %(now)s in the last 7 days, %(before)s in the 7 before."), ""
-    if now > before + NOTICEABLE:
-        verdict = _("Rising: %(now)s in the last 7 days, %(before)s in the 7 before. See the failed queries.")
-        tone = "bad"
-    if now < before - NOTICEABLE:
-        verdict, tone = _("Falling: %(now)s in the last 7 days, %(before)s in the 7 before."), "good"
-    return verdict % {"now": percentage(now), "before": percentage(before)}, tone
-
-
-def _stages(statistics: SearchStatistics) -> Chart:
-    title = _("Time by stage: shorter is better")
-    total, shown = statistics.total, statistics.stages[:BARS]
-    if total is None:
-        return Chart("stages", title, _("No search in %(days)d days.") % {"days": DAYS})
-    verdict = ngettext(
-        "The newest search took %(p50)s ms.",
-        "Of the newest %(count)s searches half took %(p50)s ms or less in all, and 95 of 100 took %(p95)s ms or less.",
-        statistics.sampled,
-    )
-    figures = {"count": f"{statistics.sampled:,}", "p50": milliseconds(total.p50), "p95": milliseconds(total.p95)}
-    return Chart(
-        "stages",
-        title,
-        verdict % figures,
-        labels=[stage_label(each.stage) for each in shown],
-        series=[
-            Series(_("p50"), [round(each.p50, 2) for each in shown], "primary-500"),
-            Series(_("p95"), [round(each.p95, 2) for each in shown], "orange-400"),
-        ],
-        is_horizontal=True,
-        unit="millisecond",
-        link=(reverse("admin:search_debug"), _("Search debug")),
-    )
-
-
-def _caches() -> Chart:
-    title, tiers = _("Cache hits by tier: more is better"), cache_hits()
-    link = (reverse("admin:keyword_cache"), _("Keyword index cache"))
-    if not tiers:
-        return Chart("caches", title, _("No cache has been asked since the server started."), link=link)
-    caches = {"bm25": _("Keyword index"), "hot_queries": _("Responses"), "query_vectors": _("Query vectors")}
-    names = {
-        "process": _("process"),
-        "memory": _("process"),
-        "redis": _("Redis"),
-        "shared": _("Redis"),
-        "database": _("PostgreSQL"),
-    }
-    return Chart(
-        "caches",
-        title,
-        _(
-            "Share of look-ups that were hits, of all users since the server started. A tier is asked where the one before it missed."
-        ),
-        labels=[f"{caches[each.cache]} · {names.get(each.tier, each.tier)}" for each in tiers],
-        series=[Series(_("hits"), [round(each.ratio, 3) for each in tiers], "green-500")],
-        is_horizontal=True,
-        is_share=True,
-        link=link,
-    )
-
-
-def _documents(by_status: dict[str, int]) -> Chart:
-    title, count = _("Documents by status: all ready is good"), sum(by_status.values())
-    failed = by_status[Document.Status.FAILED]
-    unfinished = sum(by_status[status] for status in Document.UNFINISHED)
-    documents_url = reverse("admin:kb_document_changelist")
-    link, tone = (documents_url, _("Documents")), ""
-    if not count:
-        verdict = _("There are no documents yet.")
-    elif failed:
-        message = ngettext(
-            "%(count)s document failed: open it, and retry.",
-            "%(count)s documents failed: open them, and retry.",
-            failed,
-        )
-        verdict, tone = message % {"count": f"{failed:,}"}, "bad"
-        link = (f"{documents_url}?status__exact={Document.Status.FAILED}", _("Failed documents"))
-    elif unfinished:
-        message = ngettext(
-            "%(count)s document is being processed.", "%(count)s documents are being processed.", unfinished
-        )
-        verdict = message % {"count": f"{unfinished:,}"}
-    else:
-        verdict, tone = _("All are ready: %(count)s.") % {"count": f"{count:,}"}, "good"
-    return Chart(
-        "documents",
-        title,
-        verdict,
-        tone,
-        labels=[_("Documents")] if count else [],
-        series=[Series(str(status.label), [by_status[status]], colour) for status, colour in COLOURS.items() if count],
-        is_horizontal=True,
-        is_stacked=True,
-        link=link,
-    )
-
-
-def _degradations(statistics: SearchStatistics) -> Chart:
-    title = _("Degraded searches: fewer is better")
-    if not statistics.searches:
-        return Chart("degradations", title, _("No search in %(days)d days.") % {"days": DAYS})
-    if not statistics.degradations:
-        verdict = _("None in %(days)d days: every search did all that it should.")
-        return Chart("degradations", title, verdict % {"days": DAYS}, "good")
-    verdict = _("%(share)s of the searches of %(days)d days could not do all that they should.")
-    shown = list(statistics.degradations.items())[:BARS]
-    return Chart(
-        "degradations",
-        title,
-        verdict % {"share": percentage(statistics.degraded / statistics.searches), "days": DAYS},
-        "bad",
-        labels=[degradation_heading(code) for code, _count in shown],
-        series=[Series(_("searches"), [count for _code, count in shown], "orange-400")],
-        is_horizontal=True,
-        link=(f"{reverse('admin:kb_searchlog_changelist')}?degraded=yes", _("Degraded searches")),
-    )
-
-
-def _degraded() -> Iterator[str]:
-    """What this server cannot do, with the remedy of each."""
-    if not libraries_available():
-        sentence = _(
-            "Embedding models cannot run on this server, because sentence-transformers or torch is not installed."
-        )
-        yield f"{sentence} pip install 'zhiku[models]'"
-    if tokenizer() is None:
-        sentence = _("Keyword search is off, because rank-bm25 or jieba is not installed.")
-        yield f"{sentence} pip install rank-bm25 jieba"
+@add_tasks
+def _set_up(request: HttpRequest) -> Iterator[Task]:
+    """What a superuser has to set up before all of the product works."""
+    if not request.user.is_superuser:
+        return
+    if any(look().state is not State.OK for look in (libraries, keyword_packages)):
+        text = _("A library is missing on this server.")
+        yield Task(text, reverse("admin:system_status"), _("See which"), order=10, is_urgent=True)
+    if default_embedding_model() == HASHING_MODEL_ID:
+        text = _("There is no embedding model yet: searches compare words, not meanings.")
+        yield Task(text, reverse("admin:kb_providermodel_changelist"), _("Set it up"), order=60)
+    if locked := [each.name for each in rows().endpoints if not each.is_readable]:
+        text = _("The key of a model cannot be read: enter it again (%(names)s).") % {"names": ", ".join(locked)}
+        yield Task(text, reverse("admin:kb_providermodel_changelist"), _("Set it up"), order=11, is_urgent=True)
+    if generator() is None:
+        text = _("There is no chat model yet: answers are passages.")
+        yield Task(text, reverse("admin:kb_providermodel_changelist"), _("Set it up"), order=61)

@@ -1,88 +1,116 @@
 "use strict";
 
+// Asking: the composer, and answers as they come in.
 (() => {
   const form = document.querySelector("[data-ask-form]");
   if (!form) return;
   const query = form.elements.query;
-  const send = form.querySelector(".ask-send");
+  const send = form.querySelector("[data-ask-send]");
   const stop = form.querySelector("[data-ask-stop]");
   const error = form.querySelector("[data-ask-error]");
   const status = form.querySelector("[data-ask-status]");
   const turns = document.querySelector("[data-ask-turns]");
+  const DRAFT = "ask-draft";
   let running = null;
 
-  // Events as they come in; a piece of the stream may end anywhere.
-  async function* eventsOf(response) {
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let buffer = "";
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return;
-      buffer += value;
-      let end;
-      while ((end = buffer.indexOf("\n\n")) >= 0) {
-        const lines = buffer.slice(0, end).split("\n");
-        buffer = buffer.slice(end + 2);
-        const field = (name) => lines.find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
-        yield { name: field("event"), data: JSON.parse(field("data")) };
-      }
-    }
-  }
+  class Expired extends Error {}
+  class Refused extends Error {}
 
-  const complain = (words) => {
-    error.textContent = words;
+  const complain = (words, isExpired = false) => {
+    error.querySelector("span").textContent = words;
+    error.querySelector("[data-ask-login]").hidden = !isExpired;
     error.hidden = !words;
   };
 
+  const grow = () => {
+    query.style.height = "auto";
+    query.style.height = `${query.scrollHeight}px`;
+  };
+
+  const write = (words) => {
+    query.value = words;
+    grow();
+  };
+
+  // A question that was not sent is there again after a login, or on the way back.
+  const keepDraft = () => {
+    if (query.value.trim()) sessionStorage.setItem(DRAFT, query.value);
+    else sessionStorage.removeItem(DRAFT);
+  };
+
+  // It has the height of the window, so that the answer grows into free space and nothing moves.
   const newTurn = (words) => {
     document.querySelector("[data-ask-empty]")?.remove();
+    for (const former of turns.querySelectorAll(".running")) former.classList.remove("running");
     const turn = document.getElementById("ask-turn").content.firstElementChild.cloneNode(true);
+    turn.classList.add("running");
     turn.querySelector("[data-ask-query]").textContent = words;
+    turn.querySelector("[data-ask-answer]").ariaBusy = "true";
     turns.append(turn);
     turn.scrollIntoView({ block: "start" });
     return turn;
   };
 
-  // Whoever has scrolled away to read is not pulled back.
-  const follow = (turn, change) => {
-    const follows = form.getBoundingClientRect().bottom >= turn.getBoundingClientRect().bottom - 80;
-    change();
-    if (follows) form.scrollIntoView({ block: "end" });
+  const show = (place, html) => {
+    place.innerHTML = html;
+    window.htmx?.process(place);
+  };
+
+  // A conversation keeps the knowledge bases that it began with.
+  const fixBases = () => {
+    const bases = form.querySelector("[data-ask-bases]");
+    if (!bases) return;
+    const scope = document.createElement("p");
+    scope.className = "ask-scope";
+    scope.append(...bases.querySelectorAll("summary > :not(:last-child)"));
+    bases.replaceWith(scope);
+  };
+
+  // The conversation is known before the answer is written, which goes on without this page.
+  const keep = (turn, { conversation, url, last }) => {
+    if (!conversation) return;
+    turn.dataset.askLast = last;
+    form.elements.conversation.value = conversation;
+    fixBases();
+    form.dataset.url = url;
+    history.replaceState(history.state, "", url);
+  };
+
+  // The server writes on what this page has lost, or holds what it has written; false where it cannot be reached either.
+  const takeUp = async (turn) => {
+    const response = await fetch(turn.dataset.askLast).catch(() => null);
+    if (!response?.ok || response.redirected) return false;
+    show(turn.querySelector("[data-ask-answer]"), await response.text());
+    return true;
   };
 
   const handlers = (turn) => ({
-    sources: ({ html }) => follow(turn, () => {
-      turn.querySelector("[data-ask-sources]").innerHTML = html;
-      turn.querySelector("[data-ask-waiting]").textContent = form.dataset.writing;
-    }),
-    delta: ({ text }) => follow(turn, () => {
-      turn.querySelector("[data-ask-waiting]").hidden = true;
-      turn.querySelector("[data-ask-text]").append(text);
-    }),
-    done: (data) => follow(turn, () => {
-      turn.querySelector("[data-ask-answer]").innerHTML = data.html;
-      document.querySelector("[data-ask-conversations]").innerHTML = data.conversations;
-      if (!data.conversation) return;
-      form.elements.conversation.value = data.conversation;
-      const bases = form.querySelector("[data-sd-bases]");
-      if (bases) bases.disabled = true; // a conversation keeps the knowledge bases that it began with
-      history.replaceState(null, "", data.url);
-    }),
+    sources: ({ html, ...kept }) => {
+      keep(turn, kept);
+      if (html) show(turn.querySelector("[data-ask-answer]"), html);
+      else turn.querySelector("[data-ask-waiting]").textContent = form.dataset.writing;
+    },
+    delta: ({ text }) => {
+      turn.querySelector("[data-ask-waiting]")?.remove();
+      turn.querySelector("[data-ask-text]")?.append(text);
+    },
+    done: (data) => {
+      show(turn.querySelector("[data-ask-answer]"), data.html);
+      show(document.querySelector("[data-ask-conversations]"), data.conversations);
+      keep(turn, data);
+    },
     error: ({ detail }) => { throw new Error(detail); },
   });
 
   const refusal = async (response) => {
-    if (response.redirected || response.status === 403) return form.dataset.expired;
-    try {
-      return (await response.json()).detail;
-    } catch {
-      return form.dataset.lost;
-    }
+    if (response.redirected || response.status === 403) return new Expired(form.dataset.expired);
+    const told = await response.json().catch(() => ({ detail: form.dataset.lost }));
+    return response.status === 400 ? new Refused(told.detail) : new Error(told.detail);
   };
 
   const ask = async (turn, body) => {
     const response = await fetch(form.action, { method: "POST", body, signal: running.signal });
-    if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) throw new Error(await refusal(response));
+    if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) throw await refusal(response);
     const handle = handlers(turn);
     let finished = false;
     for await (const event of eventsOf(response)) {
@@ -92,47 +120,94 @@
     if (!finished) throw new Error(form.dataset.lost);
   };
 
-  const submit = async () => {
-    const words = query.value.trim();
+  // What was written stays, below it what happened, and a way to ask again.
+  const fail = (turn, failure, words) => {
+    if (failure instanceof Expired || failure instanceof Refused) {
+      turn.remove();
+      if (!query.value) write(words);
+      keepDraft();
+      return complain(failure.message, failure instanceof Expired);
+    }
+    const lost = failure.name === "TypeError"; // what fetch and the reader throw when the connection fails
+    const told = document.getElementById("ask-failure").content.firstElementChild.cloneNode(true);
+    const reason = failure.name === "AbortError" ? form.dataset.stopped : lost ? form.dataset.lost : failure.message;
+    told.querySelector("[data-ask-reason]").textContent = reason;
+    turn.querySelector("[data-ask-waiting]")?.remove();
+    turn.querySelector("[data-ask-answer]").append(told);
+  };
+
+  const submit = async (words) => {
     complain("");
     if (running || !words) return query.focus();
     if (!form.elements.conversation.value && !form.querySelector('[name="kb"]:checked')) return complain(form.dataset.noKb);
     const body = new FormData(form);
+    body.set("query", words);
     const turn = newTurn(words);
     running = new AbortController();
     send.hidden = true;
     stop.hidden = false;
-    query.value = "";
-    status.textContent = form.dataset.writing;
+    if (query.value.trim() === words) write("");
+    status.textContent = form.dataset.searching;
     try {
       await ask(turn, body);
       status.textContent = form.dataset.finished;
     } catch (failure) {
-      const stopped = failure.name === "AbortError";
-      const lost = failure.name === "TypeError"; // what fetch and the reader throw when the connection fails
-      complain(stopped ? form.dataset.stopped : lost ? form.dataset.lost : failure.message);
-      turn.querySelector("[data-ask-waiting]")?.remove();
-      if (!turn.querySelector("[data-ask-text]")?.textContent) turn.remove();
-      if (!query.value) query.value = words;
+      const isKept = turn.dataset.askLast && failure.name !== "AbortError";
+      if (!isKept || !(await takeUp(turn))) fail(turn, failure, words);
       status.textContent = "";
     } finally {
       running = null;
+      const wasOnStop = document.activeElement === stop;
       send.hidden = false;
       stop.hidden = true;
-      query.focus();
+      turn.querySelector("[data-ask-answer]").ariaBusy = "false";
+      keepDraft();
+      const isIdle = wasOnStop || document.activeElement === document.body;
+      if (isIdle && matchMedia("(pointer: fine)").matches) query.focus({ preventScroll: true }); // no keyboard rises over the answer
     }
   };
 
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    submit();
+    submit(query.value.trim());
   });
-  // Enter also ends the choice of a character in an input method: that sends nothing.
+  // Enter also ends the choice of a character in an input method (229 in some browsers): that sends nothing.
   query.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
     event.preventDefault();
-    submit();
+    submit(query.value.trim());
   });
-  stop.addEventListener("click", () => running?.abort());
-  query.focus();
+  query.addEventListener("input", grow);
+  stop.addEventListener("click", () => {
+    const last = turns.querySelector(".running")?.dataset.askLast;
+    if (last) {
+      const body = new URLSearchParams({ csrfmiddlewaretoken: form.elements.csrfmiddlewaretoken.value });
+      fetch(last, { method: "POST", body, keepalive: true });
+    }
+    running?.abort();
+  });
+
+  document.addEventListener("click", (event) => {
+    const suggested = event.target.closest("[data-ask-question]");
+    if (suggested) return void submit(suggested.textContent.trim());
+    const again = event.target.closest("[data-ask-again]");
+    if (!again || running) return;
+    const turn = again.closest("[data-ask-turn]");
+    const words = again.dataset.askAgain || turn.querySelector("[data-ask-query]").textContent;
+    if (again.closest("[data-testid='failure']") && !turn.dataset.askLast) turn.remove(); // it was not kept
+    submit(words);
+  });
+
+  form.querySelector("[data-ask-bases]")?.addEventListener("change", ({ currentTarget }) => {
+    const names = [...currentTarget.querySelectorAll('[name="kb"]:checked')].map((box) => box.labels[0].textContent.trim());
+    const separator = document.documentElement.lang.startsWith("zh") ? "、" : ", ";
+    currentTarget.querySelector("[data-ask-chosen]").textContent = names.join(separator) || form.dataset.none;
+    if (names.length) complain("");
+  });
+
+  window.addEventListener("pagehide", keepDraft);
+  if (!query.value) query.value = sessionStorage.getItem(DRAFT) ?? "";
+  grow();
+  turns.querySelector("[data-ask-turn]:last-of-type")?.scrollIntoView({ block: "start" });
+  if (matchMedia("(pointer: fine)").matches) query.focus({ preventScroll: true });
 })();

@@ -23,6 +23,7 @@
         if (![...select.options].some((option) => option.value === name)) select.add(new Option(name));
         select.value = name;
         form.elements.new_eval_set.value = "";
+        form.querySelector("[data-jd-set]").textContent = select.selectedOptions[0].textContent;
     };
 
     const update = (state) => {

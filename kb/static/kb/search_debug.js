@@ -55,7 +55,7 @@
     option.textContent = option.textContent.replace(/([(（]).*([)）])/s, (_, open, close) => open + value + close);
   };
 
-  // What an empty field stands for depends on the chosen knowledge bases and profile (kb.admin.search_debug does the same).
+  // What an empty field stands for depends on the chosen knowledge bases and profile (inherited_settings does the same).
   const showInherited = () => {
     const checked = [...form.querySelectorAll('[name="kb"]:checked')].map((box) => inheritable.kbs[box.value]);
     const bases = checked.length ? checked : Object.values(inheritable.kbs);

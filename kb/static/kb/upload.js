@@ -1,17 +1,20 @@
 "use strict";
 // Sends each file in a request of its own, a few at a time, so that ten thousand neither fill the memory of the browser nor
-// block the server. The drop zone is a label of the file field: without this script a click on it still works.
+// block the server. The drop zone is a label of the file field: without this script a click on it still works. On the page
+// of a knowledge base's documents (data-at-once) the whole page takes what is dropped, and it is sent at once.
 (() => {
     const zone = document.getElementById("drop-zone");
     if (!zone) return;
-    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LISTED = 10, LONGEST_WAIT = 60;  // seconds
+    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LONGEST_WAIT = 60;  // seconds
+    const LEFT = "kb-upload-troubles";  // what the page that follows an upload has to say of it
     const form = document.getElementById("upload-form");
     const input = zone.querySelector("input[type=file]");
     const folder = document.getElementById("folder-field");
     const list = document.getElementById("chosen-files");
     const more = document.getElementById("more-files");
     const submit = document.getElementById("upload-submit");
-    const button = submit.querySelector("button");
+    const button = submit.querySelector("button");  // none where files are sent at once
+    const isAtOnce = "atOnce" in form.dataset;
     const bar = document.getElementById("upload-progress");
     const troubles = document.getElementById("upload-troubles");
     let chosen = [];  // {file, path}
@@ -26,29 +29,22 @@
         return item;
     }
 
-    // How the files begin that only LibreOffice reads; others of these names may be pages, for instance.
-    const OLE = [0xd0, 0xcf, 0x11, 0xe0], ZIP = [0x50, 0x4b], RTF = [0x7b, 0x5c, 0x72, 0x74, 0x66];
-    const BEGINNINGS = {doc: OLE, xls: OLE, ppt: OLE, odt: ZIP, ods: ZIP, odp: ZIP, rtf: RTF};
-    async function refusal({file, path}) {
-        const extension = (path.toLowerCase().match(/\.([a-z0-9]+)$/) || ["", ""])[1];
-        if (submit.dataset.programs.split(" ").includes(`.${extension}`)) return submit.dataset.program;
-        const unread = submit.getAttribute(`data-unread-${extension}`);
-        if (!unread) return "";
-        const beginning = BEGINNINGS[extension];
-        const head = new Uint8Array(await file.slice(0, beginning.length).arrayBuffer());
-        return beginning.every((byte, place) => head[place] === byte) ? unread : "";
-    }
-
     // Says at once what the server would refuse after the upload.
     async function sortOut() {
-        const found = await Promise.all(chosen.map(refusal));
+        const found = await Promise.all(chosen.map(({file, path}) => kbFileCheck(file, path)));
         troubles.replaceChildren();
         found.forEach((message, place) => message && trouble(chosen[place].path, {message}));
         chosen = chosen.filter((_each, place) => !found[place]);
-        show();
+        if (isAtOnce) {
+            input.value = folder.value = "";  // so that the same files can be chosen again
+            await sendChosen();
+        } else {
+            show();
+        }
     }
 
     function show() {
+        if (isAtOnce) return;
         const size = (file) => `${Math.max(1, Math.round(file.size / 1024)).toLocaleString()} KB`;
         list.replaceChildren(...chosen.slice(0, SHOWN).map(({file, path}) => line(path, size(file))));
         more.hidden = chosen.length <= SHOWN;
@@ -80,18 +76,38 @@
         sortOut();
     });
     folder.addEventListener("change", () => {
+        if (!folder.files.length) return;
         choose(Array.from(folder.files, (file) => ({file, path: file.webkitRelativePath || file.name})));
     });
+    const target = isAtOnce ? document : zone;
+    const bringsFiles = (event) => [...event.dataTransfer.types].includes("Files");
     for (const type of ["dragenter", "dragover"]) {
-        zone.addEventListener(type, (event) => { event.preventDefault(); zone.classList.add("over"); });
+        target.addEventListener(type, (event) => {
+            if (!bringsFiles(event)) return;
+            event.preventDefault();
+            zone.classList.add("over");
+        });
     }
-    for (const type of ["dragleave", "drop"]) zone.addEventListener(type, () => zone.classList.remove("over"));
-    zone.addEventListener("drop", async (event) => {
+    target.addEventListener("dragleave", (event) => {
+        if (target === zone || !event.relatedTarget) zone.classList.remove("over");  // it has left the window
+    });
+    target.addEventListener("drop", async (event) => {
+        zone.classList.remove("over");
+        if (!bringsFiles(event)) return;
         event.preventDefault();
         const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
         if (!entries.length) return choose([...event.dataTransfer.files].map((file) => ({file, path: file.name})));
-        for (const entry of entries) choose(await walk(entry));
+        const walked = [];
+        for (const entry of entries) walked.push(...await walk(entry));
+        choose(walked);
     });
+    if (isAtOnce) {
+        document.getElementById("hub-upload")?.addEventListener("click", (event) => {
+            event.preventDefault();
+            input.click();
+        });
+        if (location.hash === "#upload") addEventListener("load", () => input.focus());
+    }
 
     async function post(url, values) {
         const body = new FormData();
@@ -160,19 +176,33 @@
         return refused;
     }
 
-    form.addEventListener("submit", async (event) => {
-        const words = button.lastChild.textContent;
-        button.disabled = true;
-        button.lastChild.textContent = submit.dataset.busy;
-        if (!chosen.length) return;  // a pasted text goes as the form that it is
-        event.preventDefault();
+    function isBusy(busy) {
+        if (!button) {
+            input.disabled = folder.disabled = busy;
+            zone.classList.toggle("busy", busy);
+            return;
+        }
+        button.dataset.words ??= button.lastChild.textContent;
+        button.disabled = busy;
+        button.lastChild.textContent = busy ? submit.dataset.busy : button.dataset.words;
+    }
+
+    // The files that were refused, for the page that is opened next.
+    const leftOver = () => [...troubles.children].map((item) => {
+        const link = item.querySelector("a");
+        return {path: item.firstChild.textContent, message: item.lastChild.textContent, url: link?.getAttribute("href")};
+    });
+
+    async function sendChosen() {
+        if (!chosen.length || zone.classList.contains("busy")) return;
         const name = chosen.length === 1 ? chosen[0].path : submit.dataset.name.replace("{count}", chosen.length);
-        const table = form.elements.table.files[0];
+        const table = form.elements.table?.files[0];
         const leave = (e) => e.preventDefault();
+        isBusy(true);
         addEventListener("beforeunload", leave);
         let batch = null, refused = 0;
         try {
-            batch = await post(form.dataset.begin, {knowledge_base: form.elements.knowledge_base.value, name, table});
+            batch = await post(form.dataset.begin, {knowledge_base: form.elements.knowledge_base.value, folder: form.elements.folder?.value, name, table});
             if (batch.status === 201) refused = await sendAll(batch);
         } catch (error) {
             if (!(error instanceof TypeError)) throw error;
@@ -180,8 +210,9 @@
         } finally {
             removeEventListener("beforeunload", leave);
         }
-        if (batch.status === 201 && !refused) {
-            location.assign(chosen.length > LISTED ? batch.page : batch.documents);
+        if (batch.status === 201 && (isAtOnce || !refused)) {
+            if (troubles.childElementCount) sessionStorage.setItem(LEFT, JSON.stringify(leftOver()));
+            location.assign(batch.documents);
             return;
         }
         if (batch.status === 201) {
@@ -191,13 +222,24 @@
         } else {
             trouble("", batch);
         }
-        button.disabled = false;
-        button.lastChild.textContent = words;
+        isBusy(false);
         input.value = folder.value = "";
         chosen = [];
         show();
         folder.dispatchEvent(new Event("change", {bubbles: true}));  // what it says was chosen
+    }
+
+    form.addEventListener("submit", (event) => {
+        if (!chosen.length) {  // a pasted text goes as the form that it is
+            isBusy(true);
+            return;
+        }
+        event.preventDefault();
+        sendChosen();
     });
+    for (const {path, ...answer} of JSON.parse(sessionStorage.getItem(LEFT) || "[]")) trouble(path, answer);
+    sessionStorage.removeItem(LEFT);
+    if (isAtOnce) return;
     addEventListener("pageshow", () => {
         chosen = Array.from(input.files, (file) => ({file, path: file.name}));
         show();

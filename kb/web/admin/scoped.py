@@ -7,14 +7,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
+from http import HTTPStatus
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
+from django.contrib.admin.options import IS_POPUP_VAR, ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.utils import display_for_value, get_fields_from_path
+from django.contrib.admin.widgets import RelatedFieldWidgetWrapper
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
 from django.db.models import OrderBy, Q, QuerySet
@@ -23,7 +25,7 @@ from django.forms import BaseInlineFormSet, ModelChoiceField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise, cached_property
-from django.utils.http import urlencode
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext_lazy as _, ngettext
 from django.views.decorators.http import require_http_methods
 from django.views.generic import FormView
@@ -34,11 +36,15 @@ from unfold.decorators import display
 from unfold.views import ChangeList, UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
-from kb.access.models import AuditEntry, KnowledgeBase, Principal, User, kind_of
+from kb.access.models import AuditEntry, KnowledgeBase, Principal, ScopedQuerySet, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
+from kb.web.admin.current import current_knowledge_base, note_curator
 from kb.web.admin.deletion import deleted_with, left_behind_by
+from kb.web.admin.navigation import hub_list_url, hub_of
 from kb.web.admin.site import ADDED_CONTEXTS, ADDED_PAGES
 
+# The parameter of a list that narrows it to a knowledge base.
+BY_KB = "knowledge_base__id__exact"
 # What fits a bigint, whatever the digits are.
 ID_DIGITS = 18
 
@@ -71,6 +77,21 @@ class OwnRowsFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
         key = form.fields.get("id")
         if isinstance(key, ModelChoiceField):
             key.queryset = self.get_queryset()
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """What a list without rows says: what stands in it, one example, and beside its "add" a page where rows come from."""
+
+    text: str | Promise
+    example: str | Promise = ""
+    icon: str = "inbox"
+    page: str = ""
+    action: str | Promise = ""
+
+    @property
+    def url(self) -> str:
+        return reverse(f"admin:{self.page}") if self.page else ""
 
 
 Column = TypeVar("Column", bound=Callable[..., Any])
@@ -118,7 +139,14 @@ def visible(model: type[models.Model], request: HttpRequest) -> QuerySet[Any]:
 
 def filtered_knowledge_base(request: HttpRequest) -> int | None:
     """The knowledge base that the list was filtered by from which a form was opened."""
-    return row_id(QueryDict(request.GET.get("_changelist_filters", "")).get("knowledge_base__id__exact", ""))
+    return row_id(QueryDict(request.GET.get("_changelist_filters", "")).get(BY_KB, ""))
+
+
+def back_from(request: HttpRequest) -> str:
+    """The page of this site that a form names as the one to go back to; blank where it names none."""
+    url = request.POST.get("next", "")
+    is_own = url_has_allowed_host_and_scheme(url, {request.get_host()}, require_https=request.is_secure())
+    return url if is_own else ""
 
 
 class RowActions:
@@ -173,11 +201,15 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     Attributes:
         linked_lookups: lookups of the query string, besides the filters', that the project's links to the list use.
         unfinished: the statuses of rows that a page has to ask about again.
+        empty: what the list says while there is no row.
+        add_title: what the button that adds a row says, where “New …” does not fit.
     """
 
     delete_grant: ClassVar[str] = "editable_by"
     linked_lookups: ClassVar[frozenset[str]] = frozenset()
     unfinished: ClassVar[Collection[str]] = ()
+    empty: ClassVar[Empty | None] = None
+    add_title: ClassVar[str | Promise] = ""
     list_filter_submit = True
     actions: ClassVar[Sequence[str]] = ("delete_selected",)
     list_per_page = 50
@@ -185,10 +217,70 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     show_facets = admin.ShowFacets.NEVER
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return cast("QuerySet[Any]", super().get_queryset(request).visible_to(principal(request)))
+        """The visible rows; in the list of a knowledge base's page those of that one."""
+        rows = super().get_queryset(request).visible_to(principal(request))
+        if (kb := hub_of(request)) is not None:
+            rows = rows.filter(**{rows.kb_path: kb})
+        return cast("QuerySet[Any]", rows)
+
+    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
+        """Without the theme's menu that adds and changes what a field names: no key opens it, and these have pages."""
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        widget = getattr(field, "widget", None)
+        if isinstance(widget, RelatedFieldWidgetWrapper):
+            widget.can_add_related = widget.can_change_related = False
+            widget.can_delete_related = widget.can_view_related = False
+        return field
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        filters = super().get_list_filter(request)
+        return filters if hub_of(request) is None else [each for each in filters if _first(each) != "knowledge_base"]
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        columns = super().get_list_display(request)
+        return columns if hub_of(request) is None else [each for each in columns if each != "knowledge_base"]
+
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """What leads back from a form to the list that it was opened from; from that of a knowledge base, which one it was."""
+        if (kb := hub_of(request)) is None:
+            return cast(str, super().get_preserved_filters(request))
+        return urlencode({"_changelist_filters": f"{BY_KB}={kb.pk}"})
+
+    def _response_post_save(self, request: HttpRequest, obj: Any) -> HttpResponse:
+        url = self._list_around(obj)
+        return HttpResponseRedirect(url) if url else cast(HttpResponse, super()._response_post_save(request, obj))
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Leads to the list that the row stood in, also where its rows are deleted and not changed."""
+        url = ""
+        if request.method == "POST":
+            url = self._list_around(self.get_object(request, object_id))
+            if not url and not self.has_change_permission(request):
+                url = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+        response = cast(HttpResponse, super().delete_view(request, object_id, extra_context))
+        return HttpResponseRedirect(url) if url and response.status_code == HTTPStatus.FOUND else response
+
+    def _list_around(self, row: Any) -> str:
+        """The rows of a row's knowledge base; blank where that has no list of them."""
+        kb_id = getattr(row, "knowledge_base_id", None)
+        return hub_list_url(self.model, kb_id) if kb_id else ""
 
     def get_urls(self) -> list[URLPattern]:
         return [*(page for pages in ADDED_PAGES[self.model] for page in pages(self)), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """The list; one that is narrowed to a knowledge base that has it among its pages is shown there."""
+        kb_id = row_id(request.GET.get(BY_KB, ""))
+        url = (
+            hub_list_url(self.model, kb_id)
+            if kb_id and hub_of(request) is None and IS_POPUP_VAR not in request.GET
+            else ""
+        )
+        if url and request.method == "GET" and len(request.GET.getlist(BY_KB)) == 1:
+            others = request.GET.copy()
+            del others[BY_KB]
+            return HttpResponseRedirect(f"{url}?{others.urlencode()}" if others else url)
+        return super().changelist_view(request, extra_context)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return ScopedChangeList
@@ -256,9 +348,10 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return form
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """What a link gives, and the knowledge base that the list before was filtered by."""
+        """What a link gives, and the knowledge base that the list before was filtered by, else the current one."""
         given: dict[str, Any] = super().get_changeform_initial_data(request)
-        chosen = filtered_knowledge_base(request)
+        current = current_knowledge_base(request)
+        chosen = filtered_knowledge_base(request) or (current and current.pk)
         return given if chosen is None else {"knowledge_base": chosen, **given}
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:  # noqa: ARG002
@@ -289,7 +382,10 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         answers = request.__dict__.setdefault("_granted_rows", {})
         key = (self.model, getattr(obj, "pk", obj), grant)
         if key not in answers:
-            answers[key] = self.granted(self.model._default_manager.filter(pk=key[1]), request, grant).exists()
+            rows = self.model._default_manager.filter(pk=key[1])
+            answers[key] = self.granted(rows, request, grant).exists()
+            if answers[key] and grant in ("editable_by", "owned_by") and isinstance(rows, ScopedQuerySet):
+                note_curator(request)
         return bool(answers[key])
 
     @staticmethod
@@ -329,6 +425,10 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     def report(self, request: HttpRequest, message: Any, count: int) -> None:
         """Says how many rows an action has changed, by a lazy `ngettext` of `count`."""
         self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+
+
+def _first(of_list: Any) -> Any:
+    return of_list[0] if isinstance(of_list, tuple | list) else of_list
 
 
 class ReadOnlyAdmin(ScopedModelAdmin):
@@ -478,9 +578,10 @@ class IntoKnowledgeBaseView(ModelPage, FormView):  # type: ignore[type-arg]
         return {**super().get_form_kwargs(), "writable": self.writable}
 
     def get_initial(self) -> dict[str, Any]:
-        """The knowledge base that a link names, else the only one there is."""
+        """The knowledge base that a link names, else the current one, else the only one there is."""
         chosen = row_id(self.request.GET.get("kb", self.request.GET.get("knowledge_base", "")))
-        if kb_id := chosen or filtered_knowledge_base(self.request):
+        current = current_knowledge_base(self.request)
+        if kb_id := chosen or filtered_knowledge_base(self.request) or (current and current.pk):
             return {"knowledge_base": kb_id}
         writable = list(self.writable[:2])
         return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}

@@ -7,21 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib import admin
+from django.contrib.auth import REDIRECT_FIELD_NAME
+from django.contrib.auth.forms import AuthenticationForm as PlainAuthenticationForm
 from django.core import signing
 from django.core.exceptions import BadRequest, ObjectDoesNotExist, PermissionDenied
 from django.db.models import Model
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.deprecation import MiddlewareMixin
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.generic import TemplateView
+from django.views.generic import RedirectView, TemplateView
+from unfold.forms import AuthenticationForm
 from unfold.sites import UnfoldAdminSite
 
 from kb.access.models import User
@@ -122,19 +127,51 @@ def _slow_down(request: HttpRequest, seconds: int) -> HttpResponse:
     return error_page(request, status, "web/try_again.html", _("Too many requests"), headers, detail=detail)
 
 
+class LoginForm(AuthenticationForm):  # type: ignore[misc]
+    """Lets everybody in whose password is right; who is no staff only where the login leads to another page than the admin's."""
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        if self.request is None or leads_into_admin(safe_next(self.request)):
+            super().confirm_login_allowed(user)
+        else:
+            PlainAuthenticationForm.confirm_login_allowed(self, user)
+
+
+def safe_next(request: HttpRequest) -> str:
+    """Where a login leads to, an address of this site; blank where none is named, or one elsewhere."""
+    asked = request.POST.get(REDIRECT_FIELD_NAME, "") or request.GET.get(REDIRECT_FIELD_NAME, "")
+    is_here = url_has_allowed_host_and_scheme(
+        asked, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
+    return asked if is_here else ""
+
+
+def leads_into_admin(address: str) -> bool:
+    return not address or urlsplit(address).path.startswith(reverse("admin:index"))
+
+
 @sensitive_post_parameters()
 @never_cache
 def log_in(request: HttpRequest, proceed: Callable[[], HttpResponse]) -> HttpResponse:
     """The admin's login, which `proceed` is, with limits that hold before a password is looked at."""
     if request.method != "POST":
+        address = safe_next(request)
+        if request.user.is_authenticated and not leads_into_admin(address):
+            return HttpResponseRedirect(address)
         return proceed()
+    if not settings.PASSWORD_LOGIN:
+        return not_signed_in(
+            request,
+            HTTPStatus.FORBIDDEN,
+            _("Nobody logs in with a password here. Go back and sign in with the button."),
+        )
     name = request.POST.get("username", "")
     if len(name) > LONGEST_NAME:
         raise BadRequest("no account has so long a name")
     device = _device(request, name)
     spent = login_spend(client_network(request), name, device)
     if spent is not None and not spent.allowed:
-        return _refused(request, spent.resets_in_s, seconds=spent.resets_in_s)
+        return refused_login(request, spent.resets_in_s, seconds=spent.resets_in_s)
     response = proceed()
     if response.status_code == HTTPStatus.FOUND and request.user.is_authenticated:
         digest = name_digest(name)
@@ -155,12 +192,17 @@ def locked_out(
 ) -> HttpResponse:
     """The page instead of the login's, until the wait is over; 429 with Retry-After."""
     minutes = settings.LOGIN_LOCK_MINUTES
-    return _refused(request, minutes * 60, minutes=minutes, attempts=settings.LOGIN_ATTEMPTS)
+    return refused_login(request, minutes * 60, minutes=minutes, attempts=settings.LOGIN_ATTEMPTS)
 
 
-def _refused(request: HttpRequest, wait_s: int, **about: int) -> HttpResponse:
+def refused_login(request: HttpRequest, wait_s: int, **about: int) -> HttpResponse:
     status, headers = HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait_s)}
     return error_page(request, status, "web/locked_out.html", _("Too many failed logins"), headers, **about)
+
+
+def not_signed_in(request: HttpRequest, status: HTTPStatus, text: str, detail: str = "") -> HttpResponse:
+    """The page that says why, and what to do about it."""
+    return error_page(request, status, "web/not_signed_in.html", _("You are not signed in"), text=text, detail=detail)
 
 
 def _device(request: HttpRequest, name: str) -> str:
@@ -199,6 +241,7 @@ class AdminPage(TemplateView):
         return {**admin.site.each_context(self.request), **super().get_context_data(**kwargs)}
 
 
+Around = Callable[[HttpRequest], Mapping[str, Any]]
 Pages = Callable[[Any], Sequence[URLPattern]]
 Context = Callable[[HttpRequest, Any], Mapping[str, Any]]
 
@@ -214,16 +257,54 @@ def add_part(model: type[Model], *, pages: Pages | None = None, context: Context
         ADDED_CONTEXTS[model].append(context)
 
 
+# Addresses that pages had before, and the names of those that they have now. Parameters come along.
+MOVED: dict[str, str] = {"kb/": "index", "kb/websource/": "kb_source_changelist"}
+
+
+_LOGINS: list[tuple[Around, Around]] = []
+
+
+def add_login(before: Around, after: Around) -> None:
+    """Adds another way to sign in: context of the login page, and of the page after a logout, asked while there is a session."""
+    _LOGINS.append((before, after))
+
+
 class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]
+    login_form = LoginForm
+    logout_template = "web/logged_out.html"
+
     def get_urls(self) -> list[URLPattern]:
         pages = [
             path(route, self.admin_view(view.as_view() if hasattr(view, "as_view") else view), name=name)
             for route, view, name in _PAGES
         ]
-        return [*pages, *super().get_urls()]
+        moved = [
+            path(route, RedirectView.as_view(pattern_name=f"admin:{name}", query_string=True))
+            for route, name in MOVED.items()
+        ]
+        return [*pages, *moved, *super().get_urls()]
 
     def admin_view(self, view: Callable[..., HttpResponseBase], cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002
         return limited(super().admin_view(view, cacheable))
 
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        return {**super().each_context(request), "password_login": settings.PASSWORD_LOGIN}
+
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        return log_in(request, lambda: super(ZhikuAdminSite, self).login(request, extra_context))
+        context = {**(extra_context or {})}
+        for before, _after in _LOGINS:
+            context |= before(request)
+        return log_in(request, lambda: super(ZhikuAdminSite, self).login(request, context))
+
+    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        context = {**(extra_context or {})}
+        for _before, after in _LOGINS:
+            context |= after(request)
+        answer: HttpResponse = super().logout(request, context)
+        return answer
+
+    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        if not settings.PASSWORD_LOGIN:
+            raise PermissionDenied
+        answer: HttpResponse = super().password_change(request, extra_context)
+        return answer

@@ -1,8 +1,15 @@
-"""Strings of the theme and of the API key library, which bring no Chinese: listed here, makemessages collects them."""
+"""Strings of the theme and of the API key library, which bring no Chinese, and of Django whose Chinese reads badly.
+
+Listed here, makemessages collects them.
+"""
 
 from django.utils.translation import gettext_noop as _
 
 BORROWED = (
+    _("Run the selected action"),
+    _("Toggle sorting"),
+    _("Remove from sorting"),
+    _(" By %(filter_title)s "),
     _("Select record"),
     _("Select action"),
     _("Select action to run"),

@@ -129,6 +129,8 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_S = 30
 REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
+    "preview_pending": status.HTTP_503_SERVICE_UNAVAILABLE,
+    "too_many_streams": status.HTTP_503_SERVICE_UNAVAILABLE,
     **dict.fromkeys(
         (
             "already_member",

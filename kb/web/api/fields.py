@@ -65,6 +65,17 @@ class StrictIntegerField(serializers.IntegerField):
         return int(data)
 
 
+class IdField(StrictIntegerField):
+    """The id of a row, as a number or by its digits, which is what a form has."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"min_value": 1, "max_value": MAX_ID, **kwargs})
+
+    def to_internal_value(self, data: Any) -> int:
+        is_digits = isinstance(data, str) and data.isascii() and data.isdigit() and len(data) < len(str(MAX_ID))
+        return super().to_internal_value(int(data) if is_digits else data)
+
+
 class StrictFloatField(serializers.FloatField):
     def to_internal_value(self, data: Any) -> float:
         if isinstance(data, bool) or not isinstance(data, int | float):

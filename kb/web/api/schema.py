@@ -354,3 +354,8 @@ class Examples:
             return False
         whole = {**schema, "components": {"schemas": self._components}}
         return bool(Draft202012Validator(whole, format_checker=FormatChecker(["uuid"])).is_valid(value))
+
+
+def of_this_api(endpoints: list[Any]) -> list[Any]:
+    """The endpoints that the description is about: OpenAI's protocol has one of its own."""
+    return [each for each in endpoints if each[0].startswith("/api/")]

@@ -24,7 +24,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
-from kb.base.errors import NotAllowed, found_in
+from kb.base.errors import found_in, not_editable
 from kb.base.text import InvalidFilter, read_time, storable
 from kb.web.api.callers import count_failure, principal_of, too_many
 from kb.web.api.fields import MAX_ID, ShallowJSONParser
@@ -322,7 +322,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         found = one(visible, pk)
         rows = cast(ScopedQuerySet, type(found)._default_manager.all())
         if not rows.editable_by(self.principal).filter(pk=pk).exists():
-            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+            raise not_editable()
         return found
 
 

@@ -196,7 +196,7 @@ def test_a_deletion_names_what_goes_with_it(world, model_admin, rf):
     with transaction.atomic():
         page = browser.get(url)
         before = rows_by_name()
-        browser.post(url, {"post": "yes"})
+        browser.post(url, {"post": "yes", "name": str(row)})
         after = rows_by_name()
         is_left = model_admin.model._default_manager.filter(pk=key).exists()
         transaction.set_rollback(True)

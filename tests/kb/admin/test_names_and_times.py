@@ -70,18 +70,21 @@ def test_a_form_opened_from_a_filtered_list_has_the_knowledge_base(client, kb, m
     assert page.xpath("//select[@name='knowledge_base']/option[@selected]/@value") == [str(kb.pk)]
 
 
-def test_the_link_of_a_filtered_list_carries_the_filter(client, kb, document):
-    url = reverse("admin:kb_document_changelist")
-    page = lxml.html.fromstring(client.get(url, {"knowledge_base__id__exact": kb.pk}).content.decode())
+def test_plus_on_a_list_of_a_knowledge_base_keeps_it(client, kb):
+    url = reverse("admin:kb_knowledgebase_concepts", args=[kb.pk])
+    page = lxml.html.fromstring(client.get(url).content.decode())
 
-    (link,) = {each for each in page.xpath("//a/@href") if each.startswith(reverse("admin:kb_document_add"))}
-    assert "_changelist_filters=knowledge_base__id__exact" in link
+    links = {each for each in page.xpath("//a/@href") if each.startswith(reverse("admin:kb_concept_add"))}
+    forms = [lxml.html.fromstring(client.get(link).content.decode()) for link in sorted(links)]
+    chosen = [form.xpath("//select[@name='knowledge_base']/option[@selected]/@value") for form in forms]
+    assert chosen
+    assert all(each == [str(kb.pk)] for each in chosen), links
 
 
 def test_an_empty_list_offers_only_what_there_is_to_do(client):
     page = client.get(reverse("admin:kb_failedquery_changelist"), headers={"accept-language": "en"}).content.decode()
 
-    assert "There is nothing here yet." in page
+    assert "No failed queries yet" in page
     assert "Reset filters" not in page
     assert "Create a new item" not in page
 

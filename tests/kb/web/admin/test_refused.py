@@ -20,7 +20,7 @@ def test_a_page_that_is_not_there_leads_back_and_tells_nothing_of_the_code(clien
 
 @pytest.mark.parametrize(
     ("language", "words", "back"),
-    [("en", "You may not open this page", "To the overview"), ("zh-hans", "没有权限打开此页面", "前往概览")],
+    [("en", "You may not open this page", "To the workbench"), ("zh-hans", "没有权限打开此页面", "返回工作台")],
 )
 def test_a_page_that_is_not_theirs_says_so_and_leads_back(client, document, language, words, back):
     viewer = make_member(document.knowledge_base)
@@ -35,6 +35,15 @@ def test_a_page_that_is_not_theirs_says_so_and_leads_back(client, document, lang
         assert words in words_of(answer)
         assert back in words_of(answer)
         assert f'href="{reverse("admin:index")}"' in answer.content.decode()
+
+
+def test_a_page_that_is_refused_offers_none_of_those_beside_it(client, document):
+    client.force_login(make_member(document.knowledge_base))
+
+    page = client.get(reverse("admin:kb_user_changelist")).content.decode()
+
+    for name in ("kb_user_changelist", "kb_auditentry_changelist", "system_status"):
+        assert f'href="{reverse(f"admin:{name}")}"' not in page
 
 
 def test_other_paths_keep_their_own_answers(client):

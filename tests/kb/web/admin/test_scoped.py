@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.models import Concept, Document, GraphFact, KnowledgeBase, Membership
+from kb.models import Concept, Document, GraphFact, Membership
 from tests.factories import make_document, make_kb, make_member, make_user
 
 PAGES = ("change", "delete", "history")
@@ -130,15 +130,15 @@ def test_an_editor_edits_but_does_not_delete_the_knowledge_base(client, curator,
     assert deletion.status_code == 403
 
 
-def test_a_bulk_deletion_passes_over_what_the_user_may_not_delete(client, curator, kb, foreign):
-    make_member(foreign.knowledge_base, Membership.Role.EDITOR, curator)
-    chosen = {"action": "delete_selected", "_selected_action": [kb.pk, foreign.knowledge_base_id]}
+def test_a_bulk_deletion_passes_over_what_the_user_may_not_delete(client, curator, document, foreign):
+    make_member(foreign.knowledge_base, user=curator)
+    chosen = {"action": "delete_selected", "_selected_action": [document.pk, foreign.pk]}
 
-    page = client.post(reverse("admin:kb_knowledgebase_changelist"), chosen)
-    client.post(reverse("admin:kb_knowledgebase_changelist"), {**chosen, "post": "yes"})
+    page = client.post(reverse("admin:kb_document_changelist"), chosen)
+    client.post(reverse("admin:kb_document_changelist"), {**chosen, "post": "yes"})
 
-    assert f'value="{foreign.knowledge_base_id}"' not in page.content.decode()
-    assert list(KnowledgeBase.objects.values_list("name", flat=True)) == ["stranger-base"]
+    assert f'value="{foreign.pk}"' not in page.content.decode()
+    assert list(Document.objects.all()) == [foreign]
 
 
 def test_a_bulk_deletion_of_nothing_that_is_allowed_says_so(client, curator, foreign):

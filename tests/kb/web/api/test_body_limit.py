@@ -127,7 +127,7 @@ def test_a_signed_in_body_that_is_no_form_is_as_long_as_memory_takes(client_of, 
 
 def test_an_upload_has_no_name_on_the_disk(client_of, owner, kb, settings, tmp_path, monkeypatch):
     """So nothing is left of it where the process is killed."""
-    from kb.ingest.admin import documents as uploads
+    from kb.ingest.admin import uploads
 
     settings.FILE_UPLOAD_TEMP_DIR = tmp_path
     seen, add = [], uploads.document_add

@@ -64,12 +64,17 @@ OWNERS_READ = ["audit/<int:pk>/"]
 OWNERS_ONLY = [
     ("get", "knowledge-bases/<int:kb_id>/members/"),
     ("get", "knowledge-bases/<int:kb_id>/members/<int:user_id>/"),
+    ("get", "knowledge-bases/<int:kb_id>/groups/"),
+    ("get", "knowledge-bases/<int:kb_id>/groups/<int:group_id>/"),
 ]
 OWNERS_WRITE = [
     ("post", "knowledge-bases/<int:kb_id>/members/"),
     ("patch", "knowledge-bases/<int:kb_id>/members/<int:user_id>/"),
     ("delete", "knowledge-bases/<int:kb_id>/members/<int:user_id>/"),
     ("put", "knowledge-bases/<int:kb_id>/owner/"),
+    ("post", "knowledge-bases/<int:kb_id>/groups/"),
+    ("patch", "knowledge-bases/<int:kb_id>/groups/<int:group_id>/"),
+    ("delete", "knowledge-bases/<int:kb_id>/groups/<int:group_id>/"),
 ]
 WRITES = [
     *OWNERS_WRITE,
@@ -160,11 +165,13 @@ def url_of(kb, document, chunk, owner):
             trace_id=entry.pk,
             name="tuned",
             version=1,
+            page=1,
             query_id=query.pk,
             judgment_id=judgment.pk,
             source_id=external.pk,
             other=other.pk,
             user_id=member.pk,
+            group_id=factories.make_group(kb, Membership.Role.VIEWER).pk,
             prefix=key.prefix,
         )
 

@@ -9,15 +9,12 @@ import zlib
 import pytest
 import schemathesis
 from django.core.files.base import ContentFile
-from django.core.signals import request_finished, request_started
-from django.db import close_old_connections
 from django.utils import timezone
 from django.utils.translation import override
 from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, settings
 from schemathesis.config import SchemathesisConfig
 
-from config.wsgi import application
 from kb.models import (
     Concept,
     Conversation,
@@ -34,28 +31,11 @@ from kb.models import (
     Source,
 )
 from tests import factories
+from tests.described import CONFIG, closing, one_connection  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.django_db
 
-# What is valid by itself may still be refused for what it is about: a name that is taken, a text that says nothing.
-REFUSED = ["400", "401", "403", "404", "409", "412", "413", "415", "422", "503"]
-ANSWERED = ["2xx", "304", *REFUSED]
 SCOPES = ("write", "read")
-CONFIG = {
-    "generation": {
-        "deterministic": True,
-        "max-examples": 3,
-        "allow-x00": False,
-        "codec": "utf-8",
-        "no-shrink": True,
-        "database": "none",
-    },
-    "phases": {"stateful": {"enabled": False}},
-    "checks": {
-        "positive_data_acceptance": {"expected-statuses": ANSWERED},
-        "negative_data_rejection": {"expected-statuses": [*REFUSED, "405", "406", "429"]},
-    },
-}
 
 
 def _described():
@@ -63,30 +43,8 @@ def _described():
         return SchemaGenerator().get_schema(request=None, public=True)
 
 
-def _closing(environ, start_response):
-    """The application as a server runs it, which closes every response; schemathesis leaves that to the garbage."""
-    answer = application(environ, start_response)
-    try:
-        return [b"".join(answer)]
-    finally:
-        answer.close()
-
-
 schema = schemathesis.openapi.from_dict(_described(), config=SchemathesisConfig.from_dict(CONFIG))
-schema.app = _closing
-
-
-@pytest.fixture(autouse=True)
-def _one_connection(settings):
-    """The requests share the connection, and so the transaction, of the test; nothing outside is asked."""
-    settings.SECURE_SSL_REDIRECT = False
-    # A manifest may be long, and whoever has no key is told that first (test_body_limit.py).
-    settings.ANONYMOUS_BODY_BYTES = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    for signal in (request_started, request_finished):
-        signal.disconnect(close_old_connections)
-    yield
-    for signal in (request_started, request_finished):
-        signal.connect(close_old_connections)
+schema.app = closing
 
 
 @pytest.fixture
