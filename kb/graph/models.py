@@ -18,11 +18,11 @@ from kb.content.models import Chunk, Document
 
 
 class Origin(models.TextChoices):
-    """Where entities and facts come from; only those of a language model go when nothing states them any more."""
+    """Where entities and facts come from; only those of a chat model go when nothing states them any more."""
 
     HAND = "hand", _("by hand")
     IMPORT = "import", _("imported")
-    LLM = "llm", _("by a language model")
+    LLM = "llm", _("by a chat model")
 
 
 class GraphRow(models.Model):
@@ -255,9 +255,9 @@ class GraphFact(GraphRow):
 
 
 class FactSource(models.Model):
-    """A document, and its chunk as long as that is there, in which a language model found a fact.
+    """A document, and its chunk as long as that is there, in which a chat model found a fact.
 
-    A fact of a language model goes with the last of its sources: see `FACT_SOURCE_TRIGGERS`.
+    A fact of a chat model goes with the last of its sources: see `FACT_SOURCE_TRIGGERS`.
     """
 
     fact = models.ForeignKey(GraphFact, models.CASCADE, related_name="sources", verbose_name=_("graph fact"))
@@ -277,7 +277,7 @@ class FactSource(models.Model):
 
 
 class GraphReading(models.Model):
-    """What a language model found in a passage: one that stays as it is, is not read again."""
+    """What a chat model found in a passage: one that stays as it is, is not read again."""
 
     document = models.ForeignKey(Document, models.CASCADE, related_name="+")
     content_hash = models.CharField(max_length=64)
@@ -329,8 +329,8 @@ class GraphExtraction(models.Model):
     objects = ScopedQuerySet.through("document__knowledge_base").as_manager()
 
     class Meta:
-        verbose_name = _("reading of a document for the graph")
-        verbose_name_plural = _("readings of documents for the graph")
+        verbose_name = _("graph extraction task")
+        verbose_name_plural = _("graph extraction tasks")
         ordering = ("-asked_at", "-pk")
         indexes: ClassVar = [
             models.Index(

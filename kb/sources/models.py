@@ -94,14 +94,14 @@ class Source(models.Model):
         ),
     )
     max_pages = models.PositiveIntegerField(
-        _("most pages"), default=200, validators=[MinValueValidator(1), MaxValueValidator(20_000)]
+        _("max pages"), default=200, validators=[MinValueValidator(1), MaxValueValidator(20_000)]
     )
     max_depth = models.PositiveSmallIntegerField(_("depth"), default=2, validators=[MaxValueValidator(10)])
     include = ArrayField(
-        models.CharField(max_length=300), verbose_name=_("only addresses like"), default=list, blank=True
+        models.CharField(max_length=300), verbose_name=_("include URLs (regex)"), default=list, blank=True
     )
     exclude = ArrayField(
-        models.CharField(max_length=300), verbose_name=_("no addresses like"), default=list, blank=True
+        models.CharField(max_length=300), verbose_name=_("exclude URLs (regex)"), default=list, blank=True
     )
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
     status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.NEVER, editable=False)

@@ -51,7 +51,9 @@ from kb.graph.services.tables import (
     graph_import_plan,
     read_bytes,
 )
+from kb.web.admin.navigation import add_hub_tab
 from kb.web.admin.scoped import (
+    Empty,
     IntoKnowledgeBaseForm,
     IntoKnowledgeBaseView,
     ScopedRelatedFilter,
@@ -227,6 +229,16 @@ class KindFilter(admin.SimpleListFilter):
 
 @admin.register(Entity)
 class EntityAdmin(GraphAdmin):
+    empty = Empty(
+        gettext_lazy(
+            "An entity is a thing that documents speak of, with all its names. A chat model finds them where the knowledge "
+            "base’s settings switch it on; a CSV file brings them in; or add them by hand."
+        ),
+        gettext_lazy("For example the product “TH-01”, also named “thermostat”."),
+        "category",
+        "kb_entity_import",
+        gettext_lazy("Import from CSV"),
+    )
     form = EntityForm
     list_display = ("shown_name", "kind", "facts", "knowledge_base", "origin")
     list_filter: ClassVar[Any] = (
@@ -337,3 +349,6 @@ class EntityAdmin(GraphAdmin):
     @column(gettext_lazy("facts"))
     def facts(self, entity: Any) -> int:
         return cast(int, entity.fact_count)
+
+
+add_hub_tab("entities", gettext_lazy("Entities"), order=20, under="knowledge", model=Entity)

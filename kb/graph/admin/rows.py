@@ -4,7 +4,7 @@ from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.widgets import AutocompleteSelect, RelatedFieldWidgetWrapper
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -26,7 +26,9 @@ from kb.base.text import normalized_key
 from kb.content.models import Document
 from kb.graph.models import Concept, ConceptTerm, GraphExtraction, GraphFact, Origin
 from kb.graph.services.writing import graph_request
+from kb.web.admin.navigation import add_hub_tab
 from kb.web.admin.scoped import (
+    Empty,
     KnowledgeBaseRowAdmin,
     OwnRowsFormSet,
     ReadOnlyAdmin,
@@ -39,14 +41,6 @@ from kb.web.admin.site import add_part
 
 class GraphAdmin(KnowledgeBaseRowAdmin):
     """Rows of a graph: several are deleted under the locks of their knowledge bases."""
-
-    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
-        field = super().formfield_for_dbfield(db_field, request, **kwargs)
-        widget = getattr(field, "widget", None)
-        if isinstance(widget, RelatedFieldWidgetWrapper):
-            widget.can_add_related = widget.can_change_related = False
-            widget.can_delete_related = widget.can_view_related = False
-        return field
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         with transaction.atomic():
@@ -153,6 +147,13 @@ class TermInline(TabularInline):  # type: ignore[misc]
 
 @admin.register(Concept)
 class ConceptAdmin(GraphAdmin):
+    empty = Empty(
+        gettext_lazy(
+            "A concept gathers the words for one thing: a query with one of them finds passages with the others."
+        ),
+        gettext_lazy("For example “lodging”: hotel, accommodation, guest house."),
+        "hub",
+    )
     form = ConceptForm
     inlines = (TermInline,)
     list_display = ("name", "other_names", "parent", "knowledge_base")
@@ -202,6 +203,11 @@ class FactForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(GraphFact)
 class GraphFactAdmin(GraphAdmin):
+    empty = Empty(
+        gettext_lazy("A fact joins two things by a relation; answers cite it beside the passages."),
+        gettext_lazy("For example “TH-01” — “warranty” — “24 months”."),
+        "share",
+    )
     form = FactForm
     list_display = ("subject", "predicate", "object", "origin", "knowledge_base")
     list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter), ("origin", ChoicesDropdownFilter))
@@ -239,7 +245,7 @@ Status = GraphExtraction.Status
 class GraphExtractionAdmin(ReadOnlyAdmin):
     """Rows that workers write; the action on the list that reads a document again needs the right to change it."""
 
-    list_display = ("document_link", "state", "passages", "fact_count", "knowledge_base", "finished_at")
+    list_display = fields = ("document_link", "state", "passages", "fact_count", "knowledge_base", "finished_at")
     list_display_links = None
     list_filter = (("document__knowledge_base", ScopedRelatedFilter), ("status", ChoicesDropdownFilter))
     list_select_related: ClassVar[Any] = ("document__knowledge_base",)
@@ -345,3 +351,9 @@ def _notes(extraction: GraphExtraction) -> list[str]:
 
 add_part(Document, context=lambda _request, document: {"graph_state": document_graph_state(document)})
 add_part(KnowledgeBase, context=lambda _request, kb: {"graph_state": base_graph_state(kb) if kb.extract_graph else ""})
+
+add_hub_tab("knowledge", gettext_lazy("Knowledge"), order=30)
+add_hub_tab("concepts", gettext_lazy("Concepts and synonyms"), order=10, under="knowledge", model=Concept)
+add_hub_tab(
+    "facts", gettext_lazy("Facts"), order=30, under="knowledge", model=GraphFact, covers=("kb_graphextraction_",)
+)

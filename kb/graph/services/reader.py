@@ -1,4 +1,4 @@
-"""Asks the language model about passages and documents, several at a time; nothing here writes to the database.
+"""Asks the chat model about passages and documents, several at a time; nothing here writes to the database.
 
 Of an answer that can be read at all, each item is taken or refused by itself. What an entity or a fact names has to stand in
 the passage: what the model knows from elsewhere, or makes up, has no source.
@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -236,7 +237,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class GraphReader:
-    """A language model that reads passages of a language, several at once; `timeout_s` is for each answer."""
+    """A chat model that reads passages of a language, several at once; `timeout_s` is for each answer."""
 
     model: OpenAIGenerator
     language: str
@@ -249,7 +250,7 @@ class GraphReader:
         GenerationFailed where the model cannot be asked; those that were answered before it have been handed out.
         """
         with ThreadPoolExecutor(max_workers=self.concurrency, thread_name_prefix="graph") as executor:
-            asked = [executor.submit(self._passage, passage) for passage in passages]
+            asked = [executor.submit(copy_context().run, self._passage, passage) for passage in passages]
             failure: GenerationFailed | None = None
             try:
                 for passage, answer in zip(passages, asked, strict=True):

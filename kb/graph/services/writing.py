@@ -1,4 +1,4 @@
-"""Reads documents for the graph: what a language model finds in their passages becomes facts, entities and concepts.
+"""Reads documents for the graph: what a chat model finds in their passages becomes facts, entities and concepts.
 
 A document is searched without its graph; how far that is, a `GraphExtraction` says. What was found before is deleted once the
 passages that it was found in are read again; what was made by hand or imported stays.
@@ -50,6 +50,7 @@ from kb.graph.services.reader import (
 )
 from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
 from kb.providers.embedding_models import generator
+from kb.providers.usage.counting import counted_for
 from retrieval.errors import GenerationFailed, Message, gettext_noop, message_of
 from retrieval.generation import OpenAIGenerator
 
@@ -231,11 +232,7 @@ SECONDS_A_TASK = 1_200
 FIRST_PASSAGES, HEADED_CHUNKS = 8, 200
 NOT_CONFIGURED = (
     "llm_not_configured",
-    Message(
-        gettext_noop(
-            "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1), LLM_MODEL and LLM_API_KEY"
-        )
-    ),
+    Message(gettext_noop("no chat model is set up: add a chat model under System, Models")),
 )
 
 
@@ -258,9 +255,10 @@ def _extract(job: Job[GraphExtraction]) -> bool:
         return False
     reading = _Reading(job, model)
     try:
-        is_complete = reading.read_passages()
-        if is_complete:
-            reading.read_concepts()
+        with counted_for(job.row.document.knowledge_base_id):
+            is_complete = reading.read_passages()
+            if is_complete:
+                reading.read_concepts()
     except GenerationFailed as error:
         reading.write()
         _fail(job, error.code.value, message_of(error))

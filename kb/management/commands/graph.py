@@ -12,7 +12,7 @@ from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Imports and exports the graph of a knowledge base, and has a language model read its documents for it."
+    help = "Imports and exports the graph of a knowledge base, and has a chat model read its documents for it."
 
     arguments = (
         actions(

@@ -13,6 +13,7 @@ from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups.backup import stored_name
 from kb.operations.services.backups.restore import restore
+from kb.operations.services.secrets import unreadable_secrets
 
 
 class Command(KnowledgeBaseCommand):
@@ -41,7 +42,13 @@ class Command(KnowledgeBaseCommand):
             f"{counts['knowledge_bases']} knowledge bases, {counts['documents']} documents, {counts['chunks']} chunks, "
             f"{done['files']} files, as of {done['created_at']}. Start web, MCP, workers and beat now."
         )
-        self.answer(options, done, [said])
+        lost = unreadable_secrets()
+        lines = [f"Enter the key or password again: {each.kind} “{each.name}”" for each in lost]
+        if lost:
+            lines.append(
+                "They were encrypted with another SECRET_KEY; with that one in SECRET_KEY_FALLBACKS they are readable."
+            )
+        self.answer(options, {**done, "unreadable_secrets": lost}, [said, *lines])
 
     def _restore(self, options: dict[str, Any]) -> dict[str, Any]:
         with (

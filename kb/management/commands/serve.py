@@ -155,6 +155,7 @@ class Command(BaseCommand):
         # They load the models and their libraries.
         from kb.access.services.attribution import How, acting  # noqa: PLC0415
         from kb.operations.services.bootstrap import first_start  # noqa: PLC0415
+        from kb.providers.services import environment_models_sync  # noqa: PLC0415
         from kb.tasks import enqueue, fetch_demo_models  # noqa: PLC0415
 
         with connection.cursor() as cursor:
@@ -165,6 +166,7 @@ class Command(BaseCommand):
             call_command("migrate", interactive=False, verbosity=max(verbosity - 1, 0), stdout=self.stdout)
         with acting(How.COMMAND, via="serve"):
             demos = first_start(stdout=self.stdout)
+        environment_models_sync()
         if demos:  # after the demo's documents, so that these are searchable first
             enqueue(fetch_demo_models, *demos)
         _disconnect()  # which releases the lock

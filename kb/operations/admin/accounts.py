@@ -18,7 +18,7 @@ from rest_framework_api_key.models import APIKey as LibraryApiKey
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from kb.access.models import ApiKey, KnowledgeBase, User
+from kb.access.models import GROUP_PREFIX, ApiKey, KnowledgeBase, User
 from kb.access.services.api_keys import (
     api_key_create,
     api_key_revoke,
@@ -26,9 +26,12 @@ from kb.access.services.api_keys import (
     check_rate_limit,
     logins_unlock,
 )
+from kb.agents.admin import curl
 from kb.base.errors import Rejected
+from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.deletion import deleted_with
-from kb.web.admin.scoped import RowActions, ScopedModelAdmin, column, signed_in
+from kb.web.admin.navigation import Section, add_tab
+from kb.web.admin.scoped import Empty, RowActions, ScopedModelAdmin, column, signed_in
 
 # Memberships say who may do what; groups and the library's own keys would be doors that lead nowhere.
 admin.site.unregister(Group)
@@ -44,7 +47,7 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
     change_password_form = AdminPasswordChangeForm
     list_display = ("username", "full_name", "email", "is_active", "is_staff", "is_superuser", "last_login")
     list_filter = ("is_active", "is_staff", "is_superuser")
-    readonly_fields = ("last_login", "date_joined")
+    readonly_fields = ("last_login", "date_joined", "provider_groups")
     filter_horizontal = ()
     actions = ("unlock_logins", "delete_selected")
     fieldsets = (
@@ -53,7 +56,7 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
         (
             gettext_lazy("Rights"),
             {
-                "fields": ("is_active", "is_staff", "is_superuser"),
+                "fields": ("is_active", "is_staff", "is_superuser", "provider_groups"),
                 "description": gettext_lazy(
                     "Staff may use this site: they see what they own or what is shared with them. Superusers see and "
                     "change everything."
@@ -96,6 +99,12 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
         )
         self.message_user(request, told % {"count": unlocked}, messages.SUCCESS)
 
+    @column(gettext_lazy("groups at the provider"))
+    def provider_groups(self, user: User) -> str:
+        """As of the last sign-in."""
+        names = user.groups.filter(name__startswith=GROUP_PREFIX).order_by("name").values_list("name", flat=True)
+        return ", ".join(name.removeprefix(GROUP_PREFIX) for name in names) or "-"
+
     @column(gettext_lazy("name"))
     def full_name(self, user: User) -> str:
         return user.get_full_name() or "-"
@@ -133,6 +142,13 @@ def _field(name: str, label: Any, **options: Any) -> Any:
 class ApiKeyAdmin(ScopedModelAdmin):
     """Keys are made and revoked; nobody changes one, and its secret is shown only by the answer that made it."""
 
+    empty = Empty(
+        gettext_lazy("Programs search and ask with a key: your own code, Dify, MCP clients."),
+        gettext_lazy("For example a key for a help page that only reads one knowledge base."),
+        "key",
+        "integrations",
+        gettext_lazy("Dify and MCP"),
+    )
     form = ApiKeyForm
     list_display = ("called", "starts_with", "owner", "scope_name", "opens", "limit", "expires", "last_used", "state")
     search_fields = ("name", "prefix")
@@ -186,13 +202,16 @@ class ApiKeyAdmin(ScopedModelAdmin):
         """The service has bound the key already."""
 
     def response_add(self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
+        secret = request.__dict__.pop("new_api_key_secret")
+        current = current_knowledge_base(request)
+        kb_ids = list(obj.knowledge_bases.order_by("pk").values_list("pk", flat=True)) if obj.bound else []
         context = {
             **self.admin_site.each_context(request),
             "title": _("The key was made"),
             "opts": self.opts,
             "api_key": obj,
-            "secret": request.__dict__.pop("new_api_key_secret"),
-            "example_url": request.build_absolute_uri("/api/v1/knowledge-bases/"),
+            "secret": secret,
+            "example": curl(request, secret, kb_ids or [current.pk if current else 1]),
         }
         response = TemplateResponse(request, "operations/api_key_created.html", context)
         response.headers["Cache-Control"] = "no-store"
@@ -265,3 +284,7 @@ class ApiKeyAdmin(ScopedModelAdmin):
     @column(gettext_lazy("state"))
     def state_text(self, key: ApiKey) -> str:
         return self.state(key)[1]
+
+
+add_tab(Section.PUBLISH, gettext_lazy("API keys"), "kb_apikey_changelist", order=20)
+add_tab(Section.SYSTEM, gettext_lazy("Users"), "kb_user_changelist", order=20, covers=("auth_user_",))

@@ -30,11 +30,12 @@ from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminTextInputWidge
 from kb.access.models import MODELS, AuditEntry, KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.errors import Rejected
-from kb.content.models import Document
+from kb.content.models import Chunk, Document
 from kb.operations.services.archives.export import export_download
 from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
-from kb.web.admin.scoped import ModelPage, ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.navigation import Section, add_tab
+from kb.web.admin.scoped import Empty, ModelPage, ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
 from kb.web.admin.site import add_part
 
 
@@ -111,6 +112,13 @@ class DaysFilter(RangeDateFilter):  # type: ignore[misc]
 class AuditEntryAdmin(ReadOnlyAdmin):
     """For reading only: the database writes it, and retention alone deletes from it."""
 
+    empty = Empty(
+        gettext_lazy(
+            "Changes of knowledge bases, documents, members, models and keys are recorded here by themselves."
+        ),
+        gettext_lazy("For example who made which document unsearchable, and when."),
+        "history",
+    )
     list_display = ("at", "who", "did", "kind", "named", "base", "changed", "how")
     list_filter = (
         ("knowledge_base", ScopedRelatedFilter),
@@ -141,7 +149,7 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     # -- Columns -------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("user"))
     def who(self, entry: AuditEntry) -> str:
-        name = entry.username or _("nobody is known")
+        name = entry.username or _("unknown")
         return format_html('{} <code class="kb-mono">{}</code>', name, entry.api_key) if entry.api_key else name
 
     @column(gettext_lazy("action"), label=ACTION_LABELS)
@@ -237,6 +245,8 @@ def export_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpR
         "opts": model_admin.opts,
         "original": kb,
         "kb": kb,
+        "document_count": Document.objects.filter(knowledge_base=kb).count(),
+        "chunk_count": Chunk.objects.filter(knowledge_base=kb).count(),
         "eval_set_count": EvalSet.objects.filter(knowledge_base=kb).count(),
         "file_count": Document.objects.filter(knowledge_base=kb).exclude(file="").count(),
     }
@@ -260,3 +270,5 @@ def archive_pages(model_admin: Any) -> list[URLPattern]:
 
 
 add_part(KnowledgeBase, pages=archive_pages)
+
+add_tab(Section.SYSTEM, gettext_lazy("Audit log"), "kb_auditentry_changelist", order=30)

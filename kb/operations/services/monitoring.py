@@ -55,7 +55,7 @@ def _longest_wait() -> float:
     return 0.0 if since is None else (timezone.now() - since).total_seconds()
 
 
-def _queue_length() -> int:
+def queue_length() -> int:
     with Redis.from_url(settings.CELERY_BROKER_URL, socket_timeout=PATIENCE_SECONDS) as broker:
         return cast(int, broker.llen(current_app.conf.task_default_queue))
 
@@ -74,7 +74,7 @@ READERS: tuple[tuple[Callable[[], float], str, str], ...] = (
     ),
     (lambda: _waiting().count(), "zhiku_documents_waiting", "Documents that wait for a worker"),
     (_longest_wait, "zhiku_documents_oldest_waiting_seconds", "How long the one that waits longest has waited"),
-    (_queue_length, "zhiku_queue_length", "Tasks in the broker that no worker has fetched yet"),
+    (queue_length, "zhiku_queue_length", "Tasks in the broker that no worker has fetched yet"),
 )
 
 

@@ -1,4 +1,4 @@
-"""How long searches and the entries of the audit log are kept."""
+"""How long searches, the entries of the audit log and the use of models are kept."""
 
 from datetime import datetime, timedelta
 
@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
+from kb.providers.usage.models import ModelUse
 from kb.quality.models import FailedQuery
 
 BATCH = 2_000
@@ -44,6 +45,14 @@ def purge_audit_log() -> int:
     if not settings.AUDIT_RETENTION_DAYS:
         return 0
     return _delete_in_batches(_DELETE_AUDIT, timezone.now() - timedelta(days=settings.AUDIT_RETENTION_DAYS))
+
+
+def purge_model_use() -> int:
+    """Deletes the use of models of days before MODEL_USE_RETENTION_DAYS ago; returns how many rows."""
+    if not settings.MODEL_USE_RETENTION_DAYS:
+        return 0
+    before = timezone.localdate() - timedelta(days=settings.MODEL_USE_RETENTION_DAYS)
+    return ModelUse.objects.filter(day__lt=before).delete()[0]
 
 
 def _delete_in_batches(statement: str, before: datetime) -> int:

@@ -21,7 +21,8 @@ from kb.sources.external.services import (
     state_text,
 )
 from kb.sources.models import SearchProvider
-from kb.web.admin.scoped import column
+from kb.web.admin.navigation import Section, add_tab
+from kb.web.admin.scoped import Empty, column
 
 OF_MODEL: Final = ("knowledge_base", "name", "kind", "enabled", "weight", "timeout_ms")
 
@@ -58,6 +59,13 @@ SearchProviderForm.declared_fields.update(SETTING_FIELDS)
 
 @admin.register(SearchProvider)
 class SearchProviderAdmin(SourceAdmin):
+    empty = Empty(
+        gettext_lazy(
+            "An external source sends the queries of a knowledge base to a search service and has its results among its own."
+        ),
+        gettext_lazy("For example Vertex AI Search over the documents of another department."),
+        "travel_explore",
+    )
     form = SearchProviderForm
     list_display = ("title", "knowledge_base", "is_asked", "share", "timeout_ms")
     search_fields = ("name",)
@@ -103,3 +111,6 @@ class SearchProviderAdmin(SourceAdmin):
     @column(gettext_lazy("weight"), ordering="weight")
     def share(self, source: SearchProvider) -> str:
         return _("the profile’s") if source.weight is None else f"{source.weight:g}"
+
+
+add_tab(Section.SYSTEM, gettext_lazy("External sources"), "kb_searchprovider_changelist", order=50)

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.conf import settings
@@ -47,7 +47,8 @@ from kb.sources.services.sources import (
     source_resume,
     source_update,
 )
-from kb.web.admin.scoped import LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, row_ids, signed_in
+from kb.web.admin.navigation import add_hub_tab
+from kb.web.admin.scoped import Empty, LinesField, ReadOnlyAdmin, ScopedRelatedFilter, column, row_ids, signed_in
 
 OF_MODEL: Final = (
     "knowledge_base",
@@ -81,14 +82,14 @@ def name_of(kind: str, setting: str) -> str:
 class SourceRowForm(SourceForm):
     include = PatternsField(
         is_code=True,
-        label=gettext_lazy("Only addresses like"),
+        label=gettext_lazy("Include URLs (regex)"),
         help_text=gettext_lazy(
             "Regular expressions, one a line, such as /docs/. None: any of the same host; of a feed, any at all."
         ),
     )
     exclude = PatternsField(
         is_code=True,
-        label=gettext_lazy("No addresses like"),
+        label=gettext_lazy("Exclude URLs (regex)"),
         help_text=gettext_lazy("Regular expressions, one a line."),
     )
     tags = SimpleArrayField(
@@ -241,6 +242,14 @@ ACTS: Final[dict[str, tuple[Callable[[Source], Any], Promise, int]]] = {
 
 @admin.register(Source)
 class SourceRowAdmin(SourceAdmin):
+    empty = Empty(
+        gettext_lazy(
+            "A source keeps the files of a folder, a bucket, a WebDAV share or a Git repository, or pages and feeds of the web, "
+            "as documents, and up to date."
+        ),
+        gettext_lazy("For example the help pages of a website, read again every night."),
+        "sync",
+    )
     form = SourceRowForm
     unfinished = UNFINISHED
     list_display = ("title", "kind", "knowledge_base", "state", "item_link", "schedule", "next_run_at")
@@ -252,7 +261,6 @@ class SourceRowAdmin(SourceAdmin):
     search_fields = ("name", "url")
     search_help_text = gettext_lazy("Search by name or address")
     actions = ("run_now",)
-    list_before_template = "sources/empty.html"
     list_after_template = "sources/poll.html"
     change_form_outer_before_template = "sources/panel.html"
     change_form_after_template = "sources/test.html"
@@ -260,7 +268,7 @@ class SourceRowAdmin(SourceAdmin):
     fieldsets: ClassVar[Any] = (
         (None, {"fields": ("knowledge_base", "name", "kind")}),
         (gettext_lazy("Where it is"), {"fields": ("url", *SETTING_FIELDS)}),
-        (gettext_lazy("Which pages"), {"fields": ("live", "max_pages", "max_depth", "include", "exclude")}),
+        (gettext_lazy("Scope"), {"fields": ("live", "max_pages", "max_depth", "include", "exclude")}),
         (gettext_lazy("When and how"), {"fields": ("every_minutes", "enabled", "max_share", "tags")}),
     )
 
@@ -357,7 +365,7 @@ class SourceRowAdmin(SourceAdmin):
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         documents = Document.objects.filter(source_item__source__in=row_ids([object_id]))
         context = {"document_count": documents.count(), **(extra_context or {})}
-        return cast(HttpResponse, super().delete_view(request, object_id, context))
+        return super().delete_view(request, object_id, context)
 
     @admin.action(description=gettext_lazy("Read now"), permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Source]) -> None:
@@ -395,6 +403,7 @@ class SourceRowAdmin(SourceAdmin):
 @admin.register(SourceItem)
 class SourceItemAdmin(ReadOnlyAdmin):
     list_display = ("address", "state_label", "kept_as", "fetch_outcome", "fetched_at", "source")
+    fields = ("address", "state", "kept_as", "fetch_outcome", "fetched_at", "source")
     list_display_links = None
     list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))
     list_select_related = ("source", "document")
@@ -461,3 +470,6 @@ def place_of(source: Source) -> str:
 
 def shortened(url: str) -> str:
     return url if len(url) <= 90 else f"{url[:60]}…{url[-28:]}"
+
+
+add_hub_tab("sources", gettext_lazy("Sources"), order=20, model=Source, covers=("kb_sourceitem_",))

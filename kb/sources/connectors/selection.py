@@ -17,7 +17,7 @@ _GLOBS: Final = r"[\s\S]{0,2000}"
 SELECTION_FIELDS: Final = (
     Field(
         "include",
-        _("only files like"),
+        _("include files (patterns)"),
         _(
             "Patterns, one a line, such as manuals/** or *.pdf. “*” stands for any part of a name, “**” for any "
             "folders. Blank: all files."
@@ -28,7 +28,7 @@ SELECTION_FIELDS: Final = (
     ),
     Field(
         "exclude",
-        _("no files like"),
+        _("exclude files (patterns)"),
         _("In the same way, such as drafts or *.bak.md. A folder stands for all that is in it."),
         pattern=_GLOBS,
         is_long=True,
@@ -36,7 +36,7 @@ SELECTION_FIELDS: Final = (
     ),
     Field(
         "hidden",
-        _("hidden files too"),
+        _("include hidden files"),
         _("Those whose name, or a folder’s above them, begins with a dot."),
         default=False,
         is_flag=True,

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.utils.translation import get_language, gettext as _, override
+from django.utils.translation import get_language, gettext as _, gettext_noop, override
 
 from kb.access.models import User
 from kb.base.errors import Rejected
@@ -17,14 +17,19 @@ from kb.sources.external.providers.answers import unanswered
 from kb.sources.external.providers.vertex import VertexSearch
 from kb.sources.fields import checked_values
 from kb.sources.models import SearchProvider
-from retrieval.errors import ChannelUnavailable, DegradationCode, message_of
+from retrieval.errors import ChannelUnavailable, DegradationCode, Message, message_of
 from retrieval.protocols import ExternalProvider
 from retrieval.types import Analysis, ExternalHit
 
 TEST_SECONDS: Final = 10.0
 TEST_RESULTS: Final = 5
-NO_PROJECTS: Final = f"{VertexSearch.kind} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
-NAME_PROJECTS: Final = "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
+NO_PROJECTS: Final = Message(
+    gettext_noop("{kind} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"),
+    kind=VertexSearch.kind,
+)
+NAME_PROJECTS: Final = gettext_noop(
+    "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
+)
 
 
 KINDS: Final = {VertexSearch.kind: VertexSearch}
@@ -160,19 +165,21 @@ def external_sources() -> Finding:
     """Whether the search services that this server may ask can be asked."""
     allowed = list(settings.EXTERNAL_PROVIDERS)
     if unknown := [kind for kind in allowed if kind not in KINDS]:
-        remedy = f"correct EXTERNAL_PROVIDERS: choose from {', '.join(KINDS)}"
-        return broken(f"there is no kind {unknown[0]!r}", remedy)
+        remedy = Message(gettext_noop("correct EXTERNAL_PROVIDERS: choose from {kinds}"), kinds=", ".join(KINDS))
+        return broken(Message(gettext_noop("there is no kind {kind!r}"), kind=unknown[0]), remedy)
     if missing := [KINDS[kind] for kind in allowed if not KINDS[kind].installed()]:
-        remedy = f"run `pip install 'zhiku[{missing[0].extra}]'`, or take the kind out of EXTERNAL_PROVIDERS"
-        return degraded("the client library of an allowed kind is not installed", remedy)
+        template = gettext_noop("run `pip install 'zhiku[{extra}]'`, or take the kind out of EXTERNAL_PROVIDERS")
+        detail = gettext_noop("the client library of an allowed kind is not installed")
+        return degraded(detail, Message(template, extra=missing[0].extra))
     if VertexSearch.kind in allowed and not settings.VERTEX_PROJECTS:
         return degraded(NO_PROJECTS, NAME_PROJECTS)
     enabled = SearchProvider.objects.filter(enabled=True)
     if refused := enabled.exclude(kind__in=allowed).count():
         return degraded(
-            f"{refused} switched on, of kinds that are not allowed",
-            "allow their kinds in EXTERNAL_PROVIDERS, or switch them off",
+            Message(gettext_noop("{count} switched on, of kinds that are not allowed"), count=refused),
+            gettext_noop("allow their kinds in EXTERNAL_PROVIDERS, or switch them off"),
         )
     if not allowed:
-        return ok("none may be asked: no query leaves this server")
-    return ok(f"{enabled.count()} switched on; allowed: {', '.join(allowed)}")
+        return ok(gettext_noop("none may be asked: no query leaves this server"))
+    template = gettext_noop("{count} switched on; allowed: {kinds}")
+    return ok(Message(template, count=enabled.count(), kinds=", ".join(allowed)))

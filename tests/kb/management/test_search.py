@@ -46,7 +46,7 @@ def test_shows_results_with_ranks_scores_and_source(kb):
 
 
 def test_says_in_words_what_is_degraded(kb):
-    assert "compares words, not meaning" in search("保修", "--kb", "faq")
+    assert "compare words, not meaning" in search("保修", "--kb", "faq")
 
 
 def test_prints_exactly_the_response_of_the_api(kb):

@@ -36,8 +36,8 @@ def test_shows_the_stages_the_terms_and_what_would_help(kb, chunk):
 
     output = why_not("保修 期限", "--kb", "faq", "--chunk", chunk.pk, "--profile", "strict")
 
-    assert output.startswith("Lost at the stage “Gate”. Its relevance")
-    assert "LOST  Gate" in output
+    assert output.startswith("Lost at the stage “Relevance threshold”. Its relevance")
+    assert "LOST  Relevance threshold" in output
     assert "in chunks of 2" in output
     assert "change in the profile: score_threshold = " in output
     assert "It would be result 1 of 1." in output

@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 
 from kb.base.errors import Rejected
 from kb.base.text import is_storable
-from kb.content.models import Chunk, ChunkParent, Document, Picture
+from kb.content.models import Chunk, ChunkParent, Document, Folder, Picture
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact
 from kb.index.models import ChunkEmbedding
 from kb.profiles.models import RetrievalProfile
@@ -74,7 +74,7 @@ class Table:
     Attributes:
         fields: that are written as they are.
         refers: foreign keys, with the table that they lead into; a row is known by its line there, counted from 0.
-        added: of the fields, those that archives of earlier releases lack; they have their defaults then.
+        added: of the fields and foreign keys, those that archives of earlier releases lack; they have their defaults then.
         is_new: archives of earlier releases lack the table.
         only: lookups of the rows that it holds; those left out are made by hand again, such as sources with secrets.
         kb_path: the lookup that leads to the knowledge base; as it is, where the rows have a foreign key of this name.
@@ -111,10 +111,11 @@ TABLES: Final = (
     Table("profiles", RetrievalProfile, ("name", "version", "description", "settings", "published", "published_at")),
     Table("concepts", Concept, ("name", "description"), {"parent": "concepts"}),
     Table("concept_terms", ConceptTerm, ("text", "kind"), {"concept": "concepts"}),
+    Table("folders", Folder, ("name",), {"parent": "folders"}, is_new=True),
     Table("documents", Document, (
         "title", "source", "source_type", "mime", "size", "sha256", "metadata", "tags", "status", "keep_chunks",
         "chunking", "indexed_title", "remarks", "created_at",
-    )),
+    ), {"folder": "folders"}, added=frozenset({"folder"})),
     Table("document_concepts", Document.concepts.through, (),
           {"document": "documents", "concept": "concepts"}, "document__knowledge_base"),
     Table("parents", ChunkParent, ("position", "text", "page", "regions", "heading_path"), {"document": "documents"},

@@ -25,7 +25,7 @@ from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.db.transactions import Purpose, fetch_all, lock_until_commit
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.files import FilesUnavailable, delete_folder, replace_file
-from kb.content.models import Chunk, Document, Picture, documents_folder, upload_path
+from kb.content.models import Chunk, Document, Folder, Picture, documents_folder, upload_path
 from kb.graph.models import Concept
 from kb.index.models import ChunkEmbedding
 from kb.index.services.writing import ROWS_A_STATEMENT, write_postings, write_vectors
@@ -142,6 +142,11 @@ class TableWriter:
 
     def write(self, table: Table, on_rows: Callable[[int], None]) -> None:
         """Writes the rows of a table, after those that they refer to; Rejected where one is wrong after all."""
+        if table.model is Folder:
+            rows = [row for _size, row in rows_of(self._archive, table, kb_id=self._kb.pk)]
+            self._ids[table.name] = array("q", _write_folders(rows))
+            on_rows(len(rows))
+            return
         ids: array[int] = array("q")
         wider: dict[int, int] = {}
         for rows in in_pieces(rows_of(self._archive, table, ids=self._ids, kb_id=self._kb.pk)):
@@ -182,6 +187,19 @@ class TableWriter:
         for place, kind in enumerate(VECTOR_KINDS):
             of_kind = [(chunk, vector) for chunk, (_, vectors) in made for vector in vectors[place]]
             write_vectors(of_kind, model, ChunkEmbedding.Kind(kind))
+
+
+def _write_folders(folders: Sequence[Folder]) -> list[int]:
+    """Inserts folders, each of which names the one that it is in by its place; returns their ids."""
+    around = [None if folder.parent_id is None else folders[folder.parent_id] for folder in folders]
+    left = list(zip(folders, around, strict=True))
+    while left:
+        level = [(folder, holder) for folder, holder in left if holder is None or holder.pk is not None]
+        for folder, holder in level:
+            folder.parent_id = None if holder is None else holder.pk
+        Folder.objects.bulk_create([folder for folder, _holder in level], batch_size=ROWS_A_STATEMENT)
+        left = [(folder, holder) for folder, holder in left if folder.pk is None]
+    return [folder.pk for folder in folders]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from kb.base.findings import Remark, RemarkCode
 from kb.base.net.addresses import FetchError, parse_url
 from kb.base.shapes import as_values
 from kb.base.text import hash_content, normalized_key
-from kb.content.models import Chunk, ChunkParent, Document, Picture
+from kb.content.folders.services import MOST_DEPTH, MOST_FOLDERS
+from kb.content.models import Chunk, ChunkParent, Document, Folder, Picture
 from kb.graph.models import Concept, ConceptTerm, EntityName, GraphFact
 from kb.index.services.tokenizing import read_settings
 from kb.ingest.services.pictures import MOST_PICTURES
@@ -133,6 +134,8 @@ class Contents:
         characters: of what is tokenised: the texts of all chunks, each with its title and headings.
         longest: characters of the longest chunk or parent.
         wider: by line, the wider concept of each; -1: none.
+        around: by line, the folder that each folder is in; -1: none.
+        places: of the folders, each with its name.
         parents: by line, the document of each parent.
     """
 
@@ -142,6 +145,8 @@ class Contents:
     characters: int = 0
     longest: int = 0
     wider: "array[int]" = field(default_factory=partial(array, "q"))
+    around: "array[int]" = field(default_factory=partial(array, "q"))
+    places: set[tuple[int, str]] = field(default_factory=set)
     parents: "array[int]" = field(default_factory=partial(array, "q"))
 
     def add(self, row: Any) -> None:
@@ -150,6 +155,9 @@ class Contents:
                 self.titles.append(row.title)
             case Concept():
                 self.wider.append(-1 if row.parent_id is None else row.parent_id)
+            case Folder():
+                self.around.append(-1 if row.parent_id is None else row.parent_id)
+                self.places.add((self.around[-1], row.name))
             case ChunkParent():
                 self.parents.append(row.document_id)
                 self.longest = max(self.longest, len(row.text))
@@ -169,11 +177,31 @@ def check_rows(archive: Archive, on_row: Callable[[], None]) -> Contents:
         for _size, row in rows_of(archive, table):
             contents.add(row)
             on_row()
-    try:
-        TopologicalSorter({line: [wider] for line, wider in enumerate(contents.wider) if wider >= 0}).prepare()
-    except CycleError as error:
-        raise damaged(_("a concept is wider than itself")) from error
+    if not _is_tree(contents.wider):
+        raise damaged(_("a concept is wider than itself"))
+    around = contents.around
+    is_small = len(around) <= MOST_FOLDERS and _is_tree(around) and _levels(around) <= MOST_DEPTH
+    if not is_small or len(contents.places) < len(around):
+        raise damaged(_("its folders are no tree, or too many"))
     return contents
+
+
+def _levels(above: Sequence[int]) -> int:
+    """How deep a tree is, counted no further than one level more than there may be."""
+    levels, left = 0, list(range(len(above)))
+    while left and levels <= MOST_DEPTH:
+        levels += 1
+        left = [above[each] for each in left if above[each] >= 0]
+    return levels
+
+
+def _is_tree(above: Sequence[int]) -> bool:
+    """Whether no row, by line, is above itself; -1: none is above it."""
+    try:
+        TopologicalSorter({line: [each] for line, each in enumerate(above) if each >= 0}).prepare()
+    except CycleError:
+        return False
+    return True
 
 
 def rows_of(

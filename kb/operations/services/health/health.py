@@ -25,6 +25,7 @@ from kb.access.models import KnowledgeBase
 from kb.base import draining
 from kb.base.db.transactions import fetch_all
 from kb.base.findings import Finding, State, broken, check, degraded, listed, ok, one_line
+from kb.base.messages import joined
 from kb.content.models import Document
 from kb.index.mirrors.registry import StoreError, configured_stores, mirror
 from kb.index.models import StoreChange, StoreState
@@ -39,13 +40,18 @@ from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
 from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
 from kb.providers import embedding_models
+from kb.providers.clients import http_client
+from kb.providers.endpoints import chat_endpoint, chosen_local, defaults, embedding_endpoint, rows
 from kb.providers.models import TokenizerSettings
+from kb.providers.recommended import Role
 from kb.sources.external.services import external_sources
 from kb.sources.models import Source
 from retrieval.bm25 import require_dependencies
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.errors import DependencyMissing, import_dependency
+from retrieval.embedders.registry import MODEL_PREFIX
+from retrieval.errors import DependencyMissing, Message as _, import_dependency, message_of
+from retrieval.generation import shown_address
 from retrieval.model_files import libraries_available, local_path
 
 REACH_SECONDS = 1
@@ -84,15 +90,31 @@ def findings() -> list[Finding]:
 
 @check("model libraries")
 def libraries() -> Finding:
+    """What models that run on this server need; an installation that has none of them lacks nothing."""
     if libraries_available():
-        return ok("sentence-transformers and torch are installed")
-    detail = "sentence-transformers or torch is not installed, so no model can run here"
-    return degraded(detail, "run `pip install 'zhiku[models]'`")
+        return ok(_("sentence-transformers and torch are installed"))
+    if not (names := _local_models()):
+        return ok(_("not installed, and not needed: no model runs on this server"))
+    detail = _("sentence-transformers or torch is not installed, so {names} cannot run", names=listed(names))
+    return degraded(detail, _("run `pip install 'zhiku[models]'`"))
+
+
+def _local_models() -> list[str]:
+    """Models that somebody has set up to run on this server, fetched the weights of, or has a knowledge base use."""
+    found = [each for each in rows().endpoints if each.is_enabled and not each.is_served]
+    serving = [each for role in (Role.EMBEDDING, Role.RERANK) for each in defaults(role) if not each.is_served]
+    found += [each for each in serving if each in chosen_local() or local_path(each.model) is not None]
+    spaces = KnowledgeBase.objects.order_by().values_list("embedding_model", "target_embedding_model").distinct()
+    for model_id in {each for pair in spaces for each in pair} - {"", HASHING_MODEL_ID}:
+        used = embedding_endpoint(model_id)
+        found += [used] if used is not None and not used.is_served else []
+    return sorted({each.model for each in found})
 
 
 @check("EMBEDDING_MODEL")
 def default_embedder() -> Finding:
-    return _embedding_model(settings.EMBEDDING_MODEL, missing=State.DEGRADED)
+    default = next((each.id for each in defaults(Role.EMBEDDING)), HASHING_MODEL_ID)
+    return _embedding_model(default, missing=State.DEGRADED)
 
 
 @check("models in use")
@@ -104,88 +126,124 @@ def embedders_in_use() -> Finding:
         users[model, target].append(kb)
     found = [(listed(names), _model_in_use(*models)) for models, names in users.items()]
     wrong = [(names, each) for names, each in found if each.state is not State.OK]
-    state = max((each.state for _, each in wrong), key=list(State).index, default=State.OK)
-    detail = "; ".join(f"{names}: {each.detail}" for names, each in wrong or found) or "no knowledge base yet"
-    return Finding("", state, detail, "; ".join(dict.fromkeys(each.remedy for _, each in wrong)))
+    state = max((each.state for _names, each in wrong), key=list(State).index, default=State.OK)
+    detail = [_("{names}: {detail}", names=names, detail=each.detail) for names, each in wrong or found]
+    remedies = dict.fromkeys(each.remedy for _names, each in wrong)
+    return Finding("", state, joined(detail or [_("no knowledge base yet")]), joined(remedies) if remedies else "")
 
 
 def _model_in_use(model: str, target: str) -> Finding:
     found = _embedding_model(model, missing=State.BROKEN)
     if not target:
         return found
-    remedy = f"a worker makes the vectors of {target}; the knowledge base's page says how far it is"
-    detail = f"{found.detail}; on its way to {target}"
+    remedy = _("a worker makes the vectors of {model}; the knowledge base's page says how far it is", model=target)
+    detail = _("{detail}; on its way to {model}", detail=found.detail, model=target)
     return replace(found, detail=detail, remedy=found.remedy and remedy)
 
 
 def _embedding_model(model: str, *, missing: State) -> Finding:
     if model == HASHING_MODEL_ID:
         return degraded(
-            "hashing, which compares words and not meaning",
-            "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`; "
-            "`manage.py download_model --list` names smaller models",
+            _("hashing, which compares words and not meaning"),
+            _(
+                "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`; "
+                "`manage.py download_model --list` names smaller models"
+            ),
         )
+    row = rows().by_id.get(model)
+    if row is not None or model.startswith(MODEL_PREFIX):
+        problem = embedding_models.GONE if row is None else embedding_models.problem_of(row)
+        if problem is not None:
+            return Finding("", missing, problem, _("choose another model, or correct it under System, Models"))
+        if row is not None and row.is_served:
+            return ok(_("{model} at {address}", model=row.name, address=row.base_url))
     if not model.startswith(OPENAI_PREFIX):
         return _local_model(model, missing=missing)
     if settings.EMBEDDING_BASE_URL:
-        return ok(f"{model} at {settings.EMBEDDING_BASE_URL}")
-    return Finding("", missing, f"{model} has no server", "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API")
+        return ok(_("{model} at {address}", model=model, address=settings.EMBEDDING_BASE_URL))
+    remedy = _("set EMBEDDING_BASE_URL to one with an OpenAI-compatible API")
+    return Finding("", missing, _("{model} has no server", model=model), remedy)
 
 
 @check("retrieval profiles")
 def starting_profiles() -> Finding:
     """What new knowledge bases start with, and those that have started with something else; neither is a fault."""
     if variables := ", ".join(settings.FUSION_VARIABLES):
-        detail = f"new knowledge bases start with {DEFAULT}, since the environment sets {variables}"
+        detail = _(
+            "new knowledge bases start with {profile}, since the environment sets {variables}",
+            profile=DEFAULT,
+            variables=variables,
+        )
     else:
-        detail = f"new knowledge bases start with {BALANCED}, on the hashing embedder with {KEYWORD_LED}"
+        detail = _(
+            "new knowledge bases start with {profile}, on the hashing embedder with {without_model}",
+            profile=BALANCED,
+            without_model=KEYWORD_LED,
+        )
     rows = KnowledgeBase.objects.select_related("profile").order_by("name")
     others = [kb.name for kb in rows if other_start(kb)]
     if not others:
         return ok(detail)
-    remedy = "`manage.py compare QUERY --kb NAME --b PROFILE` shows the difference; the knowledge base's page switches"
-    return ok(f"{detail}; these keep what they have: {listed(others)}", remedy)
+    remedy = _(
+        "`manage.py compare QUERY --kb NAME --b PROFILE` shows the difference; the knowledge base's page switches"
+    )
+    return ok(_("{detail}; these keep what they have: {names}", detail=detail, names=listed(others)), remedy)
 
 
 @check("RERANKER_MODEL")
 def cross_encoder() -> Finding:
-    if not settings.RERANKER_MODEL:
-        return ok("none: results are ordered by the next reranker of the chain")
-    otherwise = ", or set RERANKER_MODEL= to go without"
-    return _local_model(settings.RERANKER_MODEL, missing=State.DEGRADED, otherwise=otherwise)
+    local = next((each for each in defaults(Role.RERANK) if not each.is_served), None)
+    if local is None:
+        return ok(_("none: results are ordered by the next reranker of the chain"))
+    otherwise = _("set RERANKER_MODEL= to go without") if local.variable else _("choose another under System, Models")
+    return _local_model(local.model, missing=State.DEGRADED, otherwise=otherwise)
 
 
 @check("rerank server")
 def rerank_server() -> Finding:
-    address = settings.RERANK_BASE_URL
-    if not address:
-        return ok("none: results are ordered by the next reranker of the chain")
+    server = next((each for each in defaults(Role.RERANK) if each.is_served), None)
+    if server is None:
+        return ok(_("none: results are ordered by the next reranker of the chain"))
+    if (problem := embedding_models.problem_of(server)) is not None:
+        return degraded(problem, _("correct it under System, Models"))
+    address = shown_address(server.base_url)
     try:
-        httpx.get(address, timeout=REACH_SECONDS)  # whatever it answers, it is there
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        remedy = "start it or correct RERANK_BASE_URL, or leave that out to go without"
-        return degraded(f"{address} does not answer: {one_line(error)}", remedy)
-    return ok(f"{address} answers")
+        with http_client(server) as client:
+            client.get(server.base_url, timeout=REACH_SECONDS)  # whatever it answers, it is there
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: an address such as http://[half
+        remedy = _("start it or correct RERANK_BASE_URL, or leave that out to go without")
+        if not server.variable:
+            remedy = _("start it, or correct it under System, Models")
+        return degraded(_("{address} does not answer: {reason}", address=address, reason=one_line(error)), remedy)
+    return ok(_("{names} answers", names=address))
 
 
-@check("language model")
+@check("chat model")
 def language_model() -> Finding:
-    if embedding_models.generator() is not None:
-        return ok(f"{settings.LLM_MODEL} at {settings.LLM_BASE_URL}, which was not asked")
+    if (chat := chat_endpoint()) is not None:
+        if (problem := embedding_models.problem_of(chat)) is not None:
+            return degraded(problem, _("correct it under System, Models"))
+        return ok(_("{model} at {address}, which was not asked", model=chat.name, address=shown_address(chat.base_url)))
     return degraded(
-        "none, so answers are the passages themselves and questions are not rewritten",
-        "set LLM_API_KEY, or LLM_BASE_URL where a server of your own needs no key",
+        _("none, so answers are the passages themselves and questions are not rewritten"),
+        _("add a chat model under System, Models, or set LLM_API_KEY"),
     )
 
 
 def _local_model(model: str, *, missing: State, otherwise: str = "") -> Finding:
     if (path := local_path(model)) is None:
-        remedy = f"run `manage.py download_model {model}`{otherwise}"
-        return Finding("", missing, f"{model} is not on this machine", remedy)
-    if not libraries_available():
-        remedy = f"run `pip install 'zhiku[models]'`{otherwise}"
-        return Finding("", missing, f"{model} is in {path}, but cannot run", remedy)
-    return ok(f"{model} in {path}")
+        detail, remedy = (
+            _("{model} is not on this machine", model=model),
+            _("run `{command}`", command=f"manage.py download_model {model}"),
+        )
+    elif not libraries_available():
+        detail = _("{model} is in {folder}, but cannot run", model=model, folder=str(path))
+        remedy = _("run `pip install 'zhiku[models]'`")
+    else:
+        return ok(_("{model} in {folder}", model=model, folder=str(path)))
+    return Finding(
+        "", missing, detail, _("{first}, or {second}", first=remedy, second=otherwise) if otherwise else remedy
+    )
 
 
 @check("parsers elsewhere")
@@ -193,17 +251,17 @@ def remote_parsers() -> Finding:
     chosen = set(KnowledgeBase.objects.exclude(parser="").values_list("parser", flat=True).distinct())
     wanted = sorted({*chosen, *offered_parsers()} - {KnowledgeBase.Parser.BUILT_IN})
     if not wanted:
-        return ok("none is set up; the built-in reader reads all documents")
+        return ok(_("none is set up; the built-in reader reads all documents"))
     answers, faults = [], []
     for name in wanted:
         try:
-            answers.append(f"{remote_parser(name).ping()} answers")
+            answers.append(remote_parser(name).ping())
         except RemoteFailure as failure:
             faults.append(f"{KnowledgeBase.Parser(name).label}: {failure.reason}")
     if faults:
-        remedy = "start the server or correct DOCLING_SERVE_URL; the built-in reader reads meanwhile, and says so"
+        remedy = _("start the server or correct DOCLING_SERVE_URL; the built-in reader reads meanwhile, and says so")
         return degraded("; ".join(faults), remedy)
-    return ok(", ".join(answers))
+    return ok(_("{names} answers", names=", ".join(answers)))
 
 
 @check("other stores")
@@ -212,7 +270,7 @@ def other_stores() -> Finding:
     copied = KnowledgeBase.objects.exclude(store=Store.POSTGRES)
     wanted = sorted({*copied.values_list("store", flat=True).distinct(), *configured_stores()} - {Store.POSTGRES})
     if not wanted:
-        return ok("none is set up; PostgreSQL searches everything")
+        return ok(_("none is set up; PostgreSQL searches everything"))
     answers, faults = [], []
     for store in wanted:
         try:
@@ -220,20 +278,25 @@ def other_stores() -> Finding:
         except StoreError as error:
             faults.append(one_line(error))
     if faults:
-        remedy = "start the servers or correct MILVUS_URI and CHROMA_URL; PostgreSQL answers meanwhile, and says so"
+        remedy = _("start the servers or correct MILVUS_URI and CHROMA_URL; PostgreSQL answers meanwhile, and says so")
         return degraded("; ".join(faults), remedy)
     detail = ", ".join(answers)
     failed = StoreState.objects.filter(status=StoreState.Status.FAILED).select_related("knowledge_base")
     if names := [f"{state.knowledge_base} ({one_line(state.error)})" for state in failed]:
-        remedy = "`manage.py migrate_store --kb NAME --to STORE` fills the copy again"
-        return degraded(f"{detail}; not moved: {listed(names)}", remedy)
+        remedy = _("`manage.py migrate_store --kb NAME --to STORE` fills the copy again")
+        return degraded(_("{detail}; not moved: {names}", detail=detail, names=listed(names)), remedy)
     lag = StoreChange.objects.aggregate(left=Count("pk"), oldest=Min("created_at"))
-    detail = f"{detail}; {copied.count()} knowledge bases use them; {lag['left']:,} changes wait"
+    detail = _(
+        "{detail}; {bases} knowledge bases use them; {changes:,} changes wait",
+        detail=detail,
+        bases=copied.count(),
+        changes=lag["left"],
+    )
     if not lag["oldest"] or lag["oldest"] >= timezone.now() - BEHIND:
         return ok(detail)
     return degraded(
-        f"{detail}, the oldest since {lag['oldest']:%Y-%m-%d %H:%M %Z}",
-        "start a worker: `manage.py serve`; its log says why changes could not be applied",
+        _("{detail}, the oldest since {since}", detail=detail, since=f"{lag['oldest']:%Y-%m-%d %H:%M %Z}"),
+        _("start a worker: `manage.py serve`; its log says why changes could not be applied"),
     )
 
 
@@ -242,36 +305,40 @@ def postgresql() -> Finding:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT current_setting('server_version')")
-            return ok(f"version {cursor.fetchone()[0]}")
+            return ok(_("version {version}", version=cursor.fetchone()[0]))
     except DatabaseError as error:
-        remedy = "start the server, or correct DATABASE_URL; with neither DATABASE_URL nor REDIS_URL set, one is started for you"
-        return broken(f"cannot be reached: {one_line(error)}", remedy)
+        remedy = _(
+            "start the server, or correct DATABASE_URL; with neither DATABASE_URL nor REDIS_URL set, one is started for you"
+        )
+        return broken(_("cannot be reached: {reason}", reason=one_line(error)), remedy)
 
 
 @check("pgvector")
 def pgvector() -> Finding:
     if rows := fetch_all("SELECT extversion FROM pg_extension WHERE extname = 'vector'"):
-        return ok(f"version {rows[0][0]}")
-    remedy = "install pgvector on the server, then run `manage.py migrate`"
-    return broken("the extension is not in this database", remedy)
+        return ok(_("version {version}", version=rows[0][0]))
+    remedy = _("install pgvector on the server, then run `manage.py migrate`")
+    return broken(_("the extension is not in this database"), remedy)
 
 
 @check("migrations")
 def migrations() -> Finding:
     pending = _pending_migrations()
-    return broken(f"{pending} have not been applied", "run `manage.py migrate`") if pending else ok("all applied")
+    if pending:
+        return broken(_("{count} have not been applied", count=pending), _("run `manage.py migrate`"))
+    return ok(_("all applied"))
 
 
 @check("Redis (broker)")
 def redis_broker() -> Finding:
     try:
         with _broker():
-            return ok("answers")
+            return ok(_("answers"))
     except BROKER_DOWN as error:
-        remedy = (
+        remedy = _(
             "start Redis, or correct REDIS_URL; documents wait until then, and are processed within three minutes after"
         )
-        return broken(f"cannot be reached: {one_line(error)}", remedy)
+        return broken(_("cannot be reached: {reason}", reason=one_line(error)), remedy)
 
 
 @check("Redis (cache)")
@@ -279,19 +346,19 @@ def redis_cache() -> Finding:
     try:
         caches["bm25"].get("doctor")
     except (ConnectionInterrupted, RedisError) as error:
-        remedy = (
+        remedy = _(
             "start Redis, or correct CACHE_URL; searches stay right meanwhile, but each process builds its own indexes"
         )
-        return degraded(f"cannot be reached: {one_line(error)}", remedy)
-    return ok("answers")
+        return degraded(_("cannot be reached: {reason}", reason=one_line(error)), remedy)
+    return ok(_("answers"))
 
 
 @check("Celery worker")
 def worker() -> Finding:
     if alive := workers():
         return ok(", ".join(alive))
-    remedy = "`manage.py serve` runs one; alone: `celery -A config worker -B`"
-    return degraded("none answers, so uploaded documents wait", remedy)
+    remedy = _("`manage.py serve` runs one; alone: `celery -A config worker -B`")
+    return degraded(_("none answers, so uploaded documents wait"), remedy)
 
 
 @check("keyword search")
@@ -299,8 +366,9 @@ def keyword_packages() -> Finding:
     try:
         require_dependencies()
     except DependencyMissing as error:
-        return degraded(f"off, searches use vectors only: {error}", "run `pip install rank-bm25 jieba pystemmer`")
-    return ok("rank-bm25, jieba and PyStemmer are installed")
+        detail = _("off, searches use vectors only: {reason}", reason=message_of(error))
+        return degraded(detail, _("run `pip install rank-bm25 jieba pystemmer`"))
+    return ok(_("rank-bm25, jieba and PyStemmer are installed"))
 
 
 @check("tokenizer packages")
@@ -315,30 +383,39 @@ def tokenizer_packages() -> Finding:
                 used[module][row.knowledge_base_id] = row.knowledge_base.name
     missing = [module for module in sorted(used) if not _can_import(module)]
     if not missing:
-        return ok(f"{', '.join(sorted(used))} installed" if used else "no knowledge base needs more")
-    detail = "; ".join(f"{module} is missing, needed by {listed(sorted(used[module].values()))}" for module in missing)
-    remedy = "run " + ", ".join(f"`pip install 'zhiku[{EXTRA_OF[module]}]'`" for module in missing)
-    return degraded(detail, f"{remedy}; until then these are searched by vectors only")
+        return ok(_("{names} installed", names=", ".join(sorted(used))) if used else _("no knowledge base needs more"))
+    return degraded(
+        _(
+            "{names} is missing, needed by {bases}",
+            names=", ".join(missing),
+            bases=listed(sorted({name for module in missing for name in used[module].values()})),
+        ),
+        _(
+            "run {commands}; until then these are searched by vectors only",
+            commands=", ".join(f"`pip install 'zhiku[{EXTRA_OF[module]}]'`" for module in missing),
+        ),
+    )
 
 
 @check("packages")
 def packages() -> Finding:
-    return ok(", ".join(f"{name} {_version(name)}" for name in PACKAGES))
+    return ok(", ".join(f"{name} {installed_version(name)}" for name in PACKAGES))
 
 
 @check("data directory")
 def data_directory() -> Finding:
     directory = settings.DATA_DIR
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
-        remedy = "let this user write there, or set ZHIKU_DATA_DIR to a directory where it may"
-        return broken(f"{directory} cannot be written to", remedy)
+        remedy = _("let this user write there, or set ZHIKU_DATA_DIR to a directory where it may")
+        return broken(_("{folder} cannot be written to", folder=str(directory)), remedy)
     free = shutil.disk_usage(directory).free
-    detail = f"{directory}, {free / 1024**3:,.1f} GB free"
+    detail = _("{folder}, {gigabytes:,.1f} GB free", folder=str(directory), gigabytes=free / 1024**3)
     if free < LOW_DISK_BYTES:
-        return degraded(detail, "make room before the next upload")
+        return degraded(detail, _("make room before the next upload"))
     media = Path(settings.MEDIA_ROOT)
     if media.exists() and media.stat().st_mode & 0o007 and all(each.stat().st_mode & 0o001 for each in media.parents):
-        return degraded(f"other users of this machine can read the uploads in {media}", f"run `chmod o= {media}`")
+        detail = _("other users of this machine can read the uploads in {folder}", folder=str(media))
+        return degraded(detail, _("run `chmod o= {folder}`", folder=str(media)))
     return ok(detail)
 
 
@@ -348,23 +425,25 @@ def parser_sandbox() -> Finding:
     try:
         holds_calls, holds_files = confinement()
     except ParseError as error:
-        remedy = "read the log: no file can be parsed; libraries outside the folders of Python and the system cannot be loaded"
-        return broken(f"the parser's process does not start: {error}", remedy)
-    lacks = {}
+        remedy = _(
+            "read the log: no file can be parsed; libraries outside the folders of Python and the system cannot be loaded"
+        )
+        return broken(_("the parser's process does not start: {reason}", reason=str(error)), remedy)
+    lacks: dict[str, str] = {}
     if not holds_calls:
-        lacks["a parser may open connections and send signals: seccomp is unavailable"] = (
-            f"install libseccomp (`apt install libseccomp2`, which has {SECCOMP_LIBRARY}) on Linux"
+        lacks[_("a parser may open connections and send signals: seccomp is unavailable")] = _(
+            "install libseccomp (`apt install libseccomp2`, which has {library}) on Linux", library=SECCOMP_LIBRARY
         )
     if not holds_files:
-        lacks["a parser may read this user's files: Landlock is unavailable"] = (
+        lacks[_("a parser may read this user's files: Landlock is unavailable")] = _(
             "use Linux 5.13 or later with `landlock` in its `lsm=` list, and a container runtime that allows it"
         )
     elif any(settings.DATA_DIR.is_relative_to(folder.resolve()) for folder in readable_folders()):
-        detail = f"a parser may read {settings.DATA_DIR}, which lies among installed packages"
-        lacks[detail] = "set ZHIKU_DATA_DIR to a folder of its own"
+        detail = _("a parser may read {folder}, which lies among installed packages", folder=str(settings.DATA_DIR))
+        lacks[detail] = _("set ZHIKU_DATA_DIR to a folder of its own")
     if lacks:
-        return degraded("; ".join(lacks), "; ".join(lacks.values()))
-    return ok("seccomp and Landlock: no connections, and no files but libraries")
+        return degraded(joined(lacks), joined(lacks.values()))
+    return ok(_("seccomp and Landlock: no connections, and no files but libraries"))
 
 
 @check("git")
@@ -372,13 +451,17 @@ def git_programs() -> Finding:
     """What sources of the kind Git are read with."""
     missing = [program for program in GIT_PROGRAMS if shutil.which(program) is None]
     if not missing:
-        return ok(f"{', '.join(GIT_PROGRAMS)} installed")
-    detail = f"{', '.join(missing)} missing"
+        return ok(_("{names} installed", names=", ".join(GIT_PROGRAMS)))
     names = [each.name for each in Source.objects.filter(kind=Source.Kind.GIT).order_by("name").only("name")]
     if not names:
-        return ok(f"{detail}, and no source needs more")
-    packages = " ".join(GIT_PROGRAMS[program] for program in missing)
-    return degraded(f"{detail}, needed by {listed(names)}", f"run `apt install {packages}` where the worker runs")
+        return ok(_("{names} is missing, and no source needs it", names=", ".join(missing)))
+    return degraded(
+        _("{names} is missing, needed by {bases}", names=", ".join(missing), bases=listed(names)),
+        _(
+            "run `apt install {packages}` where the worker runs",
+            packages=" ".join(GIT_PROGRAMS[program] for program in missing),
+        ),
+    )
 
 
 @check("LibreOffice")
@@ -388,13 +471,21 @@ def libre_office() -> Finding:
     unread = ", ".join(kind for kind, each in OFFICE_FORMATS.items() if each.part in missing)
     if office.program() is None:
         # It is an addition that most installations do without
-        return ok(f"not installed, so {unread} are refused", f"`{OFFICE_COMMAND}` where web and worker processes run")
+        remedy = _("`{command}` where web and worker processes run", command=OFFICE_COMMAND)
+        return ok(_("not installed, so {kinds} are refused", kinds=unread), remedy)
     try:
         version = office.version()
     except ParseError as error:
-        return degraded(f"it does not run: {error}", f"`{OFFICE_COMMAND}`, and `apt-get install libseccomp2`")
+        remedy = _("`{command}`, and `apt-get install libseccomp2`", command=OFFICE_COMMAND)
+        return degraded(_("it does not run: {reason}", reason=str(error)), remedy)
     if missing:
-        return degraded(f"{version}, without {', '.join(missing)}, so {unread} are refused", f"`{OFFICE_COMMAND}`")
+        detail = _(
+            "{version}, without {parts}, so {kinds} are refused",
+            version=version,
+            parts=", ".join(missing),
+            kinds=unread,
+        )
+        return degraded(detail, f"`{OFFICE_COMMAND}`")
     return ok(version)
 
 
@@ -406,27 +497,31 @@ def documents() -> Finding:
         Q(status=Document.Status.PENDING, waiting_since__lt=overdue) & ~Q(batch__paused=True)
         | Q(status=Document.Status.PROCESSING, lease_until__lt=overdue)
     ).count()
-    detail = f"{Document.objects.count():,} in all, {failed:,} failed, {stuck:,} stuck"
-    remedies = ["the admin's list of documents, filtered by status, says why each one failed"] * bool(failed)
-    remedies += ["start a worker: `manage.py serve`"] * bool(stuck)
-    return degraded(detail, "; ".join(remedies)) if remedies else ok(detail)
+    detail = _(
+        "{count:,} in all, {failed:,} failed, {stuck:,} stuck",
+        count=Document.objects.count(),
+        failed=failed,
+        stuck=stuck,
+    )
+    remedies = [_("the admin's list of documents, filtered by status, says why each one failed")] * bool(failed)
+    remedies += [_("start a worker: `manage.py serve`")] * bool(stuck)
+    return degraded(detail, joined(remedies)) if remedies else ok(detail)
 
 
 @check("secret key")
 def secret_key() -> Finding:
     if os.environ.get("SECRET_KEY"):
-        return ok("from the environment")
-    detail = f"from {settings.DATA_DIR / 'secret_key'}"
+        return ok(_("from the environment"))
+    detail = _("from {file}", file=str(settings.DATA_DIR / "secret_key"))
     if settings.LOCAL:
         return ok(detail)
-    return degraded(detail, "set SECRET_KEY, the same for every web and worker process")
+    return degraded(detail, _("set SECRET_KEY, the same for every web and worker process"))
 
 
 INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     redis_broker,
     redis_cache,
     worker,
-    libraries,
     default_embedder,
     cross_encoder,
     rerank_server,
@@ -440,6 +535,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     secret_key,
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (
+    libraries,
     embedders_in_use,
     starting_profiles,
     tokenizer_packages,
@@ -464,7 +560,7 @@ def _can_import(module: str) -> bool:
     return True
 
 
-def _version(package: str) -> str:
+def installed_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:

@@ -7,11 +7,13 @@ from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, 
 
 from kb.access.models import KnowledgeBase
 from kb.base.findings import Finding, check, degraded, listed, ok
+from kb.base.messages import joined
 from kb.content.models import Chunk
 from kb.index.fulltext import without_lexemes
 from kb.index.models import ChunkPostings, VectorIndex
 from kb.index.vector_index import builds_under_way, is_reading, most_bytes, reads_indexes, spaces_without_index
 from kb.providers.embedding_models import tokenizer
+from retrieval.errors import Message as _
 
 MEGABYTE = 1024**2
 # Of an index in memory: an ordinal and a 16-bit impact a posting, an id and a length a chunk. Its lexicon comes on top:
@@ -19,7 +21,7 @@ MEGABYTE = 1024**2
 BYTES_A_POSTING = 6
 BYTES_A_CHUNK = 12
 SPARE = 1.25
-REINDEX = "run `manage.py reindex --kb NAME --bm25` for each"
+REINDEX = _("run `manage.py reindex --kb NAME --bm25` for each")
 
 
 @check("keyword postings")
@@ -28,14 +30,14 @@ def postings() -> Finding:
     used = KnowledgeBase.objects.exclude(tokenizer_id="").values_list("tokenizer_id", flat=True).distinct()
     cutters = {tokenizer_id: tokenizer(tokenizer_id) for tokenizer_id in ("", *used)}
     if None in cutters.values():
-        return degraded("not looked at: packages of keyword search are missing")
+        return degraded(_("not looked at: packages of keyword search are missing"))
     current = {cutter.id for tokenizer_id, cutter in cutters.items() if cutter and cutter.id == tokenizer_id}
     cut = ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=OuterRef("knowledge_base__tokenizer_id"))
     uncut = Chunk.objects.filter(~Exists(cut)).values("knowledge_base_id")
     outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", *current))).distinct()
     if names := list(outdated.order_by("name").values_list("name", flat=True)):
-        return degraded(f"outdated or incomplete in {listed(names)}", REINDEX)
-    return ok(f"all of {listed(sorted(current))}" if current else "none yet")
+        return degraded(_("outdated or incomplete in {names}", names=listed(names)), REINDEX)
+    return ok(_("all of {names}", names=listed(sorted(current))) if current else _("none yet"))
 
 
 @check("full text")
@@ -44,8 +46,8 @@ def lexemes() -> Finding:
     active = ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"))
     lacking = KnowledgeBase.objects.filter(pk__in=without_lexemes(active).values("knowledge_base_id"))
     if names := list(lacking.order_by("name").values_list("name", flat=True)):
-        return degraded(f"chunks of {listed(names)} cannot be found by it", REINDEX)
-    return ok("stands in where the keyword index cannot answer")
+        return degraded(_("chunks of {names} cannot be found by it", names=listed(names)), REINDEX)
+    return ok(_("searches where the keyword index cannot answer"))
 
 
 @check("keyword index memory")
@@ -61,11 +63,15 @@ def keyword_memory() -> Finding:
     )
     too_large = list(rows.filter(least__gt=limit).order_by("-least").values_list("knowledge_base__name", "least"))
     if not too_large:
-        return ok(f"every index is within BM25_MEMORY_MB ({limit // MEGABYTE})")
+        return ok(_("every index is within BM25_MEMORY_MB ({megabytes})", megabytes=limit // MEGABYTE))
     wanted = math.ceil(SPARE * too_large[0][1] / MEGABYTE)
     return degraded(
-        f"over BM25_MEMORY_MB ({limit // MEGABYTE}) in {listed(kb for kb, _ in too_large)}: each search loads it",
-        f"set BM25_MEMORY_MB={wanted} or more, or divide the knowledge base",
+        _(
+            "over BM25_MEMORY_MB ({megabytes}) in {names}: each search loads it",
+            megabytes=limit // MEGABYTE,
+            names=listed(kb for kb, _bytes in too_large),
+        ),
+        _("set BM25_MEMORY_MB={megabytes} or more, or divide the knowledge base", megabytes=wanted),
     )
 
 
@@ -74,7 +80,7 @@ def vector_indexes() -> Finding:
     """Knowledge bases with so many vectors that an index is due, and without a finished one."""
     lacking = spaces_without_index()
     if not lacking:
-        return ok(f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
+        return ok(_("wherever there are more than {count:,} vectors", count=settings.VECTOR_INDEX_MIN_ROWS))
     under_way = builds_under_way()
     names = dict(KnowledgeBase.objects.values_list("pk", "name"))
     built, due = [], set()
@@ -84,32 +90,41 @@ def vector_indexes() -> Finding:
             built.append(f"{kb!r} ({under_way[space.index_name]:,} of {space.vectors:,} vectors)")
         else:
             due.add(kb)
-    parts = [f"being built for {', '.join(built)}"] * bool(built) + [f"due for {listed(sorted(due))}"] * bool(due)
-    detail = f"{'; '.join(parts)}: each search compares all vectors until then"
-    start = (
+    parts = [_("being built for {names}", names=", ".join(built))] * bool(built)
+    parts += [_("due for {names}", names=listed(sorted(due)))] * bool(due)
+    detail = _("{parts}: each search compares all vectors until then", parts=joined(parts))
+    start = _(
         "start a worker, which builds them within minutes: `manage.py serve`; its log says why one could not be built"
     )
     remedies = [start] * bool(due)
     if short := [space for space in lacking if space.build_remedy]:
         most = max(short, key=lambda space: space.build_bytes)
-        remedies.append(f"set {most.build_remedy} for a build many times quicker, where the server has that much")
-    return degraded(detail, "; ".join(remedies))
+        remedies.append(
+            _(
+                "set {settings} for a build many times quicker, where the server has that much",
+                settings=most.build_remedy,
+            )
+        )
+    return degraded(detail, joined(remedies) if remedies else "")
 
 
 @check("page cache")
 def page_cache() -> Finding:
     """Whether vectors and their indexes are being read into memory since a start."""
     if is_reading():
-        detail = "vectors and indexes are being read into memory; searches of what is not there yet take longer"
-        return degraded(detail, "nothing to do: it ends by itself")
+        detail = _("vectors and indexes are being read into memory; searches of what is not there yet take longer")
+        return degraded(detail, _("nothing to do: it ends by itself"))
     most = most_bytes()
     if not most:
-        return ok("nothing is read into memory after a start (WARM_UP_MB=0)")
-    detail = f"up to {most / 1024**3:.1f} GB of vectors and indexes are read into memory after a start"
+        return ok(_("nothing is read into memory after a start (WARM_UP_MB=0)"))
+    detail = _(
+        "up to {gigabytes:.1f} GB of vectors and indexes are read into memory after a start",
+        gigabytes=most / 1024**3,
+    )
     if reads_indexes():
         return ok(detail)
-    remedy = "have an administrator of PostgreSQL run `CREATE EXTENSION pg_prewarm` in this database"
-    return degraded(f"{detail}, but no indexes, which this server does not let be read", remedy)
+    remedy = _("have an administrator of PostgreSQL run `CREATE EXTENSION pg_prewarm` in this database")
+    return degraded(_("{detail}, but no indexes, which this server does not let be read", detail=detail), remedy)
 
 
 @check("vector recall")
@@ -121,12 +136,14 @@ def vector_recall() -> Finding:
             f"{row.knowledge_base.name} ({row.recall:.2f}{'' if row.is_used else ', compared one by one'})"
             for row in low
         ]
-        detail = f"below VECTOR_RECALL_TARGET ({target}) in {listed(of)}"
+        detail = _("below VECTOR_RECALL_TARGET ({target}) in {names}", target=target, names=listed(of))
         if not any(row.is_used for row in low):
             return ok(detail)
-        remedy = "choose an embedding model that tells the texts apart better, divide the knowledge base, or lower the target"
+        remedy = _(
+            "choose an embedding model that tells the texts apart better, divide the knowledge base, or lower the target"
+        )
         return degraded(detail, remedy)
     worst = VectorIndex.objects.order_by("recall").values_list("recall", flat=True).first()
     if worst is None:
-        return ok("nothing measured: no vectors have an index")
-    return ok(f"every index finds at least {worst:.3f} of the nearest 25")
+        return ok(_("nothing measured: no vectors have an index"))
+    return ok(_("every index finds at least {share:.3f} of the nearest 25", share=worst))

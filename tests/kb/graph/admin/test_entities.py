@@ -53,7 +53,7 @@ def test_the_list_tells_names_and_facts_in_few_queries(client, ibm, django_asser
 
 
 def test_an_empty_list_says_what_to_do(client, kb):
-    assert "language model" in Page(client.get(reverse(LIST))).text("no-entities")
+    assert "chat model" in Page(client.get(reverse(LIST))).text("empty")
 
 
 def test_an_entity_is_added_with_its_names(client, kb):

@@ -122,6 +122,16 @@ def test_a_key_is_never_edited_or_deleted_by_its_user(client, curator):
     assert client.post(reverse("admin:kb_apikey_delete", args=[key.pk]), {"post": "yes"}).status_code == 403
 
 
+def test_deleting_a_key_leads_back_to_the_list_of_keys(client, curator):
+    key, _ = make_api_key(curator)
+    client.force_login(make_user(superuser=True))
+
+    answer = client.post(reverse("admin:kb_apikey_delete", args=[key.pk]), {"post": "yes"})
+
+    assert answer.url == reverse(LIST)
+    assert not ApiKey.objects.exists()
+
+
 def test_the_list_tells_what_keys_open_and_their_state(client, curator, kb):
     make_api_key(curator, kb)
     make_api_key(curator, revoked=True)

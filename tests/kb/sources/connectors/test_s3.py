@@ -38,6 +38,7 @@ def bucket(endpoint):
         aws_secret_access_key="owner",
     ).Bucket("manuals")
     made.create()
+    made.objects.all().delete()  # all servers of a process hold the same buckets
     yield made
     made.objects.all().delete()
     made.delete()

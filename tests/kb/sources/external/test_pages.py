@@ -28,7 +28,7 @@ def test_search_debug_shows_each_source_with_its_weight_and_what_it_found(opened
     service.results = [found("Hall", "https://example.org/hall", "The archive opens its new hall.")]
     vertex_source(kb, service, weight=0.25)
 
-    page = opened("search_debug")
+    page = opened("search_debug", view="process")
 
     assert page.status == 200
     cells = {
@@ -48,7 +48,7 @@ def test_search_debug_names_a_source_that_may_not_be_asked(opened, kb, service, 
     settings.EXTERNAL_PROVIDERS = []
     vertex_source(kb, service)
 
-    (cell,) = opened("search_debug").tree.xpath("//td[@data-channel='external:site search']")
+    (cell,) = opened("search_debug", view="process").tree.xpath("//td[@data-channel='external:site search']")
 
     assert cell.xpath(".//@data-error") == ["external_not_configured"]
 

@@ -7,6 +7,7 @@ from kb.models import (
     ConceptTerm,
     Document,
     EntityName,
+    Folder,
     GraphFact,
     Judgment,
     KnowledgeBase,
@@ -41,6 +42,7 @@ LEFT_OUT = {
         }
     ),
     RetrievalProfile: {"knowledge_base", "created_by", "created_at"},
+    Folder: {"created_at"},
     ConceptTerm: {"key"},
     EntityName: {"key"},
     GraphFact: {"subject_key", "object_key"},

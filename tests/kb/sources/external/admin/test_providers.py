@@ -52,7 +52,7 @@ def get(client, address):
 
 
 def test_an_empty_list_says_what_a_source_is_for(client, service):
-    assert 'data-testid="no-sources"' in get(client, url("changelist"))
+    assert 'data-testid="empty"' in get(client, url("changelist"))
 
 
 def test_what_is_not_allowed_is_said_before_anything_is_filled_in(client, settings):
