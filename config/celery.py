@@ -75,8 +75,11 @@ def trace_in_pool(**_: Any) -> None:
 
 
 @signals.worker_process_shutdown.connect
-def send_last_spans(**_: Any) -> None:
+def write_what_is_left(**_: Any) -> None:
     """Such a process ends without what Python does at its end."""
+    from kb.providers.usage import counting  # noqa: PLC0415 - after Django's setup
+
+    counting.flush()
     otel.flush()
 
 

@@ -1,5 +1,6 @@
 """What settings are made of: variables of the environment, in the forms that Django and the libraries want."""
 
+import re
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -38,6 +39,13 @@ class NamingEnv(environ.Env):  # type: ignore[misc] # the package has no types
         if NoneType in kinds and not self.str(name, default=""):
             return None if name in self.ENVIRON else default
         return {bool: self.bool, int: self.int, float: self.float}[kinds[0]](name, default=default)
+
+
+def checked_colour(text: str) -> str:
+    """A colour such as #7c3aed; ImproperlyConfigured for anything else, which would stand in a style sheet."""
+    if not re.fullmatch(r"#[0-9a-fA-F]{6}", text):
+        raise ImproperlyConfigured(f"SITE_COLOR is no colour: {text!r}. Write it as #7c3aed, or leave it out.")
+    return text.lower()
 
 
 def file_storage(env: environ.Env) -> dict[str, Any]:

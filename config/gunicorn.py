@@ -9,6 +9,7 @@ from typing import Any
 from config.installation import is_debugged, is_local
 from kb.base import draining
 from kb.base.loopback import refusal_to_listen
+from kb.base.streams import MOST as MOST_STREAMS
 from kb.base.telemetry.logs import chosen_form, logging_config
 from kb.ingest.parser.confinement import hide_from_siblings
 
@@ -16,7 +17,7 @@ hide_from_siblings()
 os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # a request waits no longer for one statement
 
 wsgi_app = "config.wsgi:application"
-worker_class = "config.web_worker.BufferingWorker"
+worker_class = "config.streaming_worker.StreamingWorker"
 workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
 threads = int(os.environ.get("WEB_THREADS", "8"))
 preload_app = False  # a pool of connections does not survive a fork
@@ -30,7 +31,7 @@ logconfig_dict = logging_config(form=chosen_form(local=is_local()), level=os.env
 limit_request_line = 8_190
 limit_request_fields = 64
 limit_request_field_size = 8_190
-worker_connections = 400  # each takes at most 100 KB of memory before somebody is known to have sent it
+worker_connections = 144 + MOST_STREAMS  # each takes at most 100 KB of memory before somebody is known to have sent it
 
 
 def on_starting(server: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from django.urls import reverse_lazy
 
 from config.admin_theme import UNFOLD  # noqa: F401 - the theme reads it here
-from config.environment import NamingEnv, broker_url, cache_url, file_storage
+from config.environment import NamingEnv, broker_url, cache_url, checked_colour, file_storage
 from config.installation import BASE_DIR, IS_CHECKOUT, data_dir, is_debugged, is_embedded, is_local
 from kb.base.probe import INTERVAL_SECONDS
 from kb.base.telemetry.logs import chosen_form, logging_config
@@ -64,6 +64,9 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.postgres",
     "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
     "axes",
     "csp",
     "pgtrigger",
@@ -86,8 +89,10 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "kb.web.admin.menu.badges_follow_changes",
     "kb.web.admin.site.ErrorPages",
     "kb.web.api.callers.AttributionMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
@@ -103,6 +108,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
+            "libraries": {"hub": "kb.content.hub", "zhiku": "kb.web.admin.tags"},
         },
     }
 ]
@@ -180,6 +186,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 300},
     },
     "sweep-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
+    "sweep-model-downloads": {"task": "kb.tasks.sweep_model_downloads", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
@@ -196,7 +203,13 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 LOGIN_URL = reverse_lazy("admin:login")
 LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+PASSWORD_LOGIN = env.bool("PASSWORD_LOGIN", default=True)
+# Without the backend of passwords nobody gets in by one, and sessions that one has begun end.
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    *(["django.contrib.auth.backends.ModelBackend"] if PASSWORD_LOGIN else []),
+    "kb.signin.backends.SignInBackend",
+]
 # Failed logins are counted in the database, so that all processes see them: those of one name from one address.
 # Attempts are limited before a password is looked at (API_RATE_LIMITS), which takes a processor a good part of a second.
 LOGIN_ATTEMPTS = env.int("LOGIN_ATTEMPTS", default=5)
@@ -212,6 +225,29 @@ AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # who keeps trying must n
 AXES_DISABLE_ACCESS_LOG = True  # of logins that succeeded, which would grow for ever
 AXES_ENABLE_ADMIN = False  # a superuser unlocks an account where the accounts are
 AXES_VERBOSE = False
+# Signing in with OpenID Connect, see kb/signin. Of django-allauth the protocol and the accounts at the provider are used, none
+# of its pages, which have no address here.
+OIDC_ISSUER = env.str("OIDC_ISSUER", default="")  # empty: none
+OIDC_CLIENT_ID = env.str("OIDC_CLIENT_ID", default="")
+OIDC_CLIENT_SECRET = env.str("OIDC_CLIENT_SECRET", default="")
+OIDC_NAME = env.str("OIDC_NAME", default="")  # on the button; empty: the issuer's host
+OIDC_SCOPES = env.str("OIDC_SCOPES", default="openid profile email")
+OIDC_GROUPS_CLAIM = env.str("OIDC_GROUPS_CLAIM", default="groups")  # or a path such as realm_access.roles
+OIDC_ALLOWED_GROUPS = env.list(
+    "OIDC_ALLOWED_GROUPS", default=[]
+)  # who may sign in; empty: everybody whom the provider lets in
+OIDC_STAFF_GROUPS = env.list("OIDC_STAFF_GROUPS", default=[])  # who may use the admin; empty: all who may sign in
+OIDC_ADMIN_GROUPS = env.list(
+    "OIDC_ADMIN_GROUPS", default=[]
+)  # who is a superuser; empty: the provider makes nobody one
+OIDC_LINK_EMAIL = env.bool(
+    "OIDC_LINK_EMAIL", default=False
+)  # whether a verified e-mail address opens the account that has it
+OIDC_SESSION_HOURS = env.float("OIDC_SESSION_HOURS", default=12.0)  # after which the provider is asked again
+ACCOUNT_ADAPTER = "kb.signin.adapters.AccountAdapter"
+SOCIALACCOUNT_ADAPTER = "kb.signin.adapters.ProviderAdapter"
+ACCOUNT_EMAIL_VERIFICATION = SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_RATE_LIMITS = False  # ours hold before it
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=not LOCAL)
@@ -234,6 +270,11 @@ LOCALE_PATHS = [BASE_DIR / "kb" / "locale"]
 TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
 USE_TZ = True
 FORMAT_MODULE_PATH = "kb.formats"
+
+# -- How chats look ---------------------------------------------------------------------------------------------------
+SITE_NAME = env.str("SITE_NAME", default="")  # blank: Zhiku, in the reader's language
+SITE_COLOR = checked_colour(env.str("SITE_COLOR", default="#7c3aed"))
+SITE_LOGO = env.str("SITE_LOGO", default="")  # the path of a picture: SVG, PNG or WebP
 
 # -- Files -------------------------------------------------------------------------------------------------------------
 STATIC_URL = "static/"
@@ -264,6 +305,7 @@ FILE_UPLOAD_HANDLERS = [
     "django.core.files.uploadhandler.MemoryFileUploadHandler",
     "kb.base.files.UnnamedFileUploadHandler",
 ]
+PREVIEWS_MAX_BYTES = env.int("PREVIEWS_MAX_MB", default=2_048) * 1024 * 1024  # of drawn pages that are kept
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
 DOCLING_SERVE_URL = env.str("DOCLING_SERVE_URL", default="")  # empty: none
@@ -306,6 +348,7 @@ EMBEDDING_API_KEY = env.str("EMBEDDING_API_KEY", default="")
 HF_ENDPOINT = env.str("HF_ENDPOINT", default="")
 FIRST_MODELS = env.bool("ZHIKU_FIRST_MODELS", default=True)  # whether the first start fetches small ones for the demos
 RERANKER_MODEL = env.str("RERANKER_MODEL", default="BAAI/bge-reranker-base")  # empty: no cross-encoder
+MODELS_CHOSEN = tuple(name for name in ("EMBEDDING_MODEL", "RERANKER_MODEL") if env.str(name, default=""))
 RERANK_BASE_URL = env.str("RERANK_BASE_URL", default="")  # of a server with /rerank; empty: none
 RERANK_API_KEY = env.str("RERANK_API_KEY", default="")
 RERANK_MODEL = env.str("RERANK_MODEL", default="")
@@ -364,12 +407,13 @@ EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "da
 SEARCH_LOG_QUERIES = env.bool("SEARCH_LOG_QUERIES", default=True)  # False: no words of queries in the search log
 AUDIT_RETENTION_DAYS = env.int("AUDIT_RETENTION_DAYS", default=730)  # 0: changes are kept for ever
 SEARCH_LOG_RETENTION_DAYS = env.int("SEARCH_LOG_RETENTION_DAYS", default=90)  # 0: searches are kept for ever
+MODEL_USE_RETENTION_DAYS = env.int("MODEL_USE_RETENTION_DAYS", default=400)  # 0: the use of models is kept for ever
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is for this machine only
 
 # -- API -----------------------------------------------------------------------------------------------------------------
 API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
     "general": env.str("API_RATE_LIMIT", default=""),
-    "ask": env.str("API_ASK_RATE_LIMIT", default=""),  # what asks a language model
+    "ask": env.str("API_ASK_RATE_LIMIT", default=""),  # what asks a chat model
     "upload": env.str("API_UPLOAD_RATE_LIMIT", default=""),
     "failures": env.str("API_FAILURE_RATE_LIMIT", default="300/minute"),  # of one address, without a valid key
     "login": env.str("LOGIN_RATE_LIMIT", default="30/minute"),  # attempts from one address, with any names
@@ -406,6 +450,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "PREPROCESSING_HOOKS": ["kb.web.api.schema.of_this_api"],
     "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "kb.web.api.schema.add_examples"],
 }
 

@@ -17,13 +17,13 @@ from django.conf import settings
 from django_redis import get_redis_connection
 from django_redis.client import DefaultClient
 from redis import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import DataError, RedisError, ResponseError
 
 from kb.base.metrics import HOT_QUERIES, QUERY_VECTORS
 from kb.base.models import installation_id
 from retrieval.cache import ByteCache
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.embedders.openai_http import OpenAIEmbedder
 from retrieval.execution import CircuitBreaker, ModelGuard
 from retrieval.payload import PayloadError, Signer
 from retrieval.protocols import Embedder
@@ -68,7 +68,10 @@ class SharedRedis:
         self._asked = time.monotonic()
         try:
             answer: R | None = command(self._client)
-        except ResponseError as error:  # it is there, but the key is of another type, or its memory is full
+        except (
+            ResponseError,
+            DataError,
+        ) as error:  # it is there, but the key is of another type, or its memory is full
             logger.warning("Redis refuses a command of the query caches: %s", error)
             answer = None
         except RedisError as error:
@@ -115,6 +118,9 @@ class SignedBytes:
         name = self._name(key)
         signed = _signer(settings.SECRET_KEY).seal(name, value)
         return bool(shared_redis().ask(lambda redis: redis.set(name, signed, px=max(1, int(ttl_s * 1_000)))))
+
+    def delete(self, *keys: bytes) -> None:
+        shared_redis().ask(lambda redis: redis.delete(*(self._name(key) for key in keys)))
 
     def _name(self, key: bytes) -> str:
         return self._prefix + key.hex()
@@ -169,7 +175,7 @@ def query_embedder(embedder: Embedder) -> QueryEmbedder:
     with _first_use:
         held = _query_embedders.get(model_id)
         if held is None or held.embedder is not embedder:  # the latter where the server or its key has changed
-            slots = SERVER_SLOTS if model_id.startswith(OPENAI_PREFIX) else LOCAL_SLOTS
+            slots = SERVER_SLOTS if isinstance(embedder, OpenAIEmbedder) else LOCAL_SLOTS
             guard = None if model_id == HASHING_MODEL_ID else ModelGuard(model_id, slots=slots)
             _query_embedders[model_id] = held = QueryEmbedder(embedder, guard, _query_vectors())
         _query_embedders.move_to_end(model_id)

@@ -33,6 +33,16 @@ def decrypted(token: str) -> dict[str, str]:
     return values
 
 
+def renewed(token: str) -> str:
+    """A token under SECRET_KEY itself, the same where it is already; raises SecretsUnreadable as `decrypted`."""
+    values = decrypted(token)
+    try:
+        _cipher_of((settings.SECRET_KEY,)).decrypt(token.encode())
+    except InvalidToken:
+        return encrypted(values)
+    return token
+
+
 class SecretsField(models.TextField):  # type: ignore[type-arg]
     """Texts by their names, encrypted in the column; the attribute is the token, which `decrypted` opens.
 

@@ -3,6 +3,7 @@ from typing import Any, Final, TypeVar
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.db.models import Model, QuerySet
 from django.utils.functional import Promise
+from django.utils.translation import gettext as _
 from psycopg.errors import ForeignKeyViolation
 
 from kb.base.messages import shown
@@ -40,6 +41,11 @@ def found_in(rows: QuerySet[M], otherwise: str | Promise) -> M:
 
 class NotAllowed(ServiceError):
     """The caller may see the object, but not do this with it."""
+
+
+def not_editable() -> NotAllowed:
+    """Who may see an object, but wants to change it."""
+    return NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
 
 
 class AlreadyThere(ServiceError):

@@ -3,9 +3,12 @@
 import hashlib
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import Any, BinaryIO, Final
@@ -18,6 +21,7 @@ from django.core.files.uploadhandler import FileUploadHandler
 from django.db.models.fields.files import FieldFile
 
 _PIECE: Final = 1024**2
+_MINUTE_S: Final = 60
 
 
 class FilesUnavailable(Exception):
@@ -53,6 +57,39 @@ def local_file(file: FieldFile) -> Iterator[Path]:
             shutil.copyfileobj(stored, copy, _PIECE)
         copy.flush()
         yield Path(copy.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file by its name in the storage, its size in bytes, and when it was last used, or written."""
+
+    name: str
+    size: int
+    used_at: datetime
+
+
+def files_below(folder: str) -> Iterator[StoredFile]:
+    """All files of a folder and of those in it; without the folder none."""
+    storage: Any = default_storage
+    if not isinstance(storage, FileSystemStorage):
+        yield from (StoredFile(*found) for found in storage.files_below(folder))
+        return
+    for path in Path(storage.path(folder)).rglob("*"):
+        with suppress(FileNotFoundError):  # deleted meanwhile
+            found = path.stat()
+            if stat.S_ISREG(found.st_mode):
+                used_at = datetime.fromtimestamp(found.st_mtime, UTC)
+                yield StoredFile(path.relative_to(storage.location).as_posix(), found.st_size, used_at)
+
+
+def note_use(name: str) -> None:
+    """Notes that a file is used now, to within a minute; an object store only knows when it was written."""
+    storage: Any = default_storage
+    if isinstance(storage, FileSystemStorage):
+        with suppress(FileNotFoundError):
+            path = Path(storage.path(name))
+            if time.time() - path.stat().st_mtime > _MINUTE_S:
+                os.utime(path)
 
 
 def delete_folder(name: str) -> None:

@@ -99,7 +99,7 @@ REMARKS: Final[Mapping[str, str]] = {
         "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
     ),
     RemarkCode.MODEL_DID_NOT_READ: gettext_noop(
-        "The language model did not read {count} of its chunks: these have extracted keywords and no questions of its own. "
+        "The chat model did not read {count} of its chunks: these have extracted keywords and no questions of its own. "
         "Fix the cause and process the document again: {reason}"
     ),
     RemarkCode.PAGES_RECOGNISED: gettext_noop(

@@ -1,12 +1,13 @@
 """Messages of rows and responses, in the language of whoever reads them."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext
 
-from retrieval.errors import Message
+from retrieval.errors import Message, Message as _
 
 # No sentence begins so, and PostgreSQL stores it in a column of text.
 _MARK = "\x1fmessage:"
@@ -17,6 +18,24 @@ def shown(text: str) -> str:
     if isinstance(text, Message):
         return text.translated(gettext)
     return gettext(text) if text else ""
+
+
+def joined(messages: Iterable[str]) -> str:
+    """Messages after one another, of which each stays one; there is at least one."""
+    first, *rest = messages
+    for each in rest:
+        first = _("{first}; {second}", first=first, second=each)
+    return first
+
+
+def stored(text: str) -> str:
+    """A message as plain text that keeps its template and arguments; any other text as it is."""
+    return _MARK + json.dumps(text.as_dict(), ensure_ascii=False) if isinstance(text, Message) else text
+
+
+def restored(text: str) -> str:
+    """What `stored` was given."""
+    return Message.from_dict(json.loads(text.removeprefix(_MARK))) if text.startswith(_MARK) else text
 
 
 class MessageField(models.TextField):  # type: ignore[type-arg]
@@ -30,11 +49,7 @@ class MessageField(models.TextField):  # type: ignore[type-arg]
         return name, "django.db.models.TextField", list(positional), named
 
     def from_db_value(self, value: str | None, *_: Any) -> str | None:
-        if value is None or not value.startswith(_MARK):
-            return value
-        return Message.from_dict(json.loads(value.removeprefix(_MARK)))
+        return None if value is None else restored(value)
 
     def get_prep_value(self, value: Any) -> Any:
-        if isinstance(value, Message):
-            return _MARK + json.dumps(value.as_dict(), ensure_ascii=False)
-        return super().get_prep_value(value)
+        return super().get_prep_value(stored(value) if isinstance(value, Message) else value)

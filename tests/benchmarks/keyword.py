@@ -80,7 +80,7 @@ def change_row(corpus: Corpus, index: OkapiIndex, rows, build_seconds: float) ->
 
 
 def load_seconds(index: OkapiIndex) -> tuple[float, int]:
-    """How long a sealed payload takes to become an index, and its size in bytes."""
+    """How long a signed payload takes to become an index, and its size in bytes."""
     codec = PayloadCodec(b"benchmark")
     payload = codec.seal("key", index.state())
     return median_time(lambda: OkapiIndex.from_state(codec.open("key", payload))), len(payload)
@@ -135,7 +135,7 @@ def measure(corpus: Corpus, query_count: int, slow_query_count: int) -> list[Row
         *table,
         agreement_row(corpus, ours, oracle, slow_queries),
         compare(f"rebuild from stored postings, against {label}", corpus, build_seconds, seconds),
-        compare(f"load a sealed payload, against {label}", corpus, load, seconds),
+        compare(f"load a signed payload, against {label}", corpus, load, seconds),
     ]
 
 

@@ -21,8 +21,8 @@ WORDS = {
     "en": {
         "counts": " {passages:,} passages, {queries:,} queries with an answer, {unanswerable:,} without.",
         "stages": ("stage", "with", *METRICS),
-        "gate": "The gate",
-        "gate_columns": ("set", "with", "scale", "cut", "AUROC", "answerable kept", "unanswerable passed"),
+        "gate": "The relevance threshold",
+        "gate_columns": ("set", "with", "scale", "threshold", "AUROC", "answerable kept", "unanswerable passed"),
         "newcomer": "A newcomer's first questions",
         "newcomer_columns": (
             "with",
@@ -41,7 +41,7 @@ WORDS = {
         "counts": "{passages:,} 个段落，有答案的问题 {queries:,} 个，没有答案的 {unanswerable:,} 个。",
         "stages": ("阶段", "使用", *METRICS),
         "gate": "相关度阈值",
-        "gate_columns": ("评测集", "使用", "分数类型", "阈值", "AUROC", "有答案而保留", "无答案而通过"),
+        "gate_columns": ("评测集", "使用", "尺度", "阈值", "AUROC", "有答案而保留", "无答案而通过"),
         "newcomer": "新用户的头一批问题",
         "newcomer_columns": (
             "使用",

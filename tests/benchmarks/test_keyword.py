@@ -16,7 +16,7 @@ MEASURED = [
     "peak resident memory",
     "ten best scores as rank_bm25's to 1e-4 | 2 of 2 queries",
     "rebuild from stored postings, against",
-    "load a sealed payload, against",
+    "load a signed payload, against",
 ]
 
 

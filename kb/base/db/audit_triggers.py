@@ -120,9 +120,20 @@ class Audited:
         return filled
 
 
+_ASSISTANT_BOUND = """
+        PERFORM kb_audit_add('{action}', 'assistant', r.assistant_id::text, a.name, r.knowledgebase_id, '{{}}'::jsonb, 1)
+            FROM {rows} r JOIN kb_assistant a ON a.id = r.assistant_id;
+        RETURN NULL;
+        """
 _BOUND = """
         PERFORM kb_audit_add('{action}', 'api_key', split_part(r.apikey_id, '.', 1), k.name, r.knowledgebase_id,
             '{{}}'::jsonb, 1) FROM {rows} r JOIN kb_apikey k ON k.id = r.apikey_id;
+        RETURN NULL;
+        """
+_GROUPED = """
+        PERFORM kb_audit_add('{action}', 'user', r.user_id::text, u.username, NULL::bigint,
+            jsonb_build_object('group', jsonb_build_array({before}, {after})), 1)
+            FROM {rows} r JOIN kb_user u ON u.id = r.user_id JOIN auth_group g ON g.id = r.group_id;
         RETURN NULL;
         """
 _USERNAME = "(SELECT u.username FROM kb_user u WHERE u.id = r.{column})"
@@ -141,6 +152,9 @@ KNOWLEDGE_BASE = Audited(
     },
 )  # fmt: skip
 MEMBERSHIP = Audited(kind="membership", columns=("role",), name=_USERNAME.format(column="user_id"))
+GROUP_MEMBERSHIP = Audited(
+    kind="group_membership", columns=("role",), name="(SELECT g.name FROM auth_group g WHERE g.id = r.group_id)"
+)
 INVITATION = Audited(
     kind="invitation",
     columns=("role", "transfers", "declined_at"),
@@ -153,10 +167,15 @@ CHUNK = Audited(
     name="(SELECT coalesce(nullif(d.title, ''), d.source) FROM kb_document d WHERE d.id = r.document_id)"
     " || ' #' || (r.position + 1)",
 )
+_FOLDER = "(SELECT f.name FROM kb_folder f WHERE f.id = r.{column})"
+FOLDER = Audited(
+    kind="folder", columns=("name", "parent_id"), as_text={"parent_id": _FOLDER.format(column="parent_id")}
+)
 DOCUMENT = Audited(
     kind="document",
-    columns=("title", "source", "source_type", "file", "sha256", "metadata", "tags"),
+    columns=("title", "source", "source_type", "file", "sha256", "metadata", "tags", "folder_id"),
     name="coalesce(nullif(r.title, ''), r.source)",
+    as_text={"folder_id": _FOLDER.format(column="folder_id")},
     routine="OLD.title = '' AND OLD.status IN ('pending', 'processing') AND NOT kb_audit_attended()",  # found in the file
 )
 API_KEY = Audited(
@@ -202,6 +221,44 @@ SOURCE = Audited(
 EXTERNAL_SOURCE = Audited(
     kind="external_source", columns=("name", "kind", "settings", "enabled", "timeout_ms", "weight")
 )
+PROVIDER_MODEL = Audited(
+    kind="provider_model",
+    columns=(
+        "role", "name", "provider", "base_url", "model", "options", "allows_private", "is_default", "is_enabled",
+    ),
+    kb="NULL::bigint",
+    secret=("secrets",),
+    only="r.variable = ''",
+)  # fmt: skip
+ASSISTANT = Audited(
+    kind="assistant",
+    columns=(
+        "name", "slug", "publisher_id", "published_id", "access", "origins", "visitor_questions", "visitor_tokens",
+        "address_questions", "address_tokens", "total_questions", "total_tokens", "retention_days", "keeps_text",
+    ),
+    kb="NULL::bigint",
+    as_text={
+        "publisher_id": _USERNAME.format(column="publisher_id"),
+        "published_id": "(SELECT v.number FROM kb_assistantversion v WHERE v.id = r.published_id)",
+    },
+    secret=("password",),
+)  # fmt: skip
+SHARE_LINK = Audited(
+    kind="share_link",
+    columns=("name", "expires_at", "revoked_at"),
+    name="coalesce((SELECT a.name FROM kb_assistant a WHERE a.id = r.assistant_id), '') || ' ' || r.name",
+    kb="NULL::bigint",
+)
+SIGN_IN_PROVIDER = Audited(
+    kind="sign_in_provider",
+    columns=(
+        "issuer", "client_id", "name", "scopes", "groups_claim", "allowed_groups", "staff_groups", "admin_groups", "links_email",
+        "hours", "allows_private",
+    ),
+    name="r.issuer",
+    kb="NULL::bigint",
+    secret=("secrets",),
+)  # fmt: skip
 EVAL_SET = Audited(kind="eval_set", columns=("name",))
 EVAL_QUERY = Audited(
     kind="eval_query",
@@ -240,4 +297,20 @@ CHUNK_AUDIT_TRIGGERS = [
 KEY_BINDING_TRIGGERS = [
     statement_trigger("audit_insert", pgtrigger.Insert, _BOUND.format(action="bind", rows="new_rows")),
     statement_trigger("audit_delete", pgtrigger.Delete, _BOUND.format(action="unbind", rows="old_rows")),
+]
+# Which knowledge bases an assistant answers from.
+ASSISTANT_BASE_TRIGGERS = [
+    statement_trigger("audit_insert", pgtrigger.Insert, _ASSISTANT_BOUND.format(action="bind", rows="new_rows")),
+    statement_trigger("audit_delete", pgtrigger.Delete, _ASSISTANT_BOUND.format(action="unbind", rows="old_rows")),
+]
+# Who is in which group.
+USER_GROUP_TRIGGERS = [
+    statement_trigger(
+        "audit_insert", pgtrigger.Insert, _GROUPED.format(action="bind", rows="new_rows", before="NULL", after="g.name")
+    ),
+    statement_trigger(
+        "audit_delete",
+        pgtrigger.Delete,
+        _GROUPED.format(action="unbind", rows="old_rows", before="g.name", after="NULL"),
+    ),
 ]

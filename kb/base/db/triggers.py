@@ -240,7 +240,7 @@ FACT_TRIGGERS = _content_triggers(
     delete=_OLD,
 )
 
-# A language model's fact goes with the last of its sources, and tells another of them when one goes.
+# A chat model's fact goes with the last of its sources, and tells another of them when one goes.
 FACT_SOURCE_TRIGGERS = statement_triggers(
     "fact_sources",
     delete="""
@@ -258,8 +258,14 @@ FACT_SOURCE_TRIGGERS = statement_triggers(
 # For what results show and filters read of a document, and not for its progress.
 DOCUMENT_TRIGGERS = _content_triggers(
     update=_CHANGED.format(
-        kb="knowledge_base_id", columns="knowledge_base_id, id, title, source, source_type, metadata, tags, created_at"
+        kb="knowledge_base_id",
+        columns="knowledge_base_id, id, title, source, source_type, metadata, tags, folder_id, created_at",
     )
+)
+
+# For moving a folder, which filters by the folders around it read. One that is deleted changes its documents.
+FOLDER_TRIGGERS = _content_triggers(
+    update=_CHANGED.format(kb="knowledge_base_id", columns="knowledge_base_id, id, parent_id")
 )
 
 # For giving a document concepts or taking them.

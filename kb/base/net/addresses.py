@@ -18,8 +18,8 @@ URL_CHARACTERS: Final = 2_000
 _SCHEMES: Final = {"http": 80, "https": 443}
 # As browsers tell names from addresses (WHATWG URL, "ends in a number").
 _NUMBER: Final = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
-# Public by their numbers, and yet of the provider that a server runs at.
-_METADATA: Final = frozenset({ip_address("168.63.129.16")})
+# Where clouds answer with credentials of the machine, besides the link-local addresses: Azure, Alibaba, Oracle, AWS.
+_METADATA: Final = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
 # Not public, whatever the version of Python at hand says of them.
 _SPECIAL: Final = tuple(
     map(ip_network, ("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15"))
@@ -45,6 +45,13 @@ MESSAGES: Final[dict[str, str]] = {
     "forbidden_address": gettext_noop(
         "{host} is at {address}, which is not a public address. Give a public one; an administrator can allow an intranet "
         "in WEB_ALLOWED_HOSTS."
+    ),
+    "private_model": gettext_noop(
+        "{host} is at {address}, which is a private address. Let a superuser confirm it in the settings of the model."
+    ),
+    "metadata_address": gettext_noop(
+        "{host} is at {address}, where no model can be: such addresses are a cloud’s own, or reserved. Give the address of the "
+        "model’s server."
     ),
     "unknown_host": gettext_noop("There is no host named “{host}”. Check the spelling of the address."),
     "unreachable": gettext_noop(
@@ -212,10 +219,12 @@ class AllowList:
     Attributes:
         hosts: with their port; None: any. They may be at private and loopback addresses, at no other special ones.
         networks: whose addresses may all be connected to, at any port.
+        any_private: private and loopback addresses, at any port; no other special ones.
     """
 
     hosts: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    any_private: bool = False
 
     @classmethod
     def parse(cls, entries: Iterable[str]) -> "AllowList":
@@ -242,7 +251,7 @@ class AllowList:
     def covers(self, host: str, port: int, address: Address) -> bool:
         if any(plain(address) in network or address in network for network in self.networks):
             return True
-        is_named = not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
+        is_named = self.any_private or not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
         return is_named and not _is_out_of_bounds(plain(address))
 
 
@@ -310,7 +319,7 @@ class Guard:
 
     allowed: AllowList = field(default_factory=AllowList)
     resolver: Callable[[str, int], Sequence[str]] = resolve
-    ports: tuple[int, ...] = PORTS
+    ports: Sequence[int] = PORTS
 
     def addresses(self, host: str, port: int) -> list[str]:
         """The addresses to connect to, resolved once; whoever connects uses these and asks nobody again.

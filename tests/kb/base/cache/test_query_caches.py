@@ -19,7 +19,7 @@ from kb.base.cache import (
     shared_redis,
 )
 from retrieval.embedders.hashing import HashingEmbedder
-from retrieval.embedders.registry import get_embedder
+from retrieval.embedders.openai_http import OpenAIEmbedder
 from retrieval.execution import CircuitBreaker
 from tests.kb.index.searching import at_once
 from tests.own_redis import OwnRedis
@@ -257,17 +257,18 @@ def test_many_values_of_another_secret_are_one_warning(tier, settings, caplog):
 
 # -- One a process ---------------------------------------------------------------------------------------------------
 def served(model):
-    return get_embedder(f"openai:{model}", "http://127.0.0.1:9/v1")
+    return OpenAIEmbedder(f"openai:{model}", base_url="http://127.0.0.1:9/v1")
 
 
 def test_a_model_has_one_embedder_of_queries_and_so_one_breaker():
-    assert query_embedder(served("one")) is query_embedder(served("one"))
+    one = served("one")
+    assert query_embedder(one) is query_embedder(one)
     assert query_embedder(served("one")) is not query_embedder(served("two"))
 
 
 def test_a_model_that_moved_to_another_server_is_not_asked_at_the_old_one():
     old = query_embedder(served("one"))
-    moved = get_embedder("openai:one", "http://127.0.0.1:10/v1")
+    moved = OpenAIEmbedder("openai:one", base_url="http://127.0.0.1:10/v1")
     assert query_embedder(moved) is not old
     assert query_embedder(moved).embedder is moved
 

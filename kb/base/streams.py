@@ -1,0 +1,117 @@
+"""Answers that this process streams, each in a thread of its own: how many there are and may be, and how often they write.
+
+A piece of a few characters costs the system more than the program, to receive it and to send it. So what has arrived
+together is sent together, and a thread that has sent something rests before it looks for more: so long that all streams
+together wake PIECES_A_SECOND times a second. It needs no settings, since gunicorn asks before they are read.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+# Of a web process, at once: each holds a thread and a connection to the chat model.
+MOST: Final = int(os.environ.get("WEB_STREAMS", "256"))
+PIECES_A_SECOND: Final = 1_000
+HELD_BYTES: Final = 64 * 1024
+
+
+class Streams:
+    """Counts those that have threads of their own; under a server that gives them none it stays at zero."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._open = most, 0
+        self._lock = threading.Lock()
+
+    @property
+    def are_full(self) -> bool:
+        """Asked before the work that a stream begins with, so that a few more may begin than are meant to."""
+        return self._open >= self._most
+
+    @property
+    def rest_s(self) -> float:
+        """How long the thread of a stream rests when it has sent something."""
+        return self._open / PIECES_A_SECOND
+
+    def begin(self) -> None:
+        with self._lock:
+            self._open += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._open -= 1
+
+
+STREAMS: Final = Streams(MOST)
+
+
+class Outgoing:
+    """The socket of a client who is sent a stream; it holds back what is sent while the thread has more in hand."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._client = client
+        self._held = bytearray()
+        self._holds = False
+        self.failure: OSError | None = None  # of a client who has gone
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def sendall(self, data: bytes) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._holds and len(self._held) < HELD_BYTES:
+            self._held += data
+        else:
+            self._client.sendall(bytes(self._held) + data)
+            self._held.clear()
+
+    def hold(self) -> None:
+        self._holds = True
+
+    def release(self) -> bool:
+        """Sends what is held, if anything is; a client that has gone is reported by the next `sendall`.
+
+        It is called amid the reading of another connection, whose fault that is not.
+        """
+        self._holds = False
+        if not self._held:
+            return False
+        try:
+            self.sendall(b"")
+        except OSError as error:
+            self.failure = error
+        return True
+
+
+_of_thread = threading.local()
+
+
+@contextmanager
+def sending(outgoing: Outgoing) -> Iterator[None]:
+    """What this thread reads meanwhile between `before_read` and `after_read` is for this client."""
+    _of_thread.outgoing = outgoing
+    try:
+        yield
+        outgoing.release()
+        if outgoing.failure is not None:
+            raise outgoing.failure
+    finally:
+        _of_thread.outgoing = None
+
+
+def before_read() -> None:
+    """Called before a thread waits for the next part of an answer that it may be streaming."""
+    outgoing: Outgoing | None = getattr(_of_thread, "outgoing", None)
+    if outgoing is not None and outgoing.release():
+        time.sleep(STREAMS.rest_s)
+
+
+def after_read() -> None:
+    """Called when the part is there."""
+    outgoing: Outgoing | None = getattr(_of_thread, "outgoing", None)
+    if outgoing is not None:
+        outgoing.hold()
