@@ -6,7 +6,8 @@ from rest_framework.parsers import MultiPartParser
 
 from kb.agents.keys import ApiKeyViewSet
 from kb.answers.api import AskView, ConversationViewSet
-from kb.content.api import InvitationViewSet, MemberViewSet
+from kb.content.api import InvitationViewSet, MemberGroupViewSet, MemberViewSet
+from kb.content.folders.api import FolderViewSet
 from kb.graph.api import ConceptViewSet, EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.index.api import TokenizerViewSet, TokensViewSet
 from kb.ingest.api.batches import BatchViewSet
@@ -19,9 +20,12 @@ from kb.ingest.api.chunks import (
 )
 from kb.ingest.api.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
-from kb.ingest.api.pictures import DocumentPicturesViewSet, PictureView
+from kb.ingest.api.pictures import DocumentPicturesViewSet, PageView, PictureView
+from kb.ingest.services.documents import documents_delete
 from kb.operations.api.audit import AuditViewSet, KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.operations.api.health import HealthView, MetricsView, NoSuchEndpointView, ReadyView
+from kb.providers.api import ModelsView
+from kb.providers.usage.api import ModelUseView
 from kb.quality.calibration.api import CalibrationView
 from kb.quality.compare.api import CompareRunsView, CompareView
 from kb.quality.eval_sets.api import (
@@ -92,11 +96,14 @@ urlpatterns = [
     path("knowledge-bases/<int:kb_id>/batches/", BatchViewSet.as_view(COLLECTION)),
     path("batches/<int:pk>/", BatchViewSet.as_view({"get": "retrieve"})),
     *posts("batches/<int:pk>/", BatchViewSet, "files", "pause", "resume", "cancel", "retry"),
+    path("knowledge-bases/<int:kb_id>/folders/", FolderViewSet.as_view(COLLECTION)),
+    path("folders/<int:pk>/", FolderViewSet.as_view(ROW, delete_documents=documents_delete)),
     path("documents/<int:pk>/", DocumentViewSet.as_view(WHOLE_ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
     path("documents/<int:pk>/file/", DocumentFileView.as_view({"get": "get", "put": "put"}), name="document_file"),
     path("documents/<int:pk>/pictures/", DocumentPicturesViewSet.as_view({"get": "retrieve"})),
+    path("documents/<int:pk>/pages/<int:page>/", PageView.as_view()),
     path("pictures/<int:pk>/", PictureView.as_view()),
     path("documents/<int:pk>/chunks/merge/", ChunkMergeViewSet.as_view({"post": "merge"})),
     path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
@@ -109,8 +116,12 @@ urlpatterns = [
         "knowledge-bases/<int:pk>/near-duplicates/",
         NearDuplicatesViewSet.as_view({"get": "retrieve", "post": "create"}),
     ),
+    path("models/", ModelsView.as_view()),
+    path("models/usage/", ModelUseView.as_view()),
     path("knowledge-bases/<int:kb_id>/members/", MemberViewSet.as_view(COLLECTION)),
     path("knowledge-bases/<int:kb_id>/members/<int:user_id>/", MemberViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:kb_id>/groups/", MemberGroupViewSet.as_view(COLLECTION)),
+    path("knowledge-bases/<int:kb_id>/groups/<int:group_id>/", MemberGroupViewSet.as_view(ROW)),
     path("knowledge-bases/<int:kb_id>/owner/", MemberViewSet.as_view({"put": "transfer", "delete": "withdraw"})),
     path("knowledge-bases/<int:kb_id>/leave/", MemberViewSet.as_view({"post": "leave"})),
     path("invitations/", InvitationViewSet.as_view({"get": "list"})),

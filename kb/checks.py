@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.checks import ERROR, CheckMessage, Error, Tags, Warning, register, run_checks  # noqa: A004 - Django's name
@@ -16,18 +17,22 @@ from kb.base.errors import Rejected
 from kb.base.loopback import names_loopback
 from kb.base.telemetry.logs import FORMATS
 from kb.index.mirrors.registry import DRIVERS
+from kb.providers.endpoints import chosen_local
 from kb.sources.external.providers.vertex import KIND as VERTEX
 from kb.sources.external.services import NAME_PROJECTS, NO_PROJECTS
 from retrieval.bm25 import require_dependencies
 from retrieval.config import SETTINGS, RetrievalConfig
 from retrieval.errors import DependencyMissing, InvalidConfiguration
 from retrieval.model_files import libraries_available
-from retrieval.rerankers.cross_encoder import FORMS
+from retrieval.rerankers.forms import FORMS
 
 Messages = Iterator[CheckMessage]
 
 # The tag of what a server process looks at before it serves; `manage.py check` looks at all.
 OWN = "zhiku"
+
+# Where anybody may make an account.
+PUBLIC_ISSUERS = {"accounts.google.com", "gitlab.com", "appleid.apple.com", "www.linkedin.com"}
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +48,11 @@ def keyword_packages(**_: Any) -> Messages:
 
 @register
 def model_libraries(**_: Any) -> Messages:
-    if not libraries_available():
+    if chosen_local() and not libraries_available():
+        names = ", ".join(f"{each.variable}={each.model}" for each in chosen_local())
         yield Warning(
-            "No embedding model can run here: sentence-transformers or torch is not installed.",
-            hint="Run `pip install 'zhiku[models]'`, or use an embedding server or the hashing embedder.",
+            f"{names} cannot run here: sentence-transformers or torch is not installed.",
+            hint="Run `pip install 'zhiku[models]'`, or use a model of a server or the hashing embedder.",
             id="zhiku.W002",
         )
 
@@ -142,6 +148,25 @@ def retrieval_settings(**_: Any) -> Messages:
 def external_projects(**_: Any) -> Messages:
     if VERTEX in settings.EXTERNAL_PROVIDERS and not settings.VERTEX_PROJECTS:
         yield Warning(f"{NO_PROJECTS}.", hint=f"{NAME_PROJECTS.capitalize()}.", id="zhiku.W008")
+
+
+@register(OWN)
+def signing_in(**_: Any) -> Messages:
+    """Nobody is to be locked out, nor everybody let in, by a variable that was left out."""
+    if settings.OIDC_ISSUER and not settings.OIDC_CLIENT_ID:
+        hint = "Set OIDC_CLIENT_ID and OIDC_CLIENT_SECRET to what the provider gave this application."
+        yield Error("OIDC_ISSUER is set, and OIDC_CLIENT_ID is not.", hint=hint, id="zhiku.E011")
+    if "openid" not in settings.OIDC_SCOPES.split():
+        message = f"OIDC_SCOPES is {settings.OIDC_SCOPES!r}, and a provider names nobody without the scope openid."
+        yield Error(message, hint="Put openid first, such as “openid profile email groups”.", id="zhiku.E012")
+    if not settings.PASSWORD_LOGIN and not settings.OIDC_ISSUER:
+        message = "PASSWORD_LOGIN is off and OIDC_ISSUER is not set: nobody can log in."
+        hint = "Set OIDC_ISSUER, or leave PASSWORD_LOGIN out; `manage.py login_link USER` lets one user in once."
+        yield Warning(message, hint=hint, id="zhiku.W009")
+    if urlsplit(settings.OIDC_ISSUER).hostname in PUBLIC_ISSUERS and not settings.OIDC_ALLOWED_GROUPS:
+        message = f"Whoever has an account at {settings.OIDC_ISSUER} may sign in: OIDC_ALLOWED_GROUPS is empty."
+        hint = "Set OIDC_ALLOWED_GROUPS, or let the provider's side of this application decide who may."
+        yield Warning(message, hint=hint, id="zhiku.W010")
 
 
 @register

@@ -1,6 +1,7 @@
 """Receivers only clear and enqueue, on commit. Chunks have none: the database's triggers watch them."""
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,8 +12,12 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 from django.utils.translation import gettext
 
-from kb.access.models import KnowledgeBase
+from kb.access.models import KnowledgeBase, Membership, Principal
+from kb.answers.models import Message
+from kb.answers.services.answers import question_unanswered
+from kb.answers.services.conversations import message_judged
 from kb.base.db.transactions import after_commit
+from kb.base.errors import NotVisible
 from kb.base.files import delete_folder
 from kb.base.models import Installation
 from kb.content.models import (
@@ -24,6 +29,8 @@ from kb.content.models import (
     documents_waiting,
     knowledge_base_deleting,
     pictures_folder,
+    preview_wanted,
+    previews_folder,
 )
 from kb.graph.services.entities import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
@@ -31,7 +38,10 @@ from kb.index.models import Reembedding, StoreState
 from kb.index.services.reembedding import vectors_dropping
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import ensure_built_in_profiles, version_deleting
-from kb.quality.failed_queries.services import note_failures
+from kb.providers.downloads.models import ModelDownload
+from kb.providers.endpoints import forget
+from kb.providers.models import ProviderModel
+from kb.quality.failed_queries.services import feedback, note_failures, note_unanswered
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
@@ -41,14 +51,17 @@ from kb.tasks import (
     enqueue,
     enqueue_documents,
     feed_batch,
+    fetch_model,
     find_near_duplicates,
     ingest_document,
     migrate_store,
+    prepare_preview,
     read_source,
     reembed_knowledge_base,
     run_evaluation,
     tokenize_knowledge_base,
 )
+from kb.web.admin.menu import forget_badges
 
 
 @receiver(documents_waiting)
@@ -70,6 +83,10 @@ TASKS: dict[type[Model], tuple["Task[..., Any]", Callable[[Any, bool, Collection
     KnowledgeBase: (
         tokenize_knowledge_base,
         lambda row, _new, saved: row.target_tokenizer_id and "target_tokenizer_id" in saved,
+    ),
+    ModelDownload: (
+        fetch_model,
+        lambda row, is_new, saved: row.status == ModelDownload.Status.WAITING and (is_new or "status" in saved),
     ),
     Reembedding: (reembed_knowledge_base, lambda row, _new, _saved: row.status == Reembedding.Status.BUILDING),
     StoreState: (migrate_store, lambda row, _new, _saved: row.status == StoreState.Status.FILLING),
@@ -125,6 +142,26 @@ def searches_were_logged(rows: Sequence[SearchLog], **_: Any) -> None:
     note_failures(rows)
 
 
+@receiver(question_unanswered)
+def question_was_unanswered(search: SearchLog, is_weak: bool, **_: Any) -> None:  # noqa: FBT001 - the signal's interface
+    note_unanswered(search, is_weak=is_weak)
+
+
+@receiver(message_judged)
+def answer_was_judged(message: Message, value: int | None, **_: Any) -> None:
+    """What a visitor says of an answer is said of its search, with the rights that it was run with."""
+    visitor = message.conversation.visitor
+    publisher = visitor.assistant.publisher if visitor is not None else None
+    if publisher is not None and message.trace_id is not None:
+        with suppress(NotVisible):  # no longer in the log
+            feedback(Principal(publisher), message.trace_id, value)
+
+
+@receiver(preview_wanted)
+def preview_is_wanted(document_id: int, **_: Any) -> None:
+    enqueue(prepare_preview, document_id)
+
+
 @receiver(post_delete, sender=Document)
 def document_deleted(instance: Document, **_: Any) -> None:
     after_commit(BM25Store().expire, instance.knowledge_base_id)
@@ -133,6 +170,12 @@ def document_deleted(instance: Document, **_: Any) -> None:
     # A worker that was killed may have left files without rows
     if instance.picture_bytes or instance.status != Document.Status.READY:
         after_commit(delete_folder, pictures_folder(instance))
+    after_commit(delete_folder, previews_folder(instance))
+
+
+@receiver([post_save, post_delete], sender=Membership)
+def membership_changed(instance: Membership, **_: Any) -> None:
+    after_commit(forget_badges, instance.user_id)
 
 
 @receiver(post_migrate)
@@ -141,3 +184,9 @@ def first_rows(sender: Any, **_: Any) -> None:
         if not Installation.objects.exists():
             Installation.objects.create()
         ensure_built_in_profiles()
+
+
+@receiver([post_save, post_delete], sender=ProviderModel)
+def model_changed(**_: Any) -> None:
+    forget()
+    transaction.on_commit(forget)

@@ -9,6 +9,7 @@ from celery import Task, shared_task
 from kombu.exceptions import OperationalError
 
 from kb.access.models import KnowledgeBase
+from kb.assistants.services.retention import assistants_purge
 from kb.base.errors import Rejected, Superseded
 from kb.content.models import Document
 from kb.graph.services.writing import extract_document, graph_request_if_wanted, sweep_graph_requests
@@ -26,9 +27,12 @@ from kb.ingest.services.documents import DOCUMENTS
 from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.pictures import describe_pictures, documents_to_describe, waits_for_description
+from kb.ingest.services.preview_store import previews_purge
+from kb.ingest.services.previews import preview_prepare
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
 from kb.operations.services.bootstrap import demo_models_fetch
+from kb.providers.downloads.services import DOWNLOADS, download_run
 from kb.quality.fitting.services import measurement
 from kb.quality.runs.services.runs import execute_run, sweep_runs
 from kb.sources.services.sources import sweep_sources
@@ -42,7 +46,7 @@ DOCUMENTS_A_TASK = 200
 BATCHES_A_TASK = 100
 BATCHES_TO_EMBED = 10
 BATCHES_TO_APPLY = 20
-SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
+SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = SECONDS_FOR_DOWNLOADS = 6 * 3_600
 
 
 # Longer than the broker waits before it hands a task to a second worker, which finds the document taken and does nothing.
@@ -71,6 +75,12 @@ def ingest_documents(*document_ids: int) -> None:
 def describe_document_pictures(document_id: int) -> None:
     if describe_pictures(document_id):
         enqueue(describe_document_pictures, document_id)
+
+
+@shared_task(acks_late=False)
+def prepare_preview(document_id: int) -> None:
+    """What a page waits for; where it is lost, the page asks again."""
+    preview_prepare(document_id)
 
 
 @shared_task
@@ -243,11 +253,25 @@ def fetch_demo_models(*kb_ids: int) -> None:
         enqueue(fetch_demo_models, *kb_ids)
 
 
+@shared_task(time_limit=SECONDS_FOR_DOWNLOADS)
+def fetch_model(download_id: int) -> None:
+    if download_run(download_id):
+        enqueue(fetch_model, download_id)
+
+
+@shared_task
+def sweep_model_downloads() -> None:
+    enqueue_each(fetch_model, DOWNLOADS.sweep())
+
+
 @shared_task
 def purge_search_log() -> None:
     retention.purge_search_log()
     retention.purge_audit_log()
+    retention.purge_model_use()
+    assistants_purge()
     idempotency_keys_purge()
+    previews_purge()
 
 
 def enqueue_each(task: "Task[..., Any]", ids: Iterable[int]) -> None:

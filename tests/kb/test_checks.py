@@ -16,6 +16,7 @@ from kb.checks import (
     model_libraries,
     retrieval_settings,
     secret_key,
+    signing_in,
     stores_of_one_process,
 )
 
@@ -36,10 +37,13 @@ def test_warns_when_a_package_of_keyword_search_is_missing(monkeypatch, package)
 
 
 @pytest.mark.parametrize("package", ["sentence_transformers", "torch"])
-def test_warns_when_no_model_can_run(monkeypatch, package):
+def test_warns_when_a_model_that_was_chosen_cannot_run(settings, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
+    assert list(model_libraries()) == []
+    settings.MODELS_CHOSEN = ("EMBEDDING_MODEL",)
     [warning] = model_libraries()
     assert warning.id == "zhiku.W002"
+    assert f"EMBEDDING_MODEL={settings.EMBEDDING_MODEL}" in warning.msg
     assert "zhiku[models]" in warning.hint
 
 
@@ -182,3 +186,26 @@ def test_warns_when_a_search_service_is_allowed_and_none_of_its_projects(setting
     assert "VERTEX_PROJECTS" in warning.msg
     settings.VERTEX_PROJECTS = ["ours"]
     assert list(external_projects()) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "found"),
+    [
+        ({}, []),
+        ({"OIDC_ISSUER": "https://id.example.org", "OIDC_CLIENT_ID": "zhiku"}, []),
+        ({"OIDC_ISSUER": "https://id.example.org"}, ["zhiku.E011"]),
+        ({"OIDC_SCOPES": "profile email"}, ["zhiku.E012"]),
+        ({"PASSWORD_LOGIN": False}, ["zhiku.W009"]),
+        ({"OIDC_ISSUER": "https://id.example.org", "OIDC_CLIENT_ID": "zhiku", "PASSWORD_LOGIN": False}, []),
+        ({"OIDC_ISSUER": "https://accounts.google.com", "OIDC_CLIENT_ID": "zhiku"}, ["zhiku.W010"]),
+        (
+            {"OIDC_ISSUER": "https://gitlab.com", "OIDC_CLIENT_ID": "zhiku", "OIDC_ALLOWED_GROUPS": ["ours"]},
+            [],
+        ),
+    ],
+)
+def test_signing_in_locks_nobody_out_and_lets_not_everybody_in(settings, variables, found):
+    for name, value in variables.items():
+        setattr(settings, name, value)
+
+    assert ids(signing_in()) == found
