@@ -2,6 +2,7 @@
 
 MODEL_KINDS = {
     "apikey": "key",
+    "assistants": "assistant",
     "auditentry": "audit_entry",
     "chunk": "chunk",
     "concept": "concept",
@@ -15,6 +16,7 @@ MODEL_KINDS = {
     "graphfact": "fact",
     "ingestbatch": "batch",
     "knowledgebase": "kb",
+    "providermodel": "provider_model",
     "retrievalprofile": "profile",
     "retrieval-profiles": "profile",
     "searchlog": "trace",
@@ -26,18 +28,26 @@ MODEL_KINDS = {
     "r": "document",
 }
 PATH = {
+    "chunk_id": "chunk",
     "content_type_id": "content_type",
     "id": "user",
     "invitation_id": "invitation",
     "kb_id": "kb",
     "query_id": "eval_query",
+    "visit_id": "visit",
 }
 """Parameters of addresses; `pk` and `object_id` are of the model that the address names."""
 PAGE_QUERIES = {
+    "": {},  # what has moved
     "app_list": {},
     "ask": {"kb": "kb", "conversation": "conversation"},
     "ask_answer": {"kb": "kb", "conversation": "conversation"},
+    "ask_earlier": {"conversation": "conversation"},
+    "ask_last": {},
+    "ask_suggestions": {"kb": "kb"},
+    "ask_write": {"kb": "kb", "chunk": "chunk"},
     "autocomplete": {},
+    "badges": {},
     "calibration": {"run": "run"},
     "compare": {"kb": "kb", "a_profile": "profile_name", "b_profile": "profile_name", "filters": "tag"},
     "compare_cancel": {"a": "run", "b": "other_run"},
@@ -45,11 +55,19 @@ PAGE_QUERIES = {
     "compare_runs": {"a": "run", "b": "other_run"},
     "compare_start": {"eval_set": "eval_set"},
     "index": {"kb": "kb"},
+    "integrations": {},
     "invitations": {},
+    "invitations_link": {},
     "jsi18n": {},
+    "sign_in": {},
+    "signin_begin": {},
+    "signin_callback": {},
+    "signin_link": {},
     "judge": {"kb": "kb", "chunk": "chunk"},
     "keyword_cache": {"kb": "kb"},
     "kb_apikey_add": {"user": "user", "knowledge_bases": "kb"},
+    "kb_assistant_add": {"kb": "kb"},
+    "kb_assistant_changelist": {"kb": "kb"},
     "kb_auditentry_add": {},
     "kb_chunk_add": {"document": "document", "knowledge_base": "kb"},
     "kb_chunk_duplicates": {"kb": "kb"},
@@ -74,6 +92,11 @@ PAGE_QUERIES = {
     "kb_knowledgebase_add": {"owner": "user", "profile": "profile"},
     "kb_knowledgebase_import": {},
     "kb_knowledgebase_import_archive": {},
+    "kb_providermodel_add": {},
+    "kb_providermodel_names": {},
+    "kb_providermodel_test": {},
+    "kb_providermodel_usage": {},
+    "kb_providermodel_weights": {},
     "kb_retrievalprofile_add": {"from": "profile", "kb": "kb"},
     "kb_retrievalprofile_changelist": {},
     "kb_retrievalprofile_diff": {"before": "profile", "after": "profile2"},
@@ -93,11 +116,16 @@ PAGE_QUERIES = {
     "search": {"s": "tag"},
     "search_debug": {"kb": "kb", "profile": "profile_name", "documents": "document"},
     "search_debug_history": {"kb": "kb"},
+    "system_status": {},
+    "system_status_checks": {},
     "why_not": {"kb": "kb", "chunk": "chunk"},
+    "quality_overview": {},
+    "system_overview": {},
 }
 """Queries of pages that name rows; lists have those of their filters besides."""
 FIELDS = {
     "_selected_action": "chunk",
+    "folder": "folder",
     "a": "run",
     "a_profile": "profile_name",
     "after": "profile2",
@@ -112,8 +140,10 @@ FIELDS = {
     "eval_set": "eval_set",
     "fact": "fact",
     "kb": "kb",
+    "group": "group",
     "knowledge_base": "kb",
     "knowledge_bases": "kb",
+    "link": "share_link",
     "member": "member",
     "memberships-0-user": "member",
     "owner": "user",
@@ -130,5 +160,7 @@ FIELDS = {
     "user": "user",
     "with": "chunk",
 }
-PLAIN_FIELDS = frozenset({"csrfmiddlewaretoken", "next", "q"})
+TEXTS = {("/admin/ask/answer/", "query")}
+"""Fields of forms, by where these go, that take a text, and the id of a row elsewhere."""
+PLAIN_FIELDS = frozenset({"csrfmiddlewaretoken", "next", "q", "question"})
 """Fields that name no row."""

@@ -9,6 +9,7 @@ FIRST_PART = {
     "chunks": "chunk",
     "conversations": "conversation",
     "documents": "document",
+    "folders": "folder",
     "concepts": "concept",
     "entities": "entity",
     "facts": "fact",
@@ -21,10 +22,12 @@ FIRST_PART = {
 }
 """What `pk` is in an address of the API, by its first part."""
 PATH = {
+    "group_id": "group",
     "judgment_id": "judgment",
     "kb_id": "kb",
     "name": "profile_name",
     "other": "other_run",
+    "page": "number_one",
     "prefix": "key_prefix",
     "query_id": "eval_query",
     "source_id": "external",
@@ -38,6 +41,7 @@ QUERY = {
     "document_id": "document",
     "entity_id": "entity",
     "eval_set_id": "eval_set",
+    "folder_id": "folder",
     "knowledge_base_id": "kb",
     "object_id": "document",
     "parent_id": "concept",
@@ -52,8 +56,10 @@ BODY = {
     "document_id": "document",
     "entity_id": "entity",
     "eval_set_id": "eval_set",
+    "folder_id": "folder",
     "filters.concepts": ["concept"],
     "filters.document_ids": ["document"],
+    "filters.folder_ids": ["folder"],
     "filters.tags": ["tag"],
     "ids": ["chunk"],
     "knowledge_base_id": "kb",
@@ -65,9 +71,21 @@ BODY = {
 
 NO_ID = frozenset(
     # Integers and choices of everyone's.
-    {"a.top_k", "b.top_k", "top_k", "limit", "page", "page_size", "count", "latency_budget_ms", "grade", "value"}
+    {
+        "a.top_k",
+        "b.top_k",
+        "top_k",
+        "limit",
+        "page",
+        "page_size",
+        "count",
+        "days",
+        "latency_budget_ms",
+        "grade",
+        "value",
+    }
     | {"chunk_size", "chunk_overlap", "parent_size", "every_minutes", "max_pages", "max_depth", "timeout_ms", "at"}
     | {"profile_version", "a.profile_version", "b.profile_version", "keep_documents", "folds"}
-    | {"accept", "files[].size", "max_share"}
+    | {"accept", "files[].size", "max_share", "width"}
 )
 """Integers in query strings and bodies that are numbers, not ids; versions stand beside the name of their profile."""

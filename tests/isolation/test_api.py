@@ -185,12 +185,14 @@ ALSO = {
 }
 """Fields that a body needs besides those that the schema calls required."""
 VALUES = {
+    "post /api/v1/knowledge-bases/{kb_id}/documents/": {"text": "Words of a document."},
     "post /api/v1/sources/": {"kind": "page", "url": "https://mine.example/a"},
     "post /api/v1/sources/test/": {"kind": "page", "url": "https://mine.example/a"},
 }
 """What the schema cannot tell of a value."""
 NOT_TAKEN = {
     "patch /api/v1/concepts/{id}/",  # the address and the body name the same one
+    "patch /api/v1/folders/{id}/",  # likewise
     "post /api/v1/entities/{id}/merge/",  # into itself, as the address and the body name the same one here
     "post /api/v1/eval-sets/import/",  # the file is none
     "post /api/v1/knowledge-bases/{id}/embedding-model/evaluate/",  # there is no second model yet
@@ -205,6 +207,8 @@ def _with(operation, world, whose):
     made = sample(operation.body, only_required=True) | VALUES.get(name, {})
     if "file" in made:
         made["file"] = SimpleUploadedFile("mine.zip", b"none", content_type="application/zip")
+    if "files" in made:
+        made["files"] = [SimpleUploadedFile("mine.txt", b"Words of a file.")]
     for path, kind in BODY.items():
         field = fields(operation).get(path)
         if field is None or (path not in whose and not _is_needed(operation, path)):

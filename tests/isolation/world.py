@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 
 from django.apps import apps
 from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import Group
 from django.contrib.contenttypes.models import ContentType
 from django.core.files.base import ContentFile
 from django.db import connection
 from django.utils import timezone
 
+from kb.assistants.services.assistants import assistant_create, draft_of, link_create, version_publish
 from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
 from kb.ingest.parser import parsed
@@ -22,13 +24,16 @@ from kb.models import (
     Entity,
     EvalQuery,
     FailedQuery,
+    Folder,
     GraphExtraction,
     GraphFact,
+    GroupMembership,
     IngestBatch,
     Invitation,
     Judgment,
     Membership,
     Message,
+    ProviderModel,
     RetrievalProfile,
     SearchLog,
     SearchProvider,
@@ -36,6 +41,7 @@ from kb.models import (
     SourceItem,
     SourceRun,
     User,
+    Visitor,
 )
 from kb.search.services.search import SearchRequest, search
 from tests import factories
@@ -117,7 +123,7 @@ def _tenant(word):
     kb = factories.make_kb(user, f"{word}-base", language="en")
     tenant = Tenant(user, kb)
     tenant.ids = {"kb": kb.pk, "kb2": factories.make_kb(user, f"{word}-other-base").pk, "user": user.pk}
-    for made in (_invited, _content, _graph, _web, _evaluation, _profiles, _searches):
+    for made in (_invited, _content, _graph, _web, _evaluation, _profiles, _searches, _assistants):
         tenant.ids |= made(tenant, word)
     return tenant
 
@@ -134,6 +140,7 @@ def _invited(tenant, word):
 def _content(tenant, word):
     texts = [f"{word} rents a bicycle in Vienna.", f"{word} returns the bicycle on Sunday.", f"{word} pays nine euros."]
     batch = IngestBatch.objects.create(knowledge_base=tenant.kb, name=f"{word}-upload", created_by=tenant.user)
+    folder = Folder.objects.create(knowledge_base=tenant.kb, name=f"{word}-folder")
     document = factories.make_document(
         tenant.kb,
         *texts,
@@ -141,6 +148,7 @@ def _content(tenant, word):
         source=f"{word}.txt",
         tags=[f"{word}-tag"],
         metadata={"author": f"{word}-author"},
+        folder=folder,
         batch=batch,
         created_by=tenant.user,
     )
@@ -151,6 +159,9 @@ def _content(tenant, word):
     write_pictures(document, pictures)
     key, _secret = factories.make_api_key(tenant.user, tenant.kb)
     member = factories.make_member(tenant.kb, user=factories.make_user(f"{word}-member"))
+    group = Group.objects.create(name=f"oidc:{word}-group")
+    member.groups.add(group)
+    GroupMembership.objects.create(knowledge_base=tenant.kb, group=group, role=Membership.Role.EDITOR)
     entry = LogEntry.objects.create(
         user=tenant.user,
         content_type=ContentType.objects.get_for_model(Document),
@@ -160,6 +171,7 @@ def _content(tenant, word):
     )
     return {
         "batch": batch.pk,
+        "folder": folder.pk,
         "document": document.pk,
         "chunk": chunks[0].pk,
         "chunk2": chunks[1].pk,
@@ -167,8 +179,12 @@ def _content(tenant, word):
         "key": key.pk,
         "key_prefix": key.prefix,
         "member": member.pk,
+        "group": group.pk,
         "membership": Membership.objects.get(user=member).pk,
         "entry": entry.pk,
+        "provider_model": ProviderModel.objects.create(
+            role="chat", name=f"model {tenant.kb.pk}", slug=f"model-{tenant.kb.pk}", provider="deepseek", model="m"
+        ).pk,
         "audit_entry": AuditEntry.objects.filter(knowledge_base=tenant.kb).latest("pk").pk,
         "tag": f"{word}-tag",
     }
@@ -262,8 +278,25 @@ def _searches(tenant, word):
     return {"trace": found.trace_id, "conversation": conversation.pk, "failed": failed.pk}
 
 
+def _assistants(tenant, word):
+    """Published by link, with a visitor who has asked."""
+    caller = factories.principal(tenant.user)
+    assistant = assistant_create(caller, name=f"{word}-chat", knowledge_base_ids=[tenant.kb.pk], access="link")
+    version_publish(caller, draft_of(assistant))
+    visitor = Visitor.objects.create(assistant=assistant, user=tenant.user)
+    conversation = Conversation.objects.create(
+        visitor=visitor, knowledge_base_ids=[tenant.kb.pk], title=f"{word} visits"
+    )
+    Message.objects.create(conversation=conversation, role=Message.Role.USER, text=f"{word} asks for a bicycle")
+    return {
+        "assistant": assistant.pk,
+        "visit": conversation.pk,
+        "share_link": link_create(caller, assistant, name=f"{word}-link").pk,
+    }
+
+
 def _models():
-    own = [*apps.get_app_config("kb").get_models(include_auto_created=True), LogEntry]
+    own = [*apps.get_app_config("kb").get_models(include_auto_created=True), LogEntry, Group]
     return [model for model in own if model._meta.managed and not model._meta.proxy]
 
 
