@@ -1,7 +1,7 @@
 """What people do in the admin's pages, and what they then see there."""
 
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from playwright.sync_api import expect
 
@@ -76,23 +76,21 @@ def read_rows(page):
 
 
 def make_base(curator, name):
-    """Makes a knowledge base in the admin's form; returns its id."""
+    """Makes a knowledge base in the admin's form; returns its id. The page is then that of its documents."""
     page = curator.page
     curator.open("kb/knowledgebase/add/")
     page.fill("#id_name", name)
-    with page.expect_navigation(url="**/kb/document/upload/?kb=*"):
+    with page.expect_navigation(url="**/kb/knowledgebase/*/documents/#upload"):
         page.click("[name=_save]")
-    return parse_qs(urlsplit(page.url).query)["kb"][0]
+    return urlsplit(page.url).path.split("/")[-3]
 
 
 def upload(curator, kb_id, *files):
-    """Uploads in one go; the page is then the list of the knowledge base's documents."""
+    """Chooses files on the page of a knowledge base's documents, which then lists them."""
     page = curator.page
-    curator.open(f"kb/document/upload/?kb={kb_id}")
-    page.set_input_files("[name=uploads]", files)
-    expect(page.locator("#chosen-files li")).to_have_count(len(files))
-    with page.expect_navigation(url="**/kb/document/?*"):
-        page.click("#upload-submit button")
+    curator.open(f"kb/knowledgebase/{kb_id}/documents/")
+    with page.expect_navigation(url="**/documents/?upload=*"):
+        page.set_input_files("[name=uploads]", files)
     expect(page.locator("[data-status]")).to_have_count(len(files))
 
 
@@ -101,12 +99,13 @@ def wait_until_ready(page, count):
 
 
 def search(visitor, kb_id, query, **settings):
-    """Searches as its user does: picks the knowledge base, types, presses Enter."""
+    """Searches as its user does, picks the knowledge base, types, presses Enter; returns the rows of the process.
+
+    The page is then the process; see `back_to_results`.
+    """
     page = visitor.page
     visitor.open("search-debug/")
-    box = page.locator(f"[name=kb][value='{kb_id}']")
-    if not box.is_checked():
-        box.check()
+    choose_base(page, kb_id)
     for name, value in settings.items():
         if not page.locator(f"#id_{name}").is_visible():
             page.click("[data-testid=more-settings] summary")
@@ -114,7 +113,20 @@ def search(visitor, kb_id, query, **settings):
     page.fill("#id_q", query)
     with page.expect_navigation(url="**/search-debug/?*"):
         page.press("#id_q", "Enter")
+    with page.expect_navigation(url="**view=process"):
+        page.click("[data-testid=process]")
     return read_rows(page)
+
+
+def choose_base(page, kb_id):
+    """Searches one knowledge base and no other: the one that was searched last is chosen when a page opens."""
+    for box in page.locator("[name=kb]").all():
+        box.set_checked(box.get_attribute("value") == str(kb_id))
+
+
+def back_to_results(page):
+    with page.expect_navigation(url="**/search-debug/?*"):
+        page.click(".rt-views a:not([aria-current])")
 
 
 def add_texts(visitor, kb_id, *texts, **details):
@@ -149,6 +161,29 @@ def save_profile(visitor, kb_id, name, **settings):
     answer = visitor.call("POST", "profiles/", asked)
     assert answer.status == 201, answer.text()
     return name
+
+
+# A key counts where it does what a mouse would; Enter in a field of text is typing.
+COUNT_CLICKS = """(() => {
+    const add = () => sessionStorage.setItem("clicks", 1 + Number(sessionStorage.getItem("clicks") || 0));
+    const pressed = "a, button, summary, label, select, [role=button], [type=checkbox], [type=radio]";
+    addEventListener("pointerdown", event => { if (event.isTrusted) add(); }, true);
+    addEventListener("keydown", event => {
+        if (event.isTrusted && [" ", "Enter"].includes(event.key) && event.target.matches(pressed)) add();
+    }, true);
+})()"""
+
+
+class Clicks:
+    """What a visitor presses in the pages that they open from now on, counted by the browser."""
+
+    def __init__(self, visitor):
+        self._page = visitor.page
+        self._page.add_init_script(COUNT_CLICKS)
+
+    @property
+    def count(self):
+        return int(self._page.evaluate("sessionStorage.getItem('clicks') || 0"))
 
 
 MOST_TABS = 200

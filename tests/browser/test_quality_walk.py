@@ -10,6 +10,7 @@ from tests.browser.conftest import Visitor
 from tests.browser.steps import (
     TRAVEL_PDF,
     add_texts,
+    back_to_results,
     make_base,
     save_profile,
     search,
@@ -56,6 +57,7 @@ def judge(page, chunk_id, grade):
 
 
 def use_new_set(page, name):
+    page.click(".jd-which > summary")
     page.fill("[name=new_eval_set]", name)
     page.click("[data-jd-use]")
     expect(page.locator("[name=eval_set]")).to_have_value(name)
@@ -107,6 +109,7 @@ def judge_three(curator, kb_id):
     """Three results of the first query and one of the second, in a new set."""
     page = curator.page
     rows = search(curator, kb_id, QUERIES[0], top_k="3", threshold="0")
+    back_to_results(page)
     graded = dict(zip((row.chunk_id for row in rows), (RELEVANT, PARTLY, IRRELEVANT), strict=True))
     use_new_set(page, SET)
     for chunk_id, grade in graded.items():
@@ -116,13 +119,14 @@ def judge_three(curator, kb_id):
     for chunk_id, grade in graded.items():
         expect(grade_button(page, chunk_id, grade)).to_have_attribute("aria-pressed", "true")
     first, *_rest = search(curator, kb_id, QUERIES[1], threshold="0")
+    back_to_results(page)
     judge(page, first.chunk_id, RELEVANT)
 
 
 def evaluate(curator, served):
     """From the list of sets to a run's figures, which come without the page being loaded again by hand."""
     page = curator.page
-    follow(page, "a[href='/admin/kb/evalset/']", "**/kb/evalset/")
+    curator.open("kb/evalset/")
     with page.expect_navigation(url=re.compile(r"/kb/evalset/\d+/change/")):
         page.get_by_role("link", name=SET, exact=True).click()
     expect(page.locator("[data-testid=judged]")).to_contain_text("4")
@@ -135,9 +139,10 @@ def evaluate(curator, served):
 
 
 def change_weights(curator, kb_id):
-    """Tries other weights in Search debug and saves them there as a draft."""
+    """Tries other weights in the retrieval test and saves them there as a draft."""
     page = curator.page
     search(curator, kb_id, QUERIES[0], vector_weight="0.9", keyword_weight="0.1")
+    back_to_results(page)
     page.click("[data-testid=draft] summary")
     page.fill("[name=draft-name]", DRAFT)
     with page.expect_navigation(url="**/search-debug/?*profile=*"):

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from kb.quality.why_not.services.places import Stage
 from tests.browser.conftest import Visitor
-from tests.browser.steps import add_documents, add_texts, chunks_of, post_texts, save_profile, tab_to
+from tests.browser.steps import add_documents, add_texts, choose_base, chunks_of, post_texts, save_profile, tab_to
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
@@ -195,7 +195,7 @@ LOSSES = (
     Loss(of_the_same_content, Stage.DEDUPE, "has the same content and stands for it"),
     Loss(beyond_the_reranked, Stage.FUSION, "Its fused rank is 4, and the first 3 go on."),
     Loss(only_keywords_find_it, Stage.FUSION, "Without a reranker only what the vectors find counts"),
-    Loss(below_the_threshold, Stage.GATE, "is below the threshold 0.99 on the scale overlap"),
+    Loss(below_the_threshold, Stage.GATE, "is below the threshold 0.99 on the scale word overlap"),
     Loss(of_the_same_longer_passage, Stage.PARENT, "gives the longer passage that both were cut from"),
     Loss(of_a_capped_kind, Stage.PER_SOURCE, "are capped at 1, and it would be number 4"),
     Loss(after_the_last, Stage.TOP_K, "It would be result 4, and the search gives 2."),
@@ -232,7 +232,7 @@ def ask_why(scene):
     scene.visitor.open("why-not/")
     fill(page, "q", scene.query)
     fill(page, *scene.which)
-    page.check(f"[name=kb][value='{scene.kb_id}']")
+    choose_base(page, scene.kb_id)
     page.click("[data-testid=more-settings] summary")
     for name, value in scene.asked.items():
         fill(page, name, value)
@@ -287,7 +287,7 @@ CURES = (
     Cure(too_far_down_on_its_own, "add_question", "The question was added."),
     Cure(asked_in_words_that_it_lacks, "add_question", "The question was added."),
     Cure(beyond_the_reranked, "draft:rerank_candidates+top_k", "The change was saved as a draft"),
-    Cure(below_the_threshold, "draft:score_threshold", "The change was saved as a draft"),
+    Cure(below_the_threshold, "draft:overlap_threshold", "The change was saved as a draft"),
 )
 
 
@@ -319,6 +319,9 @@ def test_asking_and_a_remedy_take_no_mouse(scene):
     page.keyboard.type(QUERY)
     tab_to(page, "#id_text")
     page.keyboard.type(SOUGHT)
+    for chosen in page.locator("[name=kb]:checked").evaluate_all("boxes => boxes.map(box => box.value)"):
+        tab_to(page, f"[name=kb][value='{chosen}']")
+        page.keyboard.press("Space")
     tab_to(page, f"[name=kb][value='{scene.kb_id}']")
     page.keyboard.press("Space")
     tab_to(page, "[data-testid=more-settings] summary")
@@ -329,7 +332,7 @@ def test_asking_and_a_remedy_take_no_mouse(scene):
         page.keyboard.press("Enter")
     expect_verdict(page, "is below the threshold 0.99")
 
-    tab_to(page, "[data-remedy='draft:score_threshold'] button")
+    tab_to(page, "[data-remedy='draft:overlap_threshold'] button")
     with page.expect_navigation(url="**/why-not/?*before=*"):
         page.keyboard.press("Enter")
     expect_verdict(page, "The search finds this chunk")
