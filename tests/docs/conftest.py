@@ -1,0 +1,1 @@
+from tests.browser.conftest import chromium  # noqa: F401 (a fixture)
