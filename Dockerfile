@@ -18,7 +18,7 @@ RUN python -m venv /opt/zhiku
 ENV PATH=/opt/zhiku/bin:$PATH
 WORKDIR /app
 # The dependencies in a layer of their own, which a change of the code leaves as it is: the packages come from /app.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 # What no process uses goes: tests, the headers and test programs of PyTorch, pip. The rest is compiled now, since the
 # root is read-only later; a file for another version of Python, which some package has, is none of ours.
 RUN pip install --no-compile --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[${EXTRAS}]" \

@@ -1,14 +1,14 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run stop test coverage bench upgrade check audit format messages constraints clean
+.PHONY: help run stop test coverage bench upgrade docs check audit format messages constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 FROM ?= 15ec7be
 RUN_EXTRAS := embedded,models
-DEV_EXTRAS := embedded,models,ocr,vertex,milvus,chroma,s3,otel,test,check
+DEV_EXTRAS := embedded,models,ocr,vertex,milvus,chroma,s3,otel,test,check,docs
 INSTALLED_RUN := $(VENV)/.installed-run
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALL := $(BIN)/python .ci/install.py
@@ -43,10 +43,12 @@ bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and La
 	@$(BIN)/python -m tests.benchmarks.keyword $(BENCH)
 	@$(BIN)/python -m tests.benchmarks.store
 	@$(BIN)/python -m tests.benchmarks.hot_queries
+	@$(BIN)/python -m tests.benchmarks.hub
 	@$(BIN)/python -m tests.benchmarks.hybrid
 	@$(BIN)/python -m tests.benchmarks.ingest
 	@$(BIN)/python -m tests.benchmarks.access
 	@$(BIN)/python -m tests.benchmarks.throughput
+	@$(BIN)/python -m tests.benchmarks.streams
 	@$(BIN)/python -m tests.benchmarks.vectors
 	@$(BIN)/python -m tests.benchmarks.index_build
 	@$(BIN)/python -m tests.benchmarks.first_search
@@ -54,7 +56,10 @@ bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and La
 upgrade: $(INSTALLED_DEV)  ## tries an upgrade with data from an earlier version; FROM=commit or tag
 	@$(BIN)/python -m tests.upgrade --from $(FROM)
 
-check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, reference, migrations, static files, deployment settings
+docs: $(INSTALLED_DEV)  ## the documentation as a site in build/site, in both languages; warnings are errors
+	@$(BIN)/python -m tests.docs.site
+
+check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, dead links, reference, migrations, static files, deployment settings
 	@with_own_servers() { \
 		local status=0; export ZHIKU_DATA_DIR=$(CURDIR)/.data/check; "$$@" 2>&1 || status=$$?; \
 		$(BIN)/python manage.py stop >/dev/null; unset ZHIKU_DATA_DIR; return $$status; }; \
@@ -64,6 +69,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, re
 	step "types" $(BIN)/mypy; \
 	step "import contracts" $(BIN)/lint-imports; \
 	step "templates" $(BIN)/djlint --lint --quiet templates; \
+	step "dead links" $(BIN)/python -m tests.docs.links; \
 	step "reference" with_own_servers $(BIN)/python -m tests.reference --check; \
 	step "migrations" with_own_servers $(BIN)/python manage.py makemigrations --check --dry-run; \
 	export DATABASE_URL=postgres://zhiku@db/zhiku REDIS_URL=redis://redis/0 ALLOWED_HOSTS=zhiku.example; \

@@ -131,7 +131,7 @@ def test_a_web_process_that_ends_fails_no_request_of_a_load_balancer(servers):
 
 @pytest.fixture
 def asking(servers, tmp_path):
-    """Starts a web server whose language model writes a piece now and then, and asks it for a stream."""
+    """Starts a web server whose chat model writes a piece now and then, and asks it for a stream."""
     (tmp_path / "a.txt").write_text("The warranty lasts for two years.")
     made = ("--kb", NAME, "--owner", "admin", "--create", "--inline")
     servers.manage("ingest", str(tmp_path / "a.txt"), *made)

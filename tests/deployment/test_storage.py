@@ -2,6 +2,7 @@
 
 import socket
 import zipfile
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from django.core.files import File
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage, storages
 from django.urls import reverse
+from django.utils import timezone
 from moto.server import ThreadedMotoServer
 
 from config.environment import NamingEnv, file_storage
 from kb.base import object_storage
-from kb.base.files import FilesUnavailable, delete_folder, local_file, replace_file
+from kb.base.files import FilesUnavailable, delete_folder, files_below, local_file, note_use, replace_file
 from kb.content.services import knowledge_base_delete
 from kb.ingest.services.chunk_preview import preview_document
 from kb.ingest.services.documents import document_add, document_delete
@@ -146,6 +148,21 @@ def test_a_folder_does_not_take_one_whose_name_begins_alike(storage):
     delete_folder("documents/1")
     assert not default_storage.exists("documents/1/a.txt")
     assert default_storage.exists("documents/10/a.txt")
+
+
+def test_the_files_below_a_folder_are_named_with_size_and_time(storage):
+    before = timezone.now() - timedelta(seconds=2)  # an object store counts in seconds
+    for name, data in {"a/1.txt": b"one", "a/b/2.txt": b"other", "ab/3.txt": b"of another folder"}.items():
+        replace_file(name, ContentFile(data))
+        note_use(name)
+
+    found = list(files_below("a"))
+
+    assert sorted((file.name, file.size) for file in found) == [("a/1.txt", 3), ("a/b/2.txt", 5)]
+    assert all(before <= file.used_at <= timezone.now() for file in found)
+    assert list(files_below("nowhere")) == []
+    for folder in ("a", "ab"):
+        delete_folder(folder)
 
 
 def test_a_file_is_replaced_under_its_name(storage):

@@ -163,7 +163,7 @@ class Operator:
         answered = self.call("POST", "ask/", json={"query": QUESTION, "knowledge_base_ids": [self.knowledge_base]})
         assert answered["answer"].startswith(ANSWER), answered
         assert answered["hit"], answered
-        assert self.model_server.calls["chat"], "the language model was not asked"
+        assert self.model_server.calls["chat"], "the chat model was not asked"
 
     def asks_mcp(self):
         for tool, argument, expected in (("search", "query", "two years"), ("ask", "question", ANSWER)):
