@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import uuid
 from collections import Counter
+from math import inf
 
 import pytest
 from hypothesis import HealthCheck, settings as hypothesis_settings
@@ -42,6 +43,9 @@ def pytest_configure(config):
     django.setup()
     from django.conf import settings
 
+    from kb.providers.usage import counting
+
+    counting.FLUSH_SECONDS = None  # rows of a thread's own would outlive the transaction of their test
     # Slow ones would take most of the time.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     # Redis is as busy as the tests.
@@ -110,6 +114,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_unconfigure(config):
+    from kb.providers.usage import counting
+
+    counting.forget()  # what is left would wait for a database that is stopped now
     if not hasattr(config, "workerinput") and os.environ.get("ZHIKU_EMBEDDED"):
         from config import embedded
 
@@ -123,7 +130,7 @@ def _own_files(settings, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _fresh_process_state(monkeypatch):
+def _fresh_process_state(request, monkeypatch):
     """What a process or a thread keeps must not outlive a test: a request leaves its language behind in the thread.
 
     Redis does outlive it, so each test has keys of its own there: vectors and responses of one never serve another.
@@ -132,9 +139,15 @@ def _fresh_process_state(monkeypatch):
 
     from kb.base import cache as query_caches, models
     from kb.index import bm25
+    from kb.providers import endpoints
+    from kb.providers.usage import counting
     from kb.search import wiring as conf
 
+    has_database = request.node.get_closest_marker("django_db") or "db" in request.fixturenames
+    monkeypatch.setattr(endpoints, "_held", endpoints._Held() if has_database else endpoints._Held(read_at=inf))
+
     translation.deactivate()
+    counting.forget()
     conf._load_tokenizer.cache_clear()
     models.installation_id.cache_clear()
     bm25._shared_cache.cache_clear()

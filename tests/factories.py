@@ -2,9 +2,12 @@
 
 import itertools
 
+from django.contrib.auth.models import Group
+
+from kb.access.models import GROUP_PREFIX
 from kb.base.text import hash_content
 from kb.index.services.writing import Prepared, embed, tokenize, write_chunks
-from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
+from kb.models import ApiKey, Chunk, Document, GroupMembership, KnowledgeBase, Membership, Principal, User
 from retrieval.types import searchable_text
 
 _numbers = itertools.count(1)
@@ -65,6 +68,14 @@ def make_member(kb, role=Membership.Role.VIEWER, user=None):
     user = user or make_user()
     Membership.objects.create(knowledge_base=kb, user=user, role=role)
     return user
+
+
+def make_group(kb, role, *users, name=None):
+    """A group of the provider with a role in a knowledge base."""
+    group = Group.objects.create(name=f"{GROUP_PREFIX}{name or f'group{next(_numbers)}'}")
+    group.user_set.set(users)
+    GroupMembership.objects.create(knowledge_base=kb, group=group, role=role)
+    return group
 
 
 def make_api_key(user, *knowledge_bases, scope=ApiKey.Scope.READ, **fields):

@@ -10,7 +10,7 @@ Use it as a context manager; unscripted, it answers every request properly::
         assert server.requests[0].body["messages"][0]["content"] == "..."
 
 Reranking is also served at `server.root_url`/rerank. A request with `texts` is answered in the form of TEI, one with
-`documents` in that of Jina and Cohere. What hangs does so until `release()` or the end of the `with` block; after
+`documents` in that of Jina and Cohere, and one with `input` in that of DashScope, below its own path. What hangs does so until `release()` or the end of the `with` block; after
 `stop()` the address refuses connections.
 """
 
@@ -25,7 +25,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from typing import Any
 
-ENDPOINTS = {"chat/completions": "chat", "embeddings": "embeddings", "rerank": "rerank"}
+ENDPOINTS = {
+    "chat/completions": "chat",
+    "embeddings": "embeddings",
+    "rerank": "rerank",
+    "services/rerank/text-rerank/text-rerank": "rerank",
+}
 PIECE = 4
 
 
@@ -57,6 +62,7 @@ class Reply:
         finish: False ends a stream without a finish reason and without `[DONE]`.
         pause_s: between a stream's pieces.
         trickle_s: between the bytes of an answer that is not a stream.
+        usage: what the answer says of its tokens; of a stream only where the request asks for it.
     """
 
     content: Any = None
@@ -70,6 +76,7 @@ class Reply:
     finish: bool = True
     pause_s: float = 0.0
     trickle_s: float = 0.0
+    usage: dict[str, int] | None = None
 
 
 class ModelServer:
@@ -80,12 +87,15 @@ class ModelServer:
 
     Attributes:
         requests: those received, oldest first; `calls` counts them by endpoint.
+        models: the names that it lists; `listed` has the headers of the requests for them.
         disconnected: set when a client has gone before it had its whole answer.
     """
 
     def __init__(self, dimension: int = 8) -> None:
         self.dimension = dimension
         self.requests: list[Request] = []
+        self.models = ["chat-model", "text-embedding-small", "bge-reranker"]
+        self.listed: list[dict[str, str]] = []
         self.disconnected = threading.Event()
         self.released = threading.Event()
         self._arrived = threading.Condition()
@@ -176,6 +186,17 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             self.server.models.disconnected.set()
 
+    def do_GET(self) -> None:
+        """The list of models as OpenAI's servers have it, and as TEI says which it serves."""
+        models, path = self.server.models, self.path.removeprefix("/v1")
+        models.listed.append(dict(self.headers))
+        if path == "/models":
+            self._send(json.dumps({"data": [{"id": name} for name in models.models]}).encode(), 200)
+        elif self.path == "/info":
+            self._send(json.dumps({"model_id": models.models[0]}).encode(), 200)
+        else:
+            self._send(b"{}", 404)
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         path = self.path.removeprefix("/v1").strip("/")
@@ -196,9 +217,12 @@ class _Handler(BaseHTTPRequestHandler):
             error = {"error": {"message": f"scripted {reply.status}", "type": "scripted"}}
             self._send(json.dumps(error).encode() if reply.raw is None else reply.raw, reply.status, reply)
         elif streams:
-            self._stream(reply, _pieces(_answer(reply, body, lambda _: "An answer from the model.")))
+            usage = reply.usage if (body.get("stream_options") or {}).get("include_usage") else None
+            self._stream(reply, _pieces(_answer(reply, body, lambda _: "An answer from the model.")), usage)
         else:
             answer = _ANSWERS[endpoint](reply, body, self.server.models)
+            if reply.usage and isinstance(answer, dict):
+                answer["usage"] = reply.usage
             self._send(json.dumps(answer).encode(), 200, reply)
 
     def _send(self, body: bytes, status: int, reply: Reply = Reply()) -> None:
@@ -215,7 +239,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(bytes([byte]))
             self.server.models.released.wait(reply.trickle_s)
 
-    def _stream(self, reply: Reply, pieces: Iterable[str]) -> None:
+    def _stream(self, reply: Reply, pieces: Iterable[str], usage: dict[str, int] | None) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -231,6 +255,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.models.released.wait(reply.pause_s)
         if reply.finish:
             self._event(json.dumps(_chunk({}, "stop")))
+            if usage:
+                self._event(json.dumps({**_chunk({}, None), "choices": [], "usage": usage}))
             self._event("[DONE]")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -290,6 +316,9 @@ def _embeddings(reply: Reply, body: Any, models: ModelServer) -> Any:
 
 
 def _rerank(reply: Reply, body: Any, _: ModelServer) -> Any:
+    if "input" in body:
+        answer = _rerank(reply, {**body["input"], **body["parameters"], "model": body["model"]}, _)
+        return {"output": {"results": answer["results"]}, "request_id": "1"}
     tei = "texts" in body
     texts = body["texts"] if tei else [doc if isinstance(doc, str) else doc["text"] for doc in body["documents"]]
     scores = _answer(reply, body, lambda _: [overlap(body["query"], text) for text in texts])
