@@ -186,11 +186,11 @@ class AnswerEvent:
 # Each with what follows where the passages do.
 _NOT_CONFIGURED = {
     "en": ("No chat model is configured, so there is no written answer.", " These passages were found:"),
-    "zh": ("没有配置语言模型，因此没有生成回答。", "以下是找到的段落："),
+    "zh": ("没有配置对话模型，因此没有生成回答。", "以下是找到的段落："),
 }
 _WITHOUT_MODEL = {
     "en": ("The chat model could not be reached, so there is no written answer.", " These passages were found:"),
-    "zh": ("无法连接语言模型，因此没有生成回答。", "以下是找到的段落："),
+    "zh": ("无法连接对话模型，因此没有生成回答。", "以下是找到的段落："),
 }
 
 
