@@ -4,11 +4,11 @@ import uuid
 from typing import ClassVar, Self
 
 import pgtrigger
-from django.contrib.auth.models import AnonymousUser
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, Principal, User
@@ -32,9 +32,21 @@ class AssistantQuerySet(models.QuerySet["Assistant"]):
         mine = bare if user.is_superuser else bare.filter(publisher=user.pk)
         return self.filter(Q(pk__in=rows.values("pk")) | Q(pk__in=mine.values("pk")))
 
+    def answering(self) -> Self:
+        """Those that answer anybody."""
+        return self.exclude(published=None).exclude(publisher=None)
+
     def open_to(self, principal: Principal) -> Self:
-        """Published ones of whose knowledge bases, one at least, the principal may see every one: it is their member."""
-        return self._over(KnowledgeBase.objects.visible_to(principal)).exclude(published=None)
+        """Those of whose knowledge bases, one at least, the principal may see every one: it is their member."""
+        return self.answering()._over(KnowledgeBase.objects.visible_to(principal))
+
+    def usable_by(self, principal: Principal) -> Self:
+        """Those that an API key opens: a member's, and to a key that is bound to no knowledge base those of every user."""
+        members = self.open_to(principal)
+        if principal.kb_ids is not None:
+            return members
+        everyones = Q(access__in=[Assistant.Access.PUBLIC, Assistant.Access.SIGNED_IN], password="")
+        return self.answering().filter(everyones | Q(pk__in=members.values("pk")))
 
     def _over(self, bases: models.QuerySet[KnowledgeBase]) -> Self:
         named = Assistant.knowledge_bases.through.objects.filter(assistant=OuterRef("pk"))
@@ -126,6 +138,10 @@ class Assistant(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def is_answering(self) -> bool:
+        return self.published_id is not None and self.publisher_id is not None
+
 
 class AssistantKnowledgeBase(Assistant.knowledge_bases.through):  # type: ignore[misc, name-defined]
     """Which knowledge bases assistants answer from, as far as the audit log is concerned."""
@@ -161,6 +177,12 @@ class AssistantVersion(models.Model):
         return f"{self.assistant} v{self.number}"
 
 
+class ShareLinkQuerySet(models.QuerySet["ShareLink"]):
+    def usable(self) -> Self:
+        """Those that let somebody in: neither revoked nor expired."""
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None)
+
+
 class ShareLink(models.Model):
     """Lets whoever has its address use an assistant. The address holds a signature of the row's id, which nobody can guess.
 
@@ -178,6 +200,8 @@ class ShareLink(models.Model):
         User, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = ShareLinkQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("share link")
@@ -209,10 +233,6 @@ class Visitor(models.Model):
 
     def __str__(self) -> str:
         return str(self.user or str(self.pk)[:8])
-
-    @staticmethod
-    def is_known(user: User | AnonymousUser) -> bool:
-        return user.is_authenticated and user.is_active
 
 
 class AssistantUse(models.Model):

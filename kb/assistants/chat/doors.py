@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.access.services.rate_limits import address_spend
 from kb.assistants.chat.requests import ChatView, require_left, sent
 from kb.assistants.chat.shapes import EnterBody, Entered
-from kb.assistants.models import Visitor
 from kb.assistants.services.asking import reader_of
 from kb.assistants.services.entry import Door, Visit, earlier_visitor, enter, visit_of
 from kb.assistants.services.visitors import suggestions
@@ -44,7 +43,7 @@ class EnterView(ChatView):
     def _let_in(self, request: HttpRequest, body: EnterBody) -> Visit:
         """A visit that still holds, of who is signed in now; else a new one of the same browser."""
         earlier = visit_of(self.assistant, request.user, body.visit) if body.visit else None
-        if earlier is not None and (earlier.user is not None or not Visitor.is_known(request.user)):
+        if earlier is not None and (earlier.user is not None or not request.user.is_active):
             return earlier
         result = enter(
             self.assistant,
@@ -62,7 +61,7 @@ class EnterView(ChatView):
             detail = _("This link is not valid any more.")
         elif result is Door.PASSWORD and body.password:
             detail = _("This is not the password of this chat.")
-        elif result is Door.CLOSED and Visitor.is_known(request.user):
+        elif result is Door.CLOSED and request.user.is_active:
             detail = _("This chat is not open, or not for this account.")
         address = reverse("chat:page", args=[self.assistant.slug])
         login = f"{settings.LOGIN_URL}?{urlencode({'next': address})}" if result is Door.SIGN_IN else ""

@@ -11,7 +11,6 @@ from django.contrib.auth.hashers import check_password
 from django.contrib.auth.models import AnonymousUser
 from django.core import signing
 from django.db import models
-from django.utils import timezone
 
 from kb.access.models import Principal, User
 from kb.assistants.models import Assistant, ShareLink, Visitor
@@ -74,12 +73,7 @@ def usable_link(assistant: Assistant, token: str) -> ShareLink | None:
         pk = UUID(hex=signing.Signer(salt=_LINK).unsign(token))
     except (signing.BadSignature, ValueError):
         return None
-    return _usable_links(assistant).filter(pk=pk).first()
-
-
-def _usable_links(assistant: Assistant) -> models.QuerySet[ShareLink]:
-    unexpired = models.Q(expires_at=None) | models.Q(expires_at__gt=timezone.now())
-    return assistant.links.filter(unexpired, revoked_at=None)
+    return assistant.links.usable().filter(pk=pk).first()
 
 
 def visit_of(assistant: Assistant, user: User | AnonymousUser, token: str) -> Visit | None:
@@ -120,17 +114,16 @@ def door(
     assistant: Assistant, user: User | AnonymousUser, *, link_id: UUID | None = None, has_password: bool = False
 ) -> Door:
     """What a user, or somebody who is not signed in, finds; members of its knowledge bases need neither link nor password."""
-    if assistant.published_id is None or assistant.publisher_id is None:
+    if not assistant.is_answering:
         return Door.CLOSED
-    is_known = Visitor.is_known(user)
-    if is_known and Assistant.objects.open_to(Principal(user)).filter(pk=assistant.pk).exists():
+    if user.is_active and Assistant.objects.open_to(Principal(user)).filter(pk=assistant.pk).exists():
         return Door.OPEN
     match assistant.access:
         case Assistant.Access.PRIVATE:
-            return Door.CLOSED if is_known else Door.SIGN_IN
-        case Assistant.Access.SIGNED_IN if not is_known:
+            return Door.CLOSED if user.is_active else Door.SIGN_IN
+        case Assistant.Access.SIGNED_IN if not user.is_active:
             return Door.SIGN_IN
-        case Assistant.Access.LINK if link_id is None or not _usable_links(assistant).filter(pk=link_id).exists():
+        case Assistant.Access.LINK if link_id is None or not assistant.links.usable().filter(pk=link_id).exists():
             return Door.LINK
     return Door.PASSWORD if assistant.password and not has_password else Door.OPEN
 
