@@ -1,13 +1,13 @@
 """Assistants: chats over knowledge bases for people who have no admin."""
 
 import uuid
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pgtrigger
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import NOT_PROVIDED, Exists, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -53,6 +53,11 @@ class AssistantQuerySet(models.QuerySet["Assistant"]):
         return self.filter(Exists(named)).exclude(Exists(named.exclude(knowledgebase__in=bases)))
 
 
+def _limit(label: Any, default: Any = NOT_PROVIDED) -> "models.PositiveIntegerField[int | None, int | None]":
+    """None: unlimited."""
+    return models.PositiveIntegerField(label, null=True, blank=True, default=default, validators=[MinValueValidator(1)])
+
+
 class Assistant(models.Model):
     """A chat over knowledge bases, whose visitors search with its publisher's present rights to them, and only read.
 
@@ -91,28 +96,12 @@ class Assistant(models.Model):
     origins = ArrayField(
         models.CharField(max_length=260), verbose_name=_("may be embedded by"), default=list, db_default=[], blank=True
     )
-    visitor_questions = models.PositiveIntegerField(
-        _("questions a day of one visitor"), null=True, blank=True, default=50, validators=[MinValueValidator(1)]
-    )
-    visitor_tokens = models.PositiveIntegerField(
-        _("tokens a day of one visitor"), null=True, blank=True, validators=[MinValueValidator(1)]
-    )
-    address_questions = models.PositiveIntegerField(
-        _("questions a day from one network address"),
-        null=True,
-        blank=True,
-        default=200,
-        validators=[MinValueValidator(1)],
-    )
-    address_tokens = models.PositiveIntegerField(
-        _("tokens a day from one network address"), null=True, blank=True, validators=[MinValueValidator(1)]
-    )
-    total_questions = models.PositiveIntegerField(
-        _("questions a day"), null=True, blank=True, default=2_000, validators=[MinValueValidator(1)]
-    )
-    total_tokens = models.PositiveIntegerField(
-        _("tokens a day"), null=True, blank=True, default=5_000_000, validators=[MinValueValidator(1)]
-    )
+    visitor_questions = _limit(_("questions a day of one visitor"), default=50)
+    visitor_tokens = _limit(_("tokens a day of one visitor"))
+    address_questions = _limit(_("questions a day from one network address"), default=200)
+    address_tokens = _limit(_("tokens a day from one network address"))
+    total_questions = _limit(_("questions a day"), default=2_000)
+    total_tokens = _limit(_("tokens a day"), default=5_000_000)
     retention_days = models.PositiveIntegerField(
         _("conversations are kept, days"),
         default=90,
