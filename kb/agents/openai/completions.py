@@ -9,8 +9,9 @@ from uuid import uuid4
 from django.utils import timezone
 from typing_extensions import Doc
 
-from kb.agents.openai.errors import AnswerUnwritten, error_body, is_unwritten
+from kb.agents.openai.errors import AnswerUnwritten, error_body
 from kb.answers.models import Message
+from kb.answers.selectors import model_failure
 from kb.assistants.models import Assistant
 from kb.assistants.settings import AssistantSettings
 from kb.base.shapes import as_values
@@ -93,7 +94,7 @@ class Completion:
 
     def whole(self, answer: Mapping[str, Any]) -> ChatCompletion:
         """Raises AnswerUnwritten."""
-        if is_unwritten(answer):
+        if model_failure(answer["degraded"]):
             raise AnswerUnwritten
         return ChatCompletion(
             id=self.id,
@@ -115,7 +116,7 @@ class Completion:
                     return _data(self._chunk({"content": data["text"]}))
                 case "error":
                     return _data(data)
-            if is_unwritten(data):
+            if model_failure(data["degraded"]):
                 return _data(
                     error_body(str(AnswerUnwritten.default_detail), "server_error", AnswerUnwritten.default_code)
                 )

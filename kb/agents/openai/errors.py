@@ -80,10 +80,6 @@ class CannotAnswer(exceptions.APIException):
     wait = RETRY_AFTER_S
 
 
-def is_unwritten(answer: Mapping[str, Any]) -> bool:
-    return any(each["stage"] == "answer" for each in answer["degraded"])
-
-
 def openai_exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
     """The API's own answer to an error in OpenAI's form. A limit of the day is not worth another try within the minute."""
     if isinstance(error, LimitReached):

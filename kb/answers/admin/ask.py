@@ -248,7 +248,7 @@ def _shown(
         listed = conversation_overview(caller)[:CONVERSATIONS_LISTED]
         kb_ids = next((row.knowledge_base_ids for row in listed if str(row.pk) == conversation_id), None)
         of = [bases[kb_id] for kb_id in kb_ids or asked.knowledge_base_ids if kb_id in bases]
-        answer = answer_shown(data["answer"], data, of, asked.query)
+        answer = answer_shown(data, of, asked.query)
         return {
             "html": render_to_string("answers/answer.html", {"answer": answer}),
             "conversations": render_to_string(

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import Principal, User
 from kb.answers.models import Conversation, Message
+from kb.answers.selectors import model_failure
 from kb.base.errors import Rejected, found_in
 from kb.base.text import storable
 from retrieval.answer import NO_ANSWER
@@ -83,7 +84,7 @@ def conversation_history(conversation: Conversation, instead_of: int | None = No
     left = HISTORY_TOKENS
     shown = conversation.messages.filter(is_replaced=False).exclude(status=Message.Status.WRITING)
     for each in shown.order_by("-pk")[2 * (instead_of is not None) :][:HISTORY_MESSAGES]:
-        is_answered = each.hit is not False and not any(note["stage"] == "answer" for note in each.degraded)
+        is_answered = each.hit is not False and not model_failure(each.degraded)
         turn = Turn(each.role, shorten(each.text if is_answered else NO_ANSWER, MESSAGE_CHARACTERS))
         left -= estimate_tokens(turn.text)
         if left < 0:

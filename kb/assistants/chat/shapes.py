@@ -8,6 +8,7 @@ from uuid import UUID
 from msgspec import Meta
 
 from kb.answers.models import Conversation, Message
+from kb.answers.selectors import model_failure
 from kb.answers.services.conversations import FEEDBACK_CHARACTERS, TITLE_CHARACTERS
 from kb.assistants.models import Assistant
 from kb.assistants.services.asking import reader_of
@@ -181,9 +182,7 @@ class Showing:
 
     def answer(self, data: Mapping[str, Any], **more: Any) -> SentAnswer:
         """Of the data of the event `done`, or what `stored_answer` makes of a message."""
-        unwritten = data["status"] == Message.Status.DONE and any(
-            each["stage"] == "answer" for each in data["degraded"]
-        )
+        unwritten = data["status"] == Message.Status.DONE and model_failure(data["degraded"])
         return SentAnswer(
             message_id=data["message_id"],
             conversation_id=data["conversation_id"],

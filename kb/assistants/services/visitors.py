@@ -1,7 +1,6 @@
 """What a visitor has asked, and what the sources of an answer lead to now."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,8 +16,6 @@ from kb.base.errors import found_in
 from kb.content.models import Chunk, Document
 from retrieval.answer import check_citations
 
-CONVERSATIONS_LISTED = 100
-TURNS_READ = 30
 NEAR = "n"
 
 
@@ -39,19 +36,6 @@ def own_answer(visit: Visit, message_id: int) -> Message:
     of_visitor = {"conversation__visitor": visit.visitor_id, "conversation__visitor__assistant": visit.assistant}
     rows = Message.objects.filter(pk=message_id, role=Message.Role.ASSISTANT, **of_visitor)
     return found_in(rows, _("There is no such answer."))
-
-
-def turns_of(
-    conversation: Conversation, before: int | None = None
-) -> tuple[Sequence[tuple[Message, Message]], int | None]:
-    """The last questions with their answers, oldest first, and the id before which there are more; None: there are none."""
-    rows = conversation.messages.filter(is_replaced=False).order_by("-pk")
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
-    stored = list(rows[: 2 * TURNS_READ + 1])
-    more = stored[2 * TURNS_READ - 1].pk if len(stored) > 2 * TURNS_READ else None
-    both = pairwise(stored[2 * TURNS_READ - 1 :: -1])
-    return [(question, answer) for question, answer in both if answer.role == Message.Role.ASSISTANT], more
 
 
 def cited_chunk(reader: Principal, message: Message, place: str) -> Chunk:
