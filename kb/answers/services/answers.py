@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal, cast
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 from django.dispatch import Signal
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_noop
@@ -26,6 +25,7 @@ from kb.answers.services.conversations import (
     turn_end,
 )
 from kb.answers.services.progress import Progress, Stopped
+from kb.base.db.transactions import give_connection_back
 from kb.base.errors import Rejected
 from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
@@ -443,7 +443,7 @@ def _whole(question: Question) -> Answer:
     asked = question.settings
     try:
         model = _model(asked.model)
-        _give_connection_back()
+        give_connection_back()
         with counted_for(*question.knowledge_base_ids), tallied(question.tally):
             written = model.complete(question.prompt(), timeout_s=settings.LLM_SECONDS, fields=asked.fields)
     except GenerationFailed as error:
@@ -463,7 +463,7 @@ def stream_answer(
     require_room()
     question = prepare(principal, request, asked)
     # Before anything is sent: who reads slowly must not hold it either.
-    _give_connection_back()
+    give_connection_back()
     return _events(question)
 
 
@@ -507,7 +507,7 @@ def _written(question: Question, progress: Progress) -> Generator[AnswerEvent, N
     written, sent = "", 0
     try:
         model = _model(asked.model)
-        _give_connection_back()
+        give_connection_back()
         written_pieces = model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS, fields=asked.fields)
         with tallied(question.tally):
             pieces = pieces_counted_for(question.knowledge_base_ids, written_pieces)
@@ -545,9 +545,3 @@ def _model(slug: str) -> OpenAIGenerator:
         "under System, Models."
     )
     raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, ErrorMessage(template))
-
-
-def _give_connection_back() -> None:
-    """No database connection waits for a chat model: the pool is small, and an answer may take a minute."""
-    if not connection.in_atomic_block:
-        connection.close()

@@ -4,13 +4,12 @@ import time
 from collections.abc import Generator
 from typing import Final
 
-from django.db import connection
-
 from kb.answers.models import Message
 from kb.answers.selectors import stored_answer
 from kb.answers.services import progress
 from kb.answers.services.answers import AnswerEvent, require_room
 from kb.answers.services.conversations import turn_end
+from kb.base.db.transactions import give_connection_back
 
 LOOK_SECONDS: Final = 0.5
 
@@ -48,8 +47,7 @@ def _rest(message: Message, seen: int) -> Generator[AnswerEvent, None, None]:
         if len(text) > seen:
             yield AnswerEvent("delta", {"text": text[seen:]})
             seen = len(text)
-        if not connection.in_atomic_block:
-            connection.close()
+        give_connection_back()
         time.sleep(LOOK_SECONDS)
     # Where no text is stored, what was seen of it
     yield AnswerEvent("done", stored_answer(message) | {"answer": message.text or text})
