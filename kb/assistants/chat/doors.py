@@ -4,7 +4,6 @@ from http import HTTPStatus
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _, gettext_lazy
 
@@ -12,7 +11,7 @@ from kb.access.services.rate_limits import address_spend
 from kb.assistants.chat.requests import ChatView, require_left, sent
 from kb.assistants.chat.shapes import EnterBody, Entered
 from kb.assistants.services.asking import reader_of
-from kb.assistants.services.entry import Door, Visit, earlier_visitor, enter, visit_of
+from kb.assistants.services.entry import Door, Visit, chat_path, earlier_visitor, enter, visit_of
 from kb.assistants.services.visitors import suggestions
 from kb.assistants.settings import AssistantSettings
 from kb.web.api.errors import ApiError
@@ -63,8 +62,9 @@ class EnterView(ChatView):
             detail = _("This is not the password of this chat.")
         elif result is Door.CLOSED and request.user.is_active:
             detail = _("This chat is not open, or not for this account.")
-        address = reverse("chat:page", args=[self.assistant.slug])
-        login = f"{settings.LOGIN_URL}?{urlencode({'next': address})}" if result is Door.SIGN_IN else ""
+        login = (
+            f"{settings.LOGIN_URL}?{urlencode({'next': chat_path(self.assistant)})}" if result is Door.SIGN_IN else ""
+        )
         more = {"door": result.value, "login": login, "remedy": str(_REMEDIES[result])}
         raise ApiError(HTTPStatus.FORBIDDEN, "door", detail, **more)
 

@@ -17,7 +17,6 @@ from django.contrib.staticfiles import finders
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import get_language, gettext as _, override
 from django.views.decorators.clickjacking import xframe_options_exempt
@@ -27,6 +26,7 @@ from kb.assistants.chat.colours import DARK, LIGHT, ink_on, readable
 from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant_at, language_of
 from kb.assistants.chat.words import words
 from kb.assistants.models import Assistant
+from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
 
 PICTURE_SECONDS: Final = 300
@@ -47,7 +47,6 @@ class ChatPageView(View):
             return self._bounded(render(request, "chat/page.html", self._context(assistant)), assistant)
 
     def _context(self, assistant: Assistant) -> dict[str, Any]:
-        address = reverse("chat:page", args=[assistant.slug])
         other = "en" if (get_language() or "").startswith("zh") else "zh-hans"
         return {
             "assistant": assistant,
@@ -57,7 +56,7 @@ class ChatPageView(View):
             "other_name": dict(settings.LANGUAGES)[other],
             **_look(),
             "setup": {
-                "address": address,
+                "address": chat_path(assistant),
                 "slug": assistant.slug,
                 "language": get_language(),
                 "visit_header": VISIT_HEADER,

@@ -1,16 +1,15 @@
 """Who may use an assistant now: looked at again with every request, so that what is taken back is gone at once."""
 
-import hashlib
-import hmac
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from django.conf import settings
 from django.contrib.auth.hashers import check_password
 from django.contrib.auth.models import AnonymousUser
 from django.core import signing
 from django.db import models
+from django.urls import reverse
+from django.utils.crypto import constant_time_compare, salted_hmac
 
 from kb.access.models import Principal, User
 from kb.assistants.models import Assistant, ShareLink, Visitor
@@ -64,7 +63,7 @@ def link_token(link: ShareLink) -> str:
 
 def chat_path(assistant: Assistant, link: ShareLink | None = None) -> str:
     """Where its chat page is; with a link the address that lets its holder in."""
-    return f"/chat/{assistant.slug}/" + (f"?key={link_token(link)}" if link else "")
+    return reverse("chat:page", args=[assistant.slug]) + (f"?key={link_token(link)}" if link else "")
 
 
 def usable_link(assistant: Assistant, token: str) -> ShareLink | None:
@@ -88,7 +87,7 @@ def visit_of(assistant: Assistant, user: User | AnonymousUser, token: str) -> Vi
     if "u" in held and signed_in is None:
         return None  # the session has ended, or is another user's
     link_id = UUID(hex=held["l"]) if "l" in held else None
-    knows_password = bool(held["p"]) and hmac.compare_digest(held["p"], _password_digest(assistant))
+    knows_password = bool(held["p"]) and constant_time_compare(held["p"], _password_digest(assistant))
     if door(assistant, signed_in or AnonymousUser(), link_id=link_id, has_password=knows_password) is not Door.OPEN:
         return None
     visitor_id = UUID(hex=held["v"]) if signed_in is None else visitor_of(assistant, signed_in)
@@ -152,4 +151,4 @@ def _password_digest(assistant: Assistant) -> str:
     """Changes with the password, whose hash it does not give away; blank where there is none."""
     if not assistant.password:
         return ""
-    return hmac.new(settings.SECRET_KEY.encode(), assistant.password.encode(), hashlib.sha256).hexdigest()[:16]
+    return salted_hmac("kb.assistants.password", assistant.password, algorithm="sha256").hexdigest()[:16]
