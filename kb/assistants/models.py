@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, Principal, User
+from kb.assistants.settings import AssistantSettings
 from kb.base.db.audit_triggers import ASSISTANT, ASSISTANT_BASE_TRIGGERS, SHARE_LINK
 
 PICTURE_BYTES = 64 * 1024
@@ -126,6 +127,11 @@ class Assistant(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def published_settings(self) -> AssistantSettings:
+        """The defaults where nothing is published."""
+        return AssistantSettings.of(self.published.settings if self.published else {})
 
     @property
     def is_answering(self) -> bool:

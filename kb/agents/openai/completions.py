@@ -13,7 +13,6 @@ from kb.agents.openai.errors import AnswerUnwritten, error_body
 from kb.answers.models import Message
 from kb.answers.selectors import model_failure
 from kb.assistants.models import Assistant
-from kb.assistants.settings import AssistantSettings
 from kb.base.shapes import as_values
 from retrieval.answer import check_citations
 
@@ -133,8 +132,7 @@ class Completion:
 
     def _citations(self, answer: Mapping[str, Any]) -> list[Citation]:
         """The sources that the text cites, as far as the assistant shows sources at all."""
-        published = self.assistant.published
-        if published is None or AssistantSettings.of(published.settings).shows == "nothing":
+        if self.assistant.published_settings.shows == "nothing":
             return []
         by_number = {source["number"]: source for source in answer["sources"]}
         shown = Citation.__slots__

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from kb.answers.selectors import stored_answer, turns_of
 from kb.answers.services.conversations import conversation_rename
 from kb.assistants.chat.requests import ChatView, sent
-from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn, Showing
+from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn
 from kb.assistants.models import Visitor
 from kb.assistants.services.retention import conversation_delete, visitor_delete
 from kb.assistants.services.visitors import conversations_of, own_conversation
@@ -26,14 +26,13 @@ class ConversationView(ChatView):
         conversation = own_conversation(self.visit, conversation_id)
         before = row_id(request.GET.get("before", ""))
         turns, earlier = turns_of(conversation, most=TURNS_READ, before=before)
-        showing = Showing(self.assistant)
         last = turns[-1][1].pk if turns and not before else None
         read = [
             SentTurn(
                 question=question.text,
-                answer=showing.answer(
+                answer=self.showing.answer(
                     stored_answer(message),
-                    follow_ups=showing.follow_ups(message) if message.pk == last else [],
+                    follow_ups=self.showing.follow_ups(message) if message.pk == last else [],
                     feedback=message.feedback or 0,
                     feedback_text=message.feedback_text,
                 ),

@@ -10,10 +10,8 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.access.services.rate_limits import address_spend
 from kb.assistants.chat.requests import ChatView, require_left, sent
 from kb.assistants.chat.shapes import EnterBody, Entered
-from kb.assistants.services.asking import reader_of
 from kb.assistants.services.entry import Door, Visit, chat_path, earlier_visitor, enter, visit_of
 from kb.assistants.services.visitors import suggestions
-from kb.assistants.settings import AssistantSettings
 from kb.web.api.errors import ApiError
 
 _BEFORE = {
@@ -37,7 +35,18 @@ class EnterView(ChatView):
         body = self.read(EnterBody)
         if body.password:
             require_left(address_spend(self.address()))
-        return sent(_entered(self._let_in(request, body)))
+        visit = self._let_in(request, body)
+        chosen = self.showing.settings
+        return sent(
+            Entered(
+                visit=visit.token(),
+                name=self.assistant.name,
+                opening=chosen.opening,
+                suggested_questions=suggestions(self.showing.reader, chosen),
+                remembers=chosen.remembers,
+                keeps=self.assistant.keeps_text,
+            )
+        )
 
     def _let_in(self, request: HttpRequest, body: EnterBody) -> Visit:
         """A visit that still holds, of who is signed in now; else a new one of the same browser."""
@@ -67,17 +76,3 @@ class EnterView(ChatView):
         )
         more = {"door": result.value, "login": login, "remedy": str(_REMEDIES[result])}
         raise ApiError(HTTPStatus.FORBIDDEN, "door", detail, **more)
-
-
-def _entered(visit: Visit) -> Entered:
-    assistant = visit.assistant
-    chosen = AssistantSettings.of(assistant.published.settings if assistant.published else {})
-    reader = reader_of(assistant, assistant.publisher)
-    return Entered(
-        visit=visit.token(),
-        name=assistant.name,
-        opening=chosen.opening,
-        suggested_questions=suggestions(reader, chosen),
-        remembers=chosen.remembers,
-        keeps=assistant.keeps_text,
-    )

@@ -13,11 +13,13 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.utils.functional import cached_property
 from django.utils.translation import get_supported_language_variant, gettext as _, gettext_lazy, override
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 
 from kb.access.services.rate_limits import GENERAL, Spent, visitor_spend
+from kb.assistants.chat.shapes import Showing
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import Visit, visit_of
 from kb.assistants.services.limits import LimitReached
@@ -81,6 +83,10 @@ class ChatView(View):
                 response = refusal(error, request)
         response.headers.setdefault("Cache-Control", "no-store")
         return response
+
+    @cached_property
+    def showing(self) -> Showing:
+        return Showing(self.assistant)
 
     def read(self, body: type[Body]) -> Body:
         """What was sent, as its shape declares it; raises ApiError."""

@@ -12,8 +12,7 @@ from kb.answers.selectors import model_failure
 from kb.answers.services.conversations import FEEDBACK_CHARACTERS, TITLE_CHARACTERS
 from kb.assistants.models import Assistant
 from kb.assistants.services.asking import reader_of
-from kb.assistants.services.visitors import follow_ups, readable_bases
-from kb.assistants.settings import AssistantSettings
+from kb.assistants.services.visitors import follow_ups
 from retrieval.highlight import without_rules
 
 MOST_HISTORY = 20
@@ -169,10 +168,8 @@ class Showing:
     """What an assistant lets its visitors see of answers now, however they were stored."""
 
     def __init__(self, assistant: Assistant) -> None:
-        version = assistant.published
-        self.settings = AssistantSettings.of(version.settings if version else {})
+        self.settings = assistant.published_settings
         self.reader = reader_of(assistant, assistant.publisher)
-        self._kb_ids = readable_bases(self.reader)
 
     def sources(self, stored: Iterable[Mapping[str, Any]]) -> list[SentSource]:
         return [self._source(each) for each in stored]
@@ -198,7 +195,7 @@ class Showing:
 
     def _source(self, stored: Mapping[str, Any]) -> SentSource:
         number = stored["number"]
-        if self.settings.shows == "nothing" or stored["knowledge_base_id"] not in self._kb_ids:
+        if self.settings.shows == "nothing" or stored["knowledge_base_id"] not in (self.reader.kb_ids or ()):
             return SentSource(number=number)
         return SentSource(
             number=number,

@@ -48,12 +48,15 @@ class Asked:
 def reader_of(
     assistant: Assistant, user: User | AnonymousUser | None, kb_ids: Collection[int] | None = None
 ) -> Principal:
-    """Whose rights an assistant searches with: a user's present ones, to read its knowledge bases, or those given."""
+    """Whose rights an assistant searches with: a user's, to read those of its knowledge bases that the user may see now.
+
+    `kb_ids` are in place of its own.
+    """
     if user is None:
         raise NotAllowed(_("This assistant is not published."))
-    if kb_ids is None:
-        kb_ids = assistant.knowledge_bases.values_list("pk", flat=True)
-    return Principal(user, frozenset(kb_ids), can_write=False)
+    bases = KnowledgeBase.objects.visible_to(Principal(user))
+    named = bases.filter(assistants=assistant) if kb_ids is None else bases.filter(pk__in=kb_ids)
+    return Principal(user, frozenset(named.values_list("pk", flat=True)), can_write=False)
 
 
 def ask(visit: Visit, asked: Asked, *, address: str = "") -> Answer:
@@ -125,16 +128,16 @@ def _counted(visit: Visit, settings: AnswerSettings, address: str) -> Counted:
 
 
 def _prepared(visit: Visit, asked: Asked) -> tuple[Principal, AskRequest, AnswerSettings]:
-    assistant, version = visit.assistant, visit.assistant.published
-    if version is None:
+    assistant = visit.assistant
+    if not assistant.is_answering:
         raise NotAllowed(_("This assistant is not published."))
-    chosen = _asked_for(AssistantSettings.of(version.settings), asked)
+    chosen = _asked_for(assistant.published_settings, asked)
     reader = reader_of(assistant, assistant.publisher)
     settings = answer_settings(
         assistant,
         chosen,
         visitor_id=visit.visitor_id,
-        version_id=version.pk,
+        version_id=assistant.published_id,
         instructions=asked.instructions,
         asked_on=asked.asked_on,
     )
@@ -148,13 +151,12 @@ def _asked_for(chosen: AssistantSettings, asked: Asked) -> AssistantSettings:
 
 
 def _request(reader: Principal, assistant: Assistant, chosen: AssistantSettings, asked: Asked) -> AskRequest:
-    kb_ids = list(KnowledgeBase.objects.visible_to(reader).order_by("pk").values_list("pk", flat=True))
-    if not kb_ids:
+    if not reader.kb_ids:
         raise NotAllowed(_("This assistant has nothing to answer from at the moment: tell whoever runs it."))
     profile, number = name_and_version(chosen.profile) if chosen.profile else ("", None)
     return AskRequest(
         query=asked.question,
-        knowledge_base_ids=kb_ids,
+        knowledge_base_ids=sorted(reader.kb_ids),
         profile=profile,
         profile_version=number,
         conversation_id=asked.conversation_id,

@@ -7,7 +7,7 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import Principal
 from kb.answers.models import Conversation, Message
 from kb.answers.selectors import questions_of
 from kb.assistants.services.entry import Visit
@@ -69,7 +69,3 @@ def follow_ups(reader: Principal, settings: AssistantSettings, message: Message)
     documents = Document.objects.visible_to(reader).filter(pk__in=document_ids)
     from_names = settings.shows != "nothing"
     return questions_of(documents, asked_already=list(asked), from_names=from_names) if document_ids else []
-
-
-def readable_bases(reader: Principal) -> frozenset[int]:
-    return frozenset(KnowledgeBase.objects.visible_to(reader).values_list("pk", flat=True))

@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
 from kb.assistants.admin.frame import TABS, AssistantPage, page_url
-from kb.assistants.settings import AssistantSettings
 from kb.base.errors import ServiceError
 from kb.quality.asked.services import Cluster, questions_asked
 from kb.quality.eval_sets.services.sets import eval_set_named, query_of
@@ -99,7 +98,6 @@ class QuestionsView(AssistantPage):
 
     def _run_url(self, eval_set: EvalSet) -> str:
         """A run of the set as the assistant searches: by its profile, or by the knowledge base's own."""
-        published = self.assistant.published
-        profile = AssistantSettings.of(published.settings).profile if published else ""
+        profile = self.assistant.published_settings.profile
         given = {"eval_set": eval_set.pk, **({"profile": profile} if profile else {})}
         return f"{reverse('admin:kb_evalrun_add')}?{urlencode(given)}"
