@@ -57,6 +57,7 @@ def event_stream(
         is_kept = False
         with closing(events):
             try:
+                yield ""
                 for event in events:
                     is_kept = is_kept or event.data.get("message_id") is not None
                     yield encoded(event.name, shown(event) if shown else event.data)
@@ -72,7 +73,9 @@ def event_stream(
                 yield encoded("error", fault(error))
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(pieces(), content_type="text/event-stream", headers=headers)
+    sent = pieces()
+    next(sent)  # so that closing it closes the events also where nothing was sent
+    return StreamingHttpResponse(sent, content_type="text/event-stream", headers=headers)
 
 
 def _process_ends() -> bool:

@@ -29,7 +29,7 @@ from kb.base.db.transactions import give_connection_back
 from kb.base.errors import Rejected
 from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
-from kb.base.streams import STREAMS
+from kb.base.streams import STREAMS, Started
 from kb.base.text import storable
 from kb.ingest.services.pictures import ShownPicture
 from kb.providers import embedding_models as providers
@@ -464,7 +464,7 @@ def stream_answer(
     question = prepare(principal, request, asked)
     # Before anything is sent: who reads slowly must not hold it either.
     give_connection_back()
-    return _events(question)
+    return Started(_events(question))
 
 
 def require_room() -> None:

@@ -1,8 +1,8 @@
 """Questions of visitors: the one search and answer, with the publisher's rights, under the assistant's settings and limits."""
 
 import dataclasses
-from collections.abc import Collection, Generator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from kb.assistants.services.entry import Visit
 from kb.assistants.services.limits import Counted, question_count
 from kb.assistants.settings import AssistantSettings
 from kb.base.errors import NotAllowed
+from kb.base.streams import Started
 from kb.profiles.services import name_and_version
 from retrieval.types import Turn
 
@@ -62,12 +63,8 @@ def reader_of(
 def ask(visit: Visit, asked: Asked, *, address: str = "") -> Answer:
     """The answer to a visitor's question. Raises as `stream_ask`."""
     principal, request, settings = _prepared(visit, asked)
-    counted = _counted(visit, settings, address)
-    try:
+    with _counted(visit, settings, address) as counted:
         finished = answer(principal, request, settings)
-    except BaseException:
-        counted.take_back()
-        raise
     counted.settle(finished.input_tokens + finished.output_tokens)
     return finished
 
@@ -79,13 +76,9 @@ def stream_ask(visit: Visit, asked: Asked, *, address: str = "") -> Generator[An
     anything is searched, NotAllowed where none of the knowledge bases can be searched now, and as `stream_answer`.
     """
     principal, request, settings = _prepared(visit, asked)
-    counted = _counted(visit, settings, address)
-    try:
+    with _counted(visit, settings, address) as counted:
         events = stream_answer(principal, request, settings)
-    except BaseException:
-        counted.take_back()
-        raise
-    return _settled(events, counted)
+    return Started(_settled(events, counted))
 
 
 def stream_preview(
@@ -122,9 +115,17 @@ def _settled(events: Generator[AnswerEvent, None, None], counted: Counted) -> Ge
             counted.settle(taken)
 
 
-def _counted(visit: Visit, settings: AnswerSettings, address: str) -> Counted:
+@contextmanager
+def _counted(visit: Visit, settings: AnswerSettings, address: str) -> Iterator[Counted]:
+    """Counts a question, and takes it back where the block fails."""
     Visitor.objects.get_or_create(pk=visit.visitor_id, defaults={"assistant": visit.assistant, "user": visit.user})
-    return question_count(visit.assistant, visit.visitor_id, address, answer_tokens=settings.fields["max_tokens"])
+    tokens = settings.fields["max_tokens"]
+    counted = question_count(visit.assistant, visit.visitor_id, address, answer_tokens=tokens)
+    try:
+        yield counted
+    except BaseException:
+        counted.take_back()
+        raise
 
 
 def _prepared(visit: Visit, asked: Asked) -> tuple[Principal, AskRequest, AnswerSettings]:
