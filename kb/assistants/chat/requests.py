@@ -19,7 +19,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 
 from kb.access.services.rate_limits import GENERAL, Spent, visitor_spend
-from kb.assistants.chat.shapes import Showing
+from kb.assistants.chat.showing import Showing
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import Visit, visit_of
 from kb.assistants.services.limits import LimitReached
