@@ -1,6 +1,6 @@
 """The chat page, the same in a frame of another website, the script that puts it there, and pictures.
 
-Whoever opens them learns the assistant's name, its picture and a language; all else is for who is let in (`doors`).
+Whoever opens them learns the assistant's name, its picture and a language; all else is for who is let in (`enter`).
 """
 
 import hashlib

@@ -151,7 +151,7 @@ def sent(shape: Any, status: int = HTTPStatus.OK) -> HttpResponse:
 
 def refusal(error: Exception, request: HttpRequest) -> HttpResponse:
     problem = visitor_problem(error, request)
-    more = {name: value for name, value in problem.more.items() if name in {"door", "login"}}
+    more = {name: value for name, value in problem.more.items() if name in {"requirement", "login"}}
     remedy = problem.more.get("remedy") or remedy_of(problem.code, problem.status)
     body = {"code": problem.code, "detail": problem.detail, "remedy": remedy, **more}
     return HttpResponse(

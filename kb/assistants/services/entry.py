@@ -18,13 +18,12 @@ _LINK, _VISIT = "kb.assistants.link", "kb.assistants.visit"
 VISIT_SECONDS: Final = 180 * 24 * 60 * 60
 
 
-class Door(models.TextChoices):
-    """What stands between somebody and an assistant."""
+class Requirement(models.TextChoices):
+    """What somebody lacks who may not use an assistant; CLOSED: nothing that they could do."""
 
-    OPEN = "open"
     SIGN_IN = "sign_in"
     LINK = "link"
-    PASSWORD = "password"  # noqa: S105 - the name of a door
+    PASSWORD = "password"  # noqa: S105 - the name of a requirement
     CLOSED = "closed"
 
 
@@ -88,7 +87,7 @@ def visit_of(assistant: Assistant, user: User | AnonymousUser, token: str) -> Vi
         return None  # the session has ended, or is another user's
     link_id = UUID(hex=held["l"]) if "l" in held else None
     knows_password = bool(held["p"]) and constant_time_compare(held["p"], _password_digest(assistant))
-    if door(assistant, signed_in or AnonymousUser(), link_id=link_id, has_password=knows_password) is not Door.OPEN:
+    if requirement(assistant, signed_in or AnonymousUser(), link_id=link_id, has_password=knows_password):
         return None
     visitor_id = UUID(hex=held["v"]) if signed_in is None else visitor_of(assistant, signed_in)
     return Visit(assistant, visitor_id, signed_in, link_id, knows_password)
@@ -109,22 +108,22 @@ def earlier_visitor(assistant: Assistant, token: str) -> UUID | None:
     return UUID(hex=held["v"]) if held["a"] == assistant.pk and "u" not in held else None
 
 
-def door(
+def requirement(
     assistant: Assistant, user: User | AnonymousUser, *, link_id: UUID | None = None, has_password: bool = False
-) -> Door:
-    """What a user, or somebody who is not signed in, finds; members of its knowledge bases need neither link nor password."""
+) -> Requirement | None:
+    """What a user, or somebody who is not signed in, lacks; None: nothing. Members need neither link nor password."""
     if not assistant.is_answering:
-        return Door.CLOSED
+        return Requirement.CLOSED
     if user.is_active and Assistant.objects.open_to(Principal(user)).filter(pk=assistant.pk).exists():
-        return Door.OPEN
+        return None
     match assistant.access:
         case Assistant.Access.PRIVATE:
-            return Door.CLOSED if user.is_active else Door.SIGN_IN
+            return Requirement.CLOSED if user.is_active else Requirement.SIGN_IN
         case Assistant.Access.SIGNED_IN if not user.is_active:
-            return Door.SIGN_IN
+            return Requirement.SIGN_IN
         case Assistant.Access.LINK if link_id is None or not assistant.links.usable().filter(pk=link_id).exists():
-            return Door.LINK
-    return Door.PASSWORD if assistant.password and not has_password else Door.OPEN
+            return Requirement.LINK
+    return Requirement.PASSWORD if assistant.password and not has_password else None
 
 
 def enter(
@@ -134,14 +133,13 @@ def enter(
     link: str = "",
     password: str = "",
     known_as: UUID | None = None,
-) -> Visit | Door:
-    """A visit, or what is still missing for one. `known_as` is the id of an earlier visit of the same browser."""
+) -> Visit | Requirement:
+    """A visit, or what is lacking for one. `known_as` is the id of an earlier visit of the same browser."""
     found = usable_link(assistant, link) if link else None
     link_id = found.pk if found else None
     is_right = bool(password and assistant.password and check_password(password, assistant.password))
-    result = door(assistant, user, link_id=link_id, has_password=is_right)
-    if result is not Door.OPEN:
-        return result
+    if lacking := requirement(assistant, user, link_id=link_id, has_password=is_right):
+        return lacking
     if isinstance(user, User):
         return Visit(assistant, visitor_of(assistant, user), user, link_id, is_right)
     return Visit(assistant, known_as or uuid4(), None, link_id, is_right)

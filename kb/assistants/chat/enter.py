@@ -1,4 +1,4 @@
-"""Entering a chat: what is sent in exchange for a visit, or what still stands before it."""
+"""Entering a chat: a visit, or what is lacking for one."""
 
 from http import HTTPStatus
 
@@ -10,21 +10,21 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.access.services.rate_limits import address_spend
 from kb.assistants.chat.requests import ChatView, require_left, sent
 from kb.assistants.chat.shapes import EnterBody, Entered
-from kb.assistants.services.entry import Door, Visit, chat_path, earlier_visitor, enter, visit_of
+from kb.assistants.services.entry import Requirement, Visit, chat_path, earlier_visitor, enter, visit_of
 from kb.assistants.services.visitors import suggestions
 from kb.web.api.errors import ApiError
 
-_BEFORE = {
-    Door.SIGN_IN: gettext_lazy("Sign in to use this chat."),
-    Door.LINK: gettext_lazy("This chat opens with a link that somebody shares."),
-    Door.PASSWORD: gettext_lazy("This chat asks for a password."),
-    Door.CLOSED: gettext_lazy("This chat is not open at the moment."),
+_DETAILS = {
+    Requirement.SIGN_IN: gettext_lazy("Sign in to use this chat."),
+    Requirement.LINK: gettext_lazy("This chat opens with a link that somebody shares."),
+    Requirement.PASSWORD: gettext_lazy("This chat asks for a password."),
+    Requirement.CLOSED: gettext_lazy("This chat is not open at the moment."),
 }
 _REMEDIES = {
-    Door.SIGN_IN: gettext_lazy("Sign in, then this page opens by itself."),
-    Door.LINK: gettext_lazy("Ask whoever told you of it for the whole link."),
-    Door.PASSWORD: gettext_lazy("Ask whoever told you of it for the password."),
-    Door.CLOSED: gettext_lazy("Try again later, or ask whoever runs it."),
+    Requirement.SIGN_IN: gettext_lazy("Sign in, then this page opens by itself."),
+    Requirement.LINK: gettext_lazy("Ask whoever told you of it for the whole link."),
+    Requirement.PASSWORD: gettext_lazy("Ask whoever told you of it for the password."),
+    Requirement.CLOSED: gettext_lazy("Try again later, or ask whoever runs it."),
 }
 
 
@@ -64,15 +64,17 @@ class EnterView(ChatView):
             return result
         if earlier is not None:
             return earlier
-        detail = str(_BEFORE[result])
-        if result is Door.LINK and body.key:
+        detail = str(_DETAILS[result])
+        if result is Requirement.LINK and body.key:
             detail = _("This link is not valid any more.")
-        elif result is Door.PASSWORD and body.password:
+        elif result is Requirement.PASSWORD and body.password:
             detail = _("This is not the password of this chat.")
-        elif result is Door.CLOSED and request.user.is_active:
+        elif result is Requirement.CLOSED and request.user.is_active:
             detail = _("This chat is not open, or not for this account.")
-        login = (
-            f"{settings.LOGIN_URL}?{urlencode({'next': chat_path(self.assistant)})}" if result is Door.SIGN_IN else ""
-        )
-        more = {"door": result.value, "login": login, "remedy": str(_REMEDIES[result])}
-        raise ApiError(HTTPStatus.FORBIDDEN, "door", detail, **more)
+        next_page = urlencode({"next": chat_path(self.assistant)})
+        more = {
+            "requirement": result.value,
+            "login": f"{settings.LOGIN_URL}?{next_page}" if result is Requirement.SIGN_IN else "",
+            "remedy": str(_REMEDIES[result]),
+        }
+        raise ApiError(HTTPStatus.FORBIDDEN, "access_required", detail, **more)
