@@ -25,7 +25,7 @@ class ServerEnds(Exception):
 
 
 def fault_of(error: Exception) -> Mapping[str, Any]:
-    """What the event `error` tells of a failure, without its insides."""
+    """What the event `error` says of a failure, without its insides."""
     if isinstance(error, DatabaseFailure):  # also a user who was deleted while the answer was written
         return {"code": "unavailable", "detail": _("The database is out of reach or overloaded: try again later.")}
     if isinstance(error, ServerEnds):
@@ -87,5 +87,5 @@ def _write_to_the_end(events: Iterator[AnswerEvent]) -> None:
         for _left in events:
             if _process_ends():
                 return
-    except Exception:  # there is nobody to tell
+    except Exception:  # nobody reads of it
         logger.exception("an answer broke off that its reader had left")

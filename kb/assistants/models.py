@@ -65,7 +65,7 @@ class Assistant(models.Model):
     How it answers are its versions' settings; who may use it, and how much, is said here and holds at once.
 
     Attributes:
-        publisher: who published it last; None: that user is gone, and nobody is answered until somebody else publishes it.
+        publisher: who published it last; None: that user was deleted, and nobody is answered until somebody else publishes it.
         picture: a PNG; empty: none.
         published: the version that visitors are answered by; None: a draft still.
         password: its hash; blank: none is asked for.

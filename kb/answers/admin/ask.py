@@ -179,7 +179,7 @@ class AskStreamView(View):
 
 @admin_page("ask/<uuid:pk>/last/", name="ask_last")
 class LastAnswerView(AdminPage):
-    """The last answer of a conversation, which a page takes up again that has lost its stream; a POST stops it."""
+    """The last answer of a conversation, which a page resumes that has lost its stream; a POST stops it."""
 
     template_name = "answers/answer.html"
 

@@ -50,7 +50,9 @@ class AskView(ChatView):
         except BaseException as error:
             sending_failed(*sender)
             if isinstance(error, NotVisible):
-                raise NotVisible(_("This conversation is gone, or nothing can be asked here at the moment.")) from error
+                raise NotVisible(
+                    _("This conversation was deleted, or nothing can be asked here at the moment.")
+                ) from error
             raise
         return _stream(self.visit, showing, events, partial(_begun, *sender))
 
@@ -83,7 +85,7 @@ def _stream(
     events: Generator[AnswerEvent, None, None],
     begun: Callable[[int | None], None] = lambda _message_id: None,
 ) -> HttpResponseBase:
-    """Sends a visitor the events of an answer; `begun` is told the answer's id before the visitor is."""
+    """Sends a visitor the events of an answer; `begun` gets the answer's id before the visitor does."""
     language = get_language()
 
     def shown(event: AnswerEvent) -> Mapping[str, Any]:
@@ -101,8 +103,8 @@ def _stream(
 
     def fault(error: Exception) -> Mapping[str, Any]:
         with override(language):
-            told = fault_of(error)
-            return {**told, "remedy": remedy_of(told["code"], HTTPStatus.SERVICE_UNAVAILABLE)}
+            found = fault_of(error)
+            return {**found, "remedy": remedy_of(found["code"], HTTPStatus.SERVICE_UNAVAILABLE)}
 
     return event_stream(events, shown, fault)
 
@@ -129,5 +131,5 @@ def _asked_on(page: Page) -> str:
     """What the model reads of the page, in one line; an address that is none of the web is left out."""
     title = " ".join(storable(page.title).split())[:PAGE_TITLE_CHARACTERS]
     address = storable(page.url) if urlsplit(page.url).scheme in {"http", "https"} else ""
-    told = f"“{title}” {''.join(address.split())[:PAGE_ADDRESS_CHARACTERS]}".strip()
-    return _("(Asked on the web page %(page)s)") % {"page": told} if title or address else ""
+    page_text = f"“{title}” {''.join(address.split())[:PAGE_ADDRESS_CHARACTERS]}".strip()
+    return _("(Asked on the web page %(page)s)") % {"page": page_text} if title or address else ""

@@ -23,8 +23,8 @@ from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.generic import View
 
 from kb.assistants.chat.colours import DARK, LIGHT, ink_on, readable
+from kb.assistants.chat.labels import labels
 from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant_at, language_of
-from kb.assistants.chat.words import words
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
@@ -64,7 +64,7 @@ class ChatPageView(View):
                 "is_frame": self.is_frame,
                 "is_embeddable": not self.is_frame or assistant.access not in NOT_IN_FRAMES,
                 "origins": assistant.origins if self.is_frame else [],
-                "words": words(),
+                "words": labels(),
             },
         }
 
@@ -99,7 +99,7 @@ class EmbedScriptView(View):
             assistant = assistant_at(slug)
         except NotVisible:
             return HttpResponse(status=HTTPStatus.NOT_FOUND, content_type="text/plain; charset=utf-8")
-        languages = {code: _button_words(code, assistant) for code, _name in settings.LANGUAGES}
+        languages = {code: _button_labels(code, assistant) for code, _name in settings.LANGUAGES}
         setup = {"words": languages, "colour": settings.SITE_COLOR, "ink": ink_on(settings.SITE_COLOR)}
         body = f"({static_text('kb/chat/embed.js').strip().removesuffix(';')})({_script_json(setup)});\n".encode()
         headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}
@@ -137,7 +137,7 @@ def static_text(name: str) -> str:
         return str(file.read().decode())
 
 
-def _button_words(language: str, assistant: Assistant) -> Mapping[str, str]:
+def _button_labels(language: str, assistant: Assistant) -> Mapping[str, str]:
     with override(language):
         return {
             "open": _("Open the chat: %(name)s") % {"name": assistant.name},
@@ -147,7 +147,7 @@ def _button_words(language: str, assistant: Assistant) -> Mapping[str, str]:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that is also a literal of a script, whatever stands in its texts."""
+    """JSON that is also a literal of a script, whatever its texts hold."""
     return json.dumps(value).replace("<", "\\u003c")
 
 

@@ -59,7 +59,7 @@ class ChatView(View):
     """Answers a chat page's script in JSON.
 
     No session alone is authority for anything here: a change needs the token of a visit, which stands in a header that no
-    other site can send, and entering, which makes such a token, tells it to nobody but a page of this server. So the
+    other site can send, and entering, which makes such a token, sends it to no page but one of this server. So the
     check of a form's token, which third-party frames have no cookie for, is left out.
     """
 
@@ -167,7 +167,7 @@ def remedy_of(code: str, status: int) -> str:
 
 
 def visitor_problem(error: Exception, request: HttpRequest) -> Problem:
-    """What a visitor is told of an error, without names of what is behind the chat."""
+    """What a visitor reads of an error, without names of what is behind the chat."""
     if isinstance(error, LimitReached):
         headers = {"Retry-After": str(_seconds_to_tomorrow())}
         return Problem(HTTPStatus.TOO_MANY_REQUESTS, "limit_reached", str(error), headers=headers)

@@ -1,4 +1,4 @@
-"""Who may use an assistant now: looked at again with every request, so that what is taken back is gone at once."""
+"""Who may use an assistant now: looked at again with every request, so that what is taken back ends at once."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -45,7 +45,7 @@ class Visit:
     knows_password: bool = False
 
     def token(self) -> str:
-        """What a browser keeps and sends; it names who it was given to, and is good for nothing once its ground is gone."""
+        """What a browser keeps and sends; it names who it was given to, and opens nothing once what it was given for has ended."""
         digest = _password_digest(self.assistant) if self.knows_password else ""
         held: dict[str, Any] = {"a": self.assistant.pk, "v": self.visitor_id.hex, "p": digest}
         if self.user is not None:
