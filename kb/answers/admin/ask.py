@@ -29,6 +29,7 @@ from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk
 from kb.providers.embedding_models import generator
+from kb.search.services.search import MAX_QUERY_CHARS
 from kb.web.admin.current import current_knowledge_base, remember_knowledge_base
 from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
@@ -42,7 +43,7 @@ LIST_COOKIE = "ask_list"
 class AskForm(forms.Form):
     query = forms.CharField(
         label=gettext_lazy("Question"),
-        max_length=2_000,
+        max_length=MAX_QUERY_CHARS,
         widget=forms.Textarea(
             {"rows": 1, "enterkeyhint": "send", "autocomplete": "off", "placeholder": gettext_lazy("Type a question")}
         ),

@@ -28,6 +28,7 @@ from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
+from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURN_CHARS, MAX_TURNS
 
 PICTURE_SECONDS: Final = 300
 # Nobody is signed in there: a browser sends no cookies of ours into a frame of another website.
@@ -50,6 +51,7 @@ class ChatPageView(View):
         other = "en" if (get_language() or "").startswith("zh") else "zh-hans"
         return {
             "assistant": assistant,
+            "most_characters": MAX_QUERY_CHARS,
             "is_frame": self.is_frame,
             "has_picture": assistant.has_picture,  # type: ignore[attr-defined] # an annotation
             "other_language": other,
@@ -61,6 +63,8 @@ class ChatPageView(View):
                 "language": get_language(),
                 "visit_header": VISIT_HEADER,
                 "language_header": LANGUAGE_HEADER,
+                "turns": MAX_TURNS,
+                "turn_characters": MAX_TURN_CHARS,
                 "is_frame": self.is_frame,
                 "is_embeddable": not self.is_frame or assistant.access not in NOT_IN_FRAMES,
                 "origins": assistant.origins if self.is_frame else [],

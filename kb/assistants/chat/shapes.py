@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from kb.answers.models import Conversation
 from kb.answers.services.conversations import FEEDBACK_CHARACTERS, TITLE_CHARACTERS
+from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURN_CHARS, MAX_TURNS
 
-MOST_HISTORY = 20
-Question = Annotated[str, Meta(min_length=1, max_length=2_000)]
+Question = Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
 
 
 # -- Sent by visitors ------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class EnterBody:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryTurn:
     role: Literal["user", "assistant"]
-    text: Annotated[str, Meta(max_length=8_000)]
+    text: Annotated[str, Meta(max_length=MAX_TURN_CHARS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class AskBody:
     sending_id: UUID
     conversation_id: UUID | None = None
     instead_of: int | None = None
-    history: Annotated[tuple[HistoryTurn, ...], Meta(max_length=MOST_HISTORY)] = ()
+    history: Annotated[tuple[HistoryTurn, ...], Meta(max_length=MAX_TURNS)] = ()
     page: Page | None = None
 
 

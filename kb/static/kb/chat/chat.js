@@ -220,9 +220,9 @@
     const body = { question, sending_id: newId(), conversation_id: conversation };
     if (replaced) body.instead_of = replaced.answer.message_id;
     if (!entered.keeps && entered.remembers) {
-      const said = turns.filter((turn) => turn !== replaced).slice(-10).flatMap((turn) => [
+      const said = turns.filter((turn) => turn !== replaced).slice(-setup.turns / 2).flatMap((turn) => [
         { role: "user", text: turn.question },
-        { role: "assistant", text: turn.text.slice(0, 8000) },
+        { role: "assistant", text: turn.text.slice(0, setup.turn_characters) },
       ]);
       body.history = said;
     }
