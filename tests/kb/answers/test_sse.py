@@ -45,7 +45,8 @@ def test_a_response_that_is_closed_closes_the_events():
 @pytest.mark.django_db
 def test_a_response_that_is_closed_before_anything_is_sent_closes_them_too():
     closed = []
-    event_stream(Started(steps(closed=closed))).close()
+    unread = Started(steps(closed=closed))
+    event_stream(unread).close()
     assert closed == [True]
 
 
