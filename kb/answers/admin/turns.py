@@ -1,7 +1,6 @@
 """What the page shows of questions and their answers: the text with its citations, the passages, and what can be done next."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,14 +12,11 @@ from kb.answers.selectors import model_failure, stored_answer, turns_of
 from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.search.services.baseline import beyond_baseline
-from retrieval.answer import FALLBACK, without_sources
+from retrieval.answer import FALLBACK, cited_places, without_sources
 from retrieval.errors import Degradation, DegradationCode
 from retrieval.highlight import without_rules
 
 TURNS_SHOWN = 10
-# Answers were checked when they were written: what still looks like a citation here is one.
-_CITATION = re.compile(r" ?[\[\uff3b【]([\d ,，、;；~\u2013\u2014\uff5e-]{1,40})[\]\uff3d】]")
-_RANGE = re.compile(r"(\d+)(?:\s*[-~\u2013\u2014\uff5e]\s*(\d+))?")
 
 
 def turns_before(
@@ -101,17 +97,9 @@ def source_shown(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parts(text: str, sources: Mapping[int, Mapping[str, Any]]) -> Iterable[tuple[str, Sequence[Mapping[str, Any]]]]:
     """The text in pieces, each with the sources that are cited behind it; brackets that cite nothing stay text."""
-    piece, end = "", 0
-    for match in _CITATION.finditer(text):
-        cited = [sources[number] for number in _numbers(match[1]) if number in sources]
-        piece += text[end : match.start()] if cited else text[end : match.end()]
-        end = match.end()
-        if cited:
-            yield piece, cited
-            piece = ""
-    yield piece + text[end:], ()
-
-
-def _numbers(written: str) -> Iterator[int]:
-    for first, last in _RANGE.findall(written):
-        yield from range(int(first), min(int(last), int(first) + 99) + 1) if last else (int(first),)
+    begin = 0
+    for start, end, numbers in cited_places(text):
+        if cited := [sources[number] for number in numbers if number in sources]:
+            yield text[begin:start], cited
+            begin = end
+    yield text[begin:], ()
