@@ -8,8 +8,14 @@ from kb.assistants.chat.shapes import SentPage, SentPassage, SentText
 from kb.assistants.services.visitors import NEAR, cited_chunk, own_answer
 from kb.base.errors import NotVisible
 from kb.content.models import Chunk
-from kb.ingest.admin.original import page_label
-from kb.ingest.admin.passages import PassageUrls, page_context, page_numbers, passage_context, text_context
+from kb.ingest.services.passages import (
+    PassageUrls,
+    page_context,
+    page_label,
+    page_numbers,
+    passage_context,
+    text_context,
+)
 from kb.ingest.services.previews import USUAL_WIDTH, page_response
 
 _NO_URLS = PassageUrls(page="", text="text")
