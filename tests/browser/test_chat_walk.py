@@ -271,7 +271,7 @@ def test_a_password_holds(visit, key):
     page.goto(f"{visitor.url}/chat/by-password/")
     page.fill("#password", "wrong")
     page.press("#password", "Enter")
-    expect(page.locator("#door h2")).to_contain_text("not the password")
+    expect(page.locator("#entry h2")).to_contain_text("not the password")
     expect(page.locator("#composer")).to_be_hidden()
     page.fill("#password", "correct horse")
     page.press("#password", "Enter")
@@ -292,7 +292,7 @@ def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     try:
         page.fill("#question", "And now?")
         page.press("#question", "Enter")
-        expect(page.locator("#door h2")).to_contain_text("link")
+        expect(page.locator("#entry h2")).to_contain_text("link")
         expect(page.locator("#composer")).to_be_hidden()
         assert page.input_value("#question") == "And now?"
     finally:
@@ -347,8 +347,8 @@ def test_a_chat_for_members_says_that_it_cannot_be_embedded(visit, key, served):
     visitor = visit(language="en")
     page = visitor.page
     page.goto(f"{served.url}/chat/members/frame/")
-    expect(page.locator("#door h2")).to_contain_text("cannot be used inside another website")
-    expect(page.locator("#door a")).to_have_attribute("href", "/chat/members/")
+    expect(page.locator("#entry h2")).to_contain_text("cannot be used inside another website")
+    expect(page.locator("#entry a")).to_have_attribute("href", "/chat/members/")
 
 
 @pytest.mark.parametrize("language", ["zh-CN", "en"])

@@ -1,16 +1,19 @@
 """Conversations, whose answers are stored from when they begin to be written, and what a prompt reads of them."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.dispatch import Signal
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.access.models import Principal, User
 from kb.answers.models import Conversation, Message
+from kb.answers.selectors import model_failure
 from kb.base.errors import Rejected, found_in
 from kb.base.text import storable
 from retrieval.answer import NO_ANSWER
@@ -27,6 +30,8 @@ HISTORY_TOKENS = 2_000
 MESSAGE_CHARACTERS = 1_000
 TITLE_CHARACTERS = 80
 FEEDBACK_CHARACTERS = 500
+# An answer takes minutes at most: whoever wrote an older one was killed.
+ABANDONED = timedelta(hours=1)
 
 
 def conversation_overview(principal: Principal) -> QuerySet[Any]:
@@ -83,7 +88,7 @@ def conversation_history(conversation: Conversation, instead_of: int | None = No
     left = HISTORY_TOKENS
     shown = conversation.messages.filter(is_replaced=False).exclude(status=Message.Status.WRITING)
     for each in shown.order_by("-pk")[2 * (instead_of is not None) :][:HISTORY_MESSAGES]:
-        is_answered = each.hit is not False and not any(note["stage"] == "answer" for note in each.degraded)
+        is_answered = each.hit is not False and not model_failure(each.degraded)
         turn = Turn(each.role, shorten(each.text if is_answered else NO_ANSWER, MESSAGE_CHARACTERS))
         left -= estimate_tokens(turn.text)
         if left < 0:
@@ -146,3 +151,9 @@ def turn_end(message_id: int, status: Message.Status, **fields: Any) -> bool:
     )
     rows = Message.objects.filter(pk=message_id, status__in=open_ones)
     return bool(rows.update(status=status, **fields))
+
+
+def abandoned_answers_end() -> None:
+    """Marks as broken off what nobody writes any more, and nobody has asked for since."""
+    rows = Message.objects.filter(status=Message.Status.WRITING, created_at__lt=timezone.now() - ABANDONED)
+    rows.update(status=Message.Status.BROKEN)

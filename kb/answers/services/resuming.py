@@ -1,33 +1,17 @@
-"""Answers taken up again by a reader who has lost their stream, and what is told of answers that are stored."""
+"""Answers resumed by a reader who has lost their stream."""
 
 import time
 from collections.abc import Generator
-from typing import Any, Final
-
-from django.db import connection
+from typing import Final
 
 from kb.answers.models import Message
+from kb.answers.selectors import stored_answer
 from kb.answers.services import progress
 from kb.answers.services.answers import AnswerEvent, require_room
 from kb.answers.services.conversations import turn_end
+from kb.base.db.transactions import give_connection_back
 
 LOOK_SECONDS: Final = 0.5
-
-
-def stored_answer(message: Message) -> dict[str, Any]:
-    """What the event `done` told of an answer, as far as its conversation holds it."""
-    return {
-        "answer": message.text,
-        "sources": message.sources,
-        "near_misses": message.near_misses,
-        "hit": message.hit,
-        "confidence": message.confidence,
-        "trace_id": message.trace_id and str(message.trace_id),
-        "status": message.status,
-        "conversation_id": str(message.conversation_id),
-        "message_id": message.pk,
-        "degraded": message.degraded,
-    }
 
 
 def text_so_far(message: Message, known: str = "") -> str:
@@ -63,13 +47,10 @@ def _rest(message: Message, seen: int) -> Generator[AnswerEvent, None, None]:
         if len(text) > seen:
             yield AnswerEvent("delta", {"text": text[seen:]})
             seen = len(text)
-        if not connection.in_atomic_block:
-            connection.close()
+        give_connection_back()
         time.sleep(LOOK_SECONDS)
-    answer = stored_answer(message)
-    yield AnswerEvent(
-        "done", answer | {"answer": answer["answer"] or text}
-    )  # where no text is kept, what was seen of it
+    # Where no text is stored, what was seen of it
+    yield AnswerEvent("done", stored_answer(message) | {"answer": message.text or text})
 
 
 def _keeps_text(message: Message) -> bool:

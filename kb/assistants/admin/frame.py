@@ -58,18 +58,13 @@ class AssistantPage(AdminPage):
                 "above": [Crumb(assistant.name, page_url(assistant))],
                 "tabs": tabs,
                 "tab_title": TABS.get(self.tab, ""),
-                "is_open": is_open(assistant),
+                "is_open": assistant.is_answering,
                 "is_changed": assistant.published_number is not None and assistant.newest != assistant.published_number,
                 "chat_url": chat_url(self.request, assistant),
                 "page_url": page_url(assistant),
                 **kwargs,
             }
         )
-
-
-def is_open(assistant: Assistant) -> bool:
-    """Whether anybody is answered."""
-    return assistant.published_id is not None and assistant.publisher_id is not None
 
 
 def chat_url(request: HttpRequest, assistant: Assistant, *of_link: Any) -> str:

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.access.models import KnowledgeBase
 from kb.assistants.admin.frame import TABS, AssistantPage, page_url
 from kb.base.errors import ServiceError
-from kb.quality.asked.services import Cluster, profile_chosen, questions_asked, sets_of
+from kb.quality.asked.services import Cluster, questions_asked, sets_of
 from kb.quality.eval_sets.admin import figures_text
 from kb.quality.eval_sets.services.sets import eval_set_named, query_of
 from kb.quality.models import EvalRun, EvalSet
@@ -99,7 +99,7 @@ class QuestionsView(AssistantPage):
 
     def _set_line(self, eval_set: EvalSet, run: EvalRun | None) -> dict[str, Any]:
         """A set with the figures of its last run as the assistant searches, and where the next one is begun."""
-        profile = profile_chosen(self.assistant)
+        profile = self.assistant.published_settings.profile
         given = {"eval_set": eval_set.pk, **({"profile": profile} if profile else {})}
         return {
             "set": eval_set,

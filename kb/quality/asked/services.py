@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.assistants.models import Assistant
-from kb.assistants.settings import AssistantSettings
 from kb.base.errors import NotVisible
 from kb.base.text import normalized_key
 from kb.profiles.services import find_version, name_and_version
@@ -122,7 +121,7 @@ def sets_of(principal: Principal, assistant: Assistant) -> list[tuple[EvalSet, E
     kb_ids = set(assistant.knowledge_bases.values_list("pk", flat=True))
     sets = EvalSet.objects.visible_to(principal).filter(knowledge_base__in=kb_ids).select_related("knowledge_base")
     runs = EvalRun.objects.filter(eval_set__in=sets, status=EvalRun.Status.DONE, overrides={})
-    if chosen := profile_chosen(assistant):
+    if chosen := assistant.published_settings.profile:
         try:
             runs = runs.filter(profile=find_version(principal, *name_and_version(chosen), scope=kb_ids))
         except NotVisible:
@@ -131,11 +130,6 @@ def sets_of(principal: Principal, assistant: Assistant) -> list[tuple[EvalSet, E
         runs = runs.filter(profile=F("eval_set__knowledge_base__profile"))
     last = {run.eval_set_id: run for run in runs.order_by("eval_set_id", "-created_at", "-pk").distinct("eval_set_id")}
     return [(each, last.get(each.pk)) for each in sets]
-
-
-def profile_chosen(assistant: Assistant) -> str:
-    """What the published version of an assistant searches with; blank: each knowledge base's own profile."""
-    return AssistantSettings.of(assistant.published.settings).profile if assistant.published else ""
 
 
 def _terms(bases: Sequence[KnowledgeBase], texts: Iterable[str]) -> list[list[str]]:

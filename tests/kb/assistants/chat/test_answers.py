@@ -309,7 +309,7 @@ def test_conversations_are_listed_renamed_and_deleted(browser, llm):
 
 
 def test_a_long_conversation_is_read_in_parts(browser, llm, monkeypatch):
-    monkeypatch.setattr("kb.assistants.services.visitors.TURNS_READ", 2)
+    monkeypatch.setattr("kb.assistants.chat.conversations.TURNS_READ", 2)
     first = browser.answered("Question 0?")
     for number in (1, 2):
         browser.answered(f"Question {number}?", conversation_id=first["conversation_id"])

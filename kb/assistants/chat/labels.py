@@ -1,11 +1,11 @@
-"""What the script of the chat page says, in the language of the request."""
+"""The labels and sentences of the chat page's script, in the language of the request."""
 
 from collections.abc import Mapping
 
 from django.utils.translation import gettext as _
 
 
-def words() -> Mapping[str, str]:
+def labels() -> Mapping[str, str]:
     return {
         "searching": _("Searching…"),
         "writing": _("Writing the answer…"),
