@@ -356,6 +356,8 @@ def prepare(principal: Principal, request: AskRequest, asked: AnswerSettings) ->
             version_id=asked.version_id,
             trace_id=outcome.trace_id,
             instead_of=request.instead_of,
+            sources=as_values(sources) if asked.keeps_text else [],
+            hit=bool(sources),
         )
     return Question(request, asked, outcome, context, sources, near_misses, turn, tally, started)
 
@@ -428,15 +430,13 @@ def answer(principal: Principal, request: AskRequest, asked: AnswerSettings = DE
     Raises as `search`, NotVisible also for the conversation, and Rejected where that has other knowledge bases.
     """
     question = prepare(principal, request, asked)
-    progress = Progress(question.turn.pk if question.turn else None)
-    try:
-        finished = _whole(question) if question.sources else question.nothing_found()
-    except BaseException:
-        question.broke_off("")
-        raise
-    kept = question.kept(finished)
-    progress.end()
-    return kept
+    with Progress(question.turn.pk if question.turn else None):
+        try:
+            finished = _whole(question) if question.sources else question.nothing_found()
+        except BaseException:
+            question.broke_off("")
+            raise
+        return question.kept(finished)
 
 
 def _whole(question: Question) -> Answer:
@@ -483,20 +483,18 @@ def _events(question: Question) -> Generator[AnswerEvent, None, None]:
         "degraded": result.degraded,
         "facts": result.facts,
     }
-    progress = Progress(turn.pk if turn else None)
-    try:
-        yield AnswerEvent("sources", as_values(sources))
-        if question.sources:
-            finished = yield from _written(question, progress)
-        else:
-            finished = question.nothing_found()
-            yield _delta(finished.answer)
-    except BaseException:  # also the reader who has left
-        question.broke_off(progress.text)
-        progress.end()
-        raise
-    kept = question.kept(finished)
-    progress.end()
+    with Progress(turn.pk if turn else None) as progress:
+        try:
+            yield AnswerEvent("sources", as_values(sources))
+            if question.sources:
+                finished = yield from _written(question, progress)
+            else:
+                finished = question.nothing_found()
+                yield _delta(finished.answer)
+        except BaseException:  # also the reader who has left
+            question.broke_off(progress.text)
+            raise
+        kept = question.kept(finished)
     yield AnswerEvent("done", as_values(kept))
 
 

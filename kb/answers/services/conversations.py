@@ -101,12 +101,14 @@ def turn_begin(
     version_id: int | None = None,
     trace_id: UUID,
     instead_of: int | None = None,
+    **found: Any,
 ) -> Message | None:
     """Stores a question and that its answer is being written, in a conversation or a new one over knowledge bases.
 
-    `owner` is a user, or the id of a visitor of an assistant. The answer `instead_of` which it is and its question are put
-    aside: no page and no prompt holds them any more. Returns the answer; None where the conversation was deleted
-    meanwhile, and nothing was stored. Raises Rejected where `instead_of` is no longer its last answer.
+    `owner` is a user, or the id of a visitor of an assistant; `found` are fields of the answer that the search gave. The
+    answer `instead_of` which it is and its question are put aside: no page and no prompt holds them any more. Returns the
+    answer; None where the conversation was deleted meanwhile, and nothing was stored. Raises Rejected where `instead_of`
+    is no longer its last answer.
     """
     question = storable(question)
     with transaction.atomic():
@@ -133,6 +135,7 @@ def turn_begin(
             status=Message.Status.WRITING,
             version_id=version_id,
             trace_id=trace_id,
+            **found,
         )
 
 

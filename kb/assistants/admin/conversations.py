@@ -15,6 +15,7 @@ from kb.access.models import KnowledgeBase
 from kb.answers.admin.ask import asked_bases
 from kb.answers.admin.turns import answer_shown
 from kb.answers.models import Message
+from kb.answers.services.resuming import text_so_far
 from kb.assistants.admin.frame import AssistantPage, page_url
 from kb.assistants.models import Visitor
 from kb.assistants.selectors import conversations_of
@@ -85,6 +86,7 @@ class ConversationView(AssistantPage):
 
 def _turn(question: Message, answer: Message, asked: list[KnowledgeBase], visible: Any) -> dict[str, Any]:
     """With the sources of knowledge bases that the reader may see now."""
+    text = text_so_far(answer) if answer.status == Message.Status.WRITING else answer.text
     data = {
         "sources": [each for each in answer.sources if each["knowledge_base_id"] in visible],
         "near_misses": [each for each in answer.near_misses if each["knowledge_base_id"] in visible],
@@ -97,5 +99,5 @@ def _turn(question: Message, answer: Message, asked: list[KnowledgeBase], visibl
         "question": question.text,
         "message": answer,
         "is_finished": answer.status == Message.Status.DONE,
-        "answer": answer_shown(answer.text, data, asked, question.text),
+        "answer": answer_shown(text, data, asked, question.text),
     }

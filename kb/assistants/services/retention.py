@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from kb.answers.models import Conversation, Message
+from kb.answers.services.resuming import text_so_far
 from kb.assistants.models import Assistant, AssistantUse, Visitor
 from kb.search.models import SearchLog
 from kb.search.services import search_log
@@ -14,8 +15,6 @@ from kb.search.services import search_log
 BATCH = 2_000
 # Limits look at today alone; what all together have asked is shown for longer.
 DAYS_OF_EACH, DAYS_OF_ALL = 2, 400
-# An answer takes minutes at most: whoever wrote an older one was killed.
-ABANDONED = timedelta(hours=1)
 
 _CONVERSATIONS = """
 WITH old AS (
@@ -48,8 +47,8 @@ def assistants_purge() -> None:
             _delete_in_batches(statement, {"assistant": assistant.pk, "before": before, "batch": BATCH})
     AssistantUse.objects.filter(day__lt=today - timedelta(days=DAYS_OF_EACH)).exclude(whose="").delete()
     AssistantUse.objects.filter(day__lt=today - timedelta(days=DAYS_OF_ALL)).delete()
-    abandoned = Message.objects.filter(status=Message.Status.WRITING, created_at__lt=now - ABANDONED)
-    abandoned.update(status=Message.Status.BROKEN)
+    for message in Message.objects.filter(status=Message.Status.WRITING):
+        text_so_far(message)  # whose process was killed: its text is noted no longer than until the next time
 
 
 def visitor_delete(visitor: Visitor) -> None:
