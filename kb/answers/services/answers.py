@@ -356,6 +356,8 @@ def prepare(principal: Principal, request: AskRequest, answer_settings: AnswerSe
             version_id=answer_settings.version_id,
             trace_id=outcome.trace_id,
             instead_of=request.instead_of,
+            sources=as_values(sources) if answer_settings.keeps_text else [],
+            hit=bool(sources),
         )
     return Question(request, answer_settings, outcome, context, sources, near_misses, turn, tally, started)
 
@@ -431,15 +433,13 @@ def answer(principal: Principal, request: AskRequest, answer_settings: AnswerSet
     Raises as `search`, NotVisible also for the conversation, and Rejected where that has other knowledge bases.
     """
     question = prepare(principal, request, answer_settings)
-    progress = Progress(question.turn.pk if question.turn else None)
-    try:
-        finished = _whole(question) if question.sources else question.nothing_found()
-    except BaseException:
-        question.broke_off("")
-        raise
-    kept = question.kept(finished)
-    progress.end()
-    return kept
+    with Progress(question.turn.pk if question.turn else None):
+        try:
+            finished = _whole(question) if question.sources else question.nothing_found()
+        except BaseException:
+            question.broke_off("")
+            raise
+        return question.kept(finished)
 
 
 def _whole(question: Question) -> Answer:
@@ -485,20 +485,18 @@ def _events(question: Question) -> Generator[AnswerEvent, None, None]:
         "degraded": result.degraded,
         "facts": result.facts,
     }
-    progress = Progress(turn.pk if turn else None)
-    try:
-        yield AnswerEvent("sources", as_values(sources))
-        if question.sources:
-            finished = yield from _written(question, progress)
-        else:
-            finished = question.nothing_found()
-            yield _delta(finished.answer)
-    except BaseException:  # also the reader who has left
-        question.broke_off(progress.text)
-        progress.end()
-        raise
-    kept = question.kept(finished)
-    progress.end()
+    with Progress(turn.pk if turn else None) as progress:
+        try:
+            yield AnswerEvent("sources", as_values(sources))
+            if question.sources:
+                finished = yield from _written(question, progress)
+            else:
+                finished = question.nothing_found()
+                yield _delta(finished.answer)
+        except BaseException:  # also the reader who has left
+            question.broke_off(progress.text)
+            raise
+        kept = question.kept(finished)
     yield AnswerEvent("done", as_values(kept))
 
 

@@ -1,14 +1,12 @@
 """Conversations, whose answers are stored from when they begin to be written, and what a prompt reads of them."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.dispatch import Signal
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.access.models import Principal, User
@@ -30,8 +28,6 @@ HISTORY_TOKENS = 2_000
 MESSAGE_CHARACTERS = 1_000
 TITLE_CHARACTERS = 80
 FEEDBACK_CHARACTERS = 500
-# An answer takes minutes at most: whoever wrote an older one was killed.
-ABANDONED = timedelta(hours=1)
 
 
 def conversation_overview(principal: Principal) -> QuerySet[Any]:
@@ -106,12 +102,14 @@ def turn_begin(
     version_id: int | None = None,
     trace_id: UUID,
     instead_of: int | None = None,
+    **found: Any,
 ) -> Message | None:
     """Stores a question and that its answer is being written, in a conversation or a new one over knowledge bases.
 
-    `owner` is a user, or the id of a visitor of an assistant. The answer `instead_of` which it is and its question are put
-    aside: no page and no prompt holds them any more. Returns the answer; None where the conversation was deleted
-    meanwhile, and nothing was stored. Raises Rejected where `instead_of` is no longer its last answer.
+    `owner` is a user, or the id of a visitor of an assistant; `found` are fields of the answer that the search gave. The
+    answer `instead_of` which it is and its question are put aside: no page and no prompt holds them any more. Returns the
+    answer; None where the conversation was deleted meanwhile, and nothing was stored. Raises Rejected where `instead_of`
+    is no longer its last answer.
     """
     question = storable(question)
     with transaction.atomic():
@@ -138,6 +136,7 @@ def turn_begin(
             status=Message.Status.WRITING,
             version_id=version_id,
             trace_id=trace_id,
+            **found,
         )
 
 
@@ -151,9 +150,3 @@ def turn_end(message_id: int, status: Message.Status, **fields: Any) -> bool:
     )
     rows = Message.objects.filter(pk=message_id, status__in=open_ones)
     return bool(rows.update(status=status, **fields))
-
-
-def abandoned_answers_end() -> None:
-    """Marks as broken off what nobody writes any more, and nobody has asked for since."""
-    rows = Message.objects.filter(status=Message.Status.WRITING, created_at__lt=timezone.now() - ABANDONED)
-    rows.update(status=Message.Status.BROKEN)

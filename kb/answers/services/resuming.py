@@ -22,17 +22,22 @@ def text_so_far(message: Message, known: str = "") -> str:
     noted = progress.noted(message.pk)
     message.refresh_from_db()
     text = (noted.text if noted else "") or known
-    last_sign = noted.at if noted else message.created_at.timestamp()
-    if message.status == Message.Status.WRITING and time.time() > last_sign + progress.longest_silence():
+    if message.status == Message.Status.WRITING and _is_lost(message, noted):
         turn_end(message.pk, Message.Status.BROKEN, text=text if _keeps_text(message) else "")
         message.refresh_from_db()
     return message.text or text
 
 
-def resume_answer(message: Message, seen: int = 0) -> Generator[AnswerEvent, None, None]:
-    """The rest of an answer whose reader has `seen` characters of it; the last event is `done`.
+def lost_answers_end() -> None:
+    """Marks as broken off what nobody writes any more, with the text that is noted for a few hours."""
+    for message in Message.objects.filter(status=Message.Status.WRITING):
+        text_so_far(message)
 
-    Raises Rejected where this process streams as many answers as it may.
+
+def resume_answer(message: Message, seen: int = 0) -> Generator[AnswerEvent, None, None]:
+    """The rest of an answer whose reader has `seen` characters of it, as `stream_answer` has it.
+
+    Of one that is stored already only the event `done`. Raises Rejected where this process streams as many answers as it may.
     """
     require_room()
     return _rest(message, seen)
@@ -40,6 +45,8 @@ def resume_answer(message: Message, seen: int = 0) -> Generator[AnswerEvent, Non
 
 def _rest(message: Message, seen: int) -> Generator[AnswerEvent, None, None]:
     text = ""
+    if message.status == Message.Status.WRITING:
+        yield AnswerEvent("sources", stored_answer(message))
     while message.status == Message.Status.WRITING:
         text = text_so_far(message, text)
         if message.status != Message.Status.WRITING:
@@ -51,6 +58,12 @@ def _rest(message: Message, seen: int) -> Generator[AnswerEvent, None, None]:
         time.sleep(LOOK_SECONDS)
     # Where no text is stored, what was seen of it
     yield AnswerEvent("done", stored_answer(message) | {"answer": message.text or text})
+
+
+def _is_lost(message: Message, noted: progress.Noted | None) -> bool:
+    if noted is None:
+        return time.time() > message.created_at.timestamp() + progress.longest_silence()
+    return noted.silent_s > progress.LOST_SECONDS
 
 
 def _keeps_text(message: Message) -> bool:

@@ -15,6 +15,7 @@ from kb.answers.admin.ask import asked_bases
 from kb.answers.admin.turns import answer_shown
 from kb.answers.models import Message
 from kb.answers.selectors import paired, stored_answer
+from kb.answers.services.resuming import text_so_far
 from kb.assistants.admin.frame import AssistantPage, page_url
 from kb.assistants.models import Visitor
 from kb.assistants.selectors import conversations_of
@@ -81,7 +82,8 @@ class ConversationView(AssistantPage):
 
 def _turn(question: Message, answer: Message, asked: list[KnowledgeBase], visible: Any) -> dict[str, Any]:
     """With the sources of knowledge bases that the reader may see now."""
-    data = stored_answer(answer)
+    text = text_so_far(answer) if answer.status == Message.Status.WRITING else answer.text
+    data = stored_answer(answer) | {"answer": text}
     for found in ("sources", "near_misses"):
         data[found] = [each for each in data[found] if each["knowledge_base_id"] in visible]
     return {
