@@ -175,6 +175,7 @@ def answer_settings(
         instructions=(chosen.instructions, *instructions),
         no_answer=chosen.no_answer,
         names_sources=False,
+        model_reads_names=chosen.shows != "nothing",
         remembers=chosen.remembers,
         keeps_text=assistant.keeps_text,
         **of_visit,
