@@ -102,7 +102,7 @@ class World:
 
 
 def make_world():
-    _start_ids_at(FIRST_ID)
+    start_ids_at(FIRST_ID)
     theirs = _tenant(STRANGER)
     missing = {kind: _missing(kind, value) for kind, value in theirs.ids.items()}
     world = World(mine=theirs, theirs=theirs, missing=missing)
@@ -317,7 +317,7 @@ def _state_query(tenant, rows):
     return " UNION ALL ".join(parts)
 
 
-def _start_ids_at(first):
+def start_ids_at(first):
     with connection.cursor() as cursor:
         for model in _models():
             if model._meta.auto_field:

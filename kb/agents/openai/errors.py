@@ -43,6 +43,13 @@ class NoSuchModel(exceptions.NotFound):
         )
 
 
+class NoSuchEndpoint(exceptions.NotFound):
+    default_code = "unknown_url"
+    default_detail = gettext_lazy(
+        "An assistant speaks POST /v1/chat/completions and GET /v1/models of OpenAI’s protocol, no more."
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     message: str

@@ -1,15 +1,14 @@
 """What a chat completion asks for, and what of the protocol an assistant cannot do, which is refused by name."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
 
 from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 
 from kb.assistants.services.asking import Asked
-from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURN_CHARS, MAX_TURNS
+from kb.search.services.search import MAX_QUERY_CHARS
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictFloatField, StrictIntegerField
-from retrieval.packing import shorten
 from retrieval.types import Turn
 
 MOST_MESSAGES, MESSAGE_CHARACTERS = 500, 100_000
@@ -102,12 +101,10 @@ class CompletionSerializer(serializers.Serializer[Any]):
 
     def to_asked(self) -> Asked:
         data = self.validated_data
-        turns = [
-            each for each in data["messages"][:-1] if each["role"] in {"user", "assistant"} and each["content"].strip()
-        ]
         history = [
-            Turn(cast(Literal["user", "assistant"], each["role"]), shorten(each["content"], MAX_TURN_CHARS))
-            for each in turns[-MAX_TURNS:]
+            Turn(each["role"], each["content"])
+            for each in data["messages"][:-1]
+            if each["role"] in {"user", "assistant"} and each["content"].strip()
         ]
         instructions = self._instructions(data)
         return Asked(

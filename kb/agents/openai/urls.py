@@ -1,7 +1,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView
 
-from kb.agents.openai.views import ChatCompletionsView, ModelsView, ModelView
+from kb.agents.openai.views import ChatCompletionsView, ElsewhereView, ModelsView, ModelView
 
 DESCRIPTION = {
     "TITLE": "Zhiku: OpenAI's protocol",
@@ -24,4 +24,5 @@ urlpatterns = [
             patterns=endpoints, custom_settings=DESCRIPTION, authentication_classes=[], permission_classes=[]
         ),
     ),
+    path("<path:path>", ElsewhereView.as_view()),
 ]

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from kb.access.models import ApiKey
 from kb.access.services.rate_limits import ASK
 from kb.agents.openai.completions import ChatCompletion, Completion, Model, Models
-from kb.agents.openai.errors import ErrorBody, NoSuchModel, openai_exception_handler, stream_fault
+from kb.agents.openai.errors import ErrorBody, NoSuchEndpoint, NoSuchModel, openai_exception_handler, stream_fault
 from kb.agents.openai.requests import CompletionSerializer
 from kb.answers.sse import event_stream
 from kb.assistants.models import Assistant, AssistantQuerySet
@@ -86,3 +86,14 @@ class ChatCompletionsView(OpenAIView):
         events = stream_ask(visit, asked.to_asked(), address=address)
         encoded = completion.encoder(with_usage=asked.has_usage)
         return event_stream(events, fault=stream_fault, encoded=encoded, goes_on=False)
+
+
+class ElsewhereView(OpenAIView):
+    """Any other address of the protocol, such as that of embeddings: an error that its clients can read."""
+
+    post_reads = True
+
+    def get(self, request: Request, path: str) -> Response:  # noqa: ARG002
+        raise NoSuchEndpoint
+
+    post = get

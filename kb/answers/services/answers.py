@@ -79,6 +79,7 @@ class AnswerSettings:
         instructions: what the system prompt says below its own rules, in this order.
         no_answer: what is said where nothing is found; blank: the sentence of the knowledge bases.
         names_sources: whether the text itself ends with the names of its sources, or lists the passages where no model answers.
+        model_reads_names: whether the chat model is told what documents the passages are of; what it knows, it can be asked for.
         remembers: whether earlier turns of the conversation complete the question and go to the model.
         keeps_text: whether a conversation holds questions and answers, or only that they were.
         visitor_id: whose conversation it is; None: the principal's.
@@ -91,6 +92,7 @@ class AnswerSettings:
     instructions: tuple[str, ...] = ()
     no_answer: str = ""
     names_sources: bool = True
+    model_reads_names: bool = True
     remembers: bool = True
     keeps_text: bool = True
     visitor_id: UUID | None = None
@@ -222,10 +224,13 @@ class Question:
         return [source.number for source in self.sources]
 
     def prompt(self) -> list[Turn]:
-        request, result = self.request, self.outcome.result
+        request, result, context = self.request, self.outcome.result, self.context
+        if not self.settings.model_reads_names:
+            unnamed = tuple(dataclasses.replace(each, label="") for each in context.citations)
+            context = dataclasses.replace(context, citations=unnamed)
         return build_prompt(
             "\n\n".join(filter(None, (request.query, self.settings.asked_on))),
-            self.context,
+            context,
             request.history,
             result.analysis.language,
             facts=result.facts,

@@ -80,17 +80,27 @@ def conversation_history(conversation: Conversation, instead_of: int | None = No
     Where a model has not answered, it does not read the sentence or the passages that stood in for an answer as its own
     words.
     """
-    turns: list[Turn] = []
-    left = HISTORY_TOKENS
+
+    def turn(message: Message) -> Turn:
+        is_answered = message.hit is not False and not model_failure(message.degraded)
+        return Turn(message.role, message.text if is_answered else NO_ANSWER)
+
     shown = conversation.messages.filter(is_replaced=False).exclude(status=Message.Status.WRITING)
-    for each in shown.order_by("-pk")[2 * (instead_of is not None) :][:HISTORY_MESSAGES]:
-        is_answered = each.hit is not False and not model_failure(each.degraded)
-        turn = Turn(each.role, shorten(each.text if is_answered else NO_ANSWER, MESSAGE_CHARACTERS))
+    last = shown.order_by("-pk")[2 * (instead_of is not None) :][:HISTORY_MESSAGES]
+    return packed_history(list(map(turn, last))[::-1])
+
+
+def packed_history(turns: Sequence[Turn]) -> list[Turn]:
+    """The last of these turns that fit into HISTORY_TOKENS, long ones shortened; oldest first, as they are given."""
+    packed: list[Turn] = []
+    left = HISTORY_TOKENS
+    for each in turns[-HISTORY_MESSAGES:][::-1]:
+        turn = Turn(each.role, shorten(each.text, MESSAGE_CHARACTERS))
         left -= estimate_tokens(turn.text)
         if left < 0:
             break
-        turns.append(turn)
-    return turns[::-1]
+        packed.append(turn)
+    return packed[::-1]
 
 
 def turn_begin(

@@ -18,7 +18,6 @@ from kb.answers.admin.ask import asked_bases
 from kb.answers.admin.turns import answer_shown
 from kb.answers.selectors import suggested_questions
 from kb.answers.services.answers import AnswerEvent
-from kb.answers.services.conversations import MESSAGE_CHARACTERS
 from kb.answers.sse import event_stream
 from kb.assistants.admin.forms import SettingsForm
 from kb.assistants.admin.frame import AssistantPage, changes_shown, editable_bases, page_url, show_error
@@ -37,7 +36,6 @@ from kb.search.models import Speaker
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import admin_page
 from retrieval.errors import NoChannelAvailable
-from retrieval.packing import shorten
 from retrieval.types import Turn
 
 QUESTION_CHARACTERS = 2_000
@@ -164,7 +162,7 @@ def turns_of(written: str) -> list[Turn]:
         return []
     roles = {each.value: each for each in (Speaker.USER, Speaker.ASSISTANT)}
     return [
-        Turn(roles[each["role"]].value, shorten(each["text"], MESSAGE_CHARACTERS))
+        Turn(roles[each["role"]].value, each["text"])
         for each in (given if isinstance(given, list) else [])[-MOST_TURNS:]
         if isinstance(each, dict) and each.get("role") in roles and isinstance(each.get("text"), str)
     ]

@@ -150,7 +150,7 @@ class ShareView(AssistantPage):
             address=address,
             qr=qr_code(address) if address else "",
             access_text=ACCESS_HELP[Assistant.Access(assistant.access)],
-            embed=f'<script src="{chat_url(request, assistant)}embed.js" async></script>',
+            embed=embed_line(address or chat_url(request, assistant)),
             base_url=request.build_absolute_uri("/v1"),
             curl=curl(request, assistant),
         )
@@ -160,6 +160,12 @@ def qr_code(text: str) -> str:
     """An SVG to stand in a page, dark on white whatever its colours are."""
     svg = segno.make(text, error="m").svg_inline(scale=4, border=3, light="white", dark="black", omitsize=True)
     return mark_safe(svg)  # noqa: S308 - made of modules alone, which the text is drawn as
+
+
+def embed_line(address: str) -> str:
+    """Of the pages of a website; where a link opens the chat, its key is in it."""
+    page, *key = address.split("?")
+    return f'<script src="{"?".join([f"{page}embed.js", *key])}" async></script>'
 
 
 def curl(request: HttpRequest, assistant: Assistant) -> str:

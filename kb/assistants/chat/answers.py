@@ -75,7 +75,8 @@ class StopView(ChatView):
 class FeedbackView(ChatView):
     def post(self, request: HttpRequest, message_id: int) -> HttpResponse:  # noqa: ARG002
         body = self.read(FeedbackBody)
-        message_judge(own_answer(self.visit, message_id), body.value or None, body.text)
+        text = body.text if self.assistant.keeps_text else ""
+        message_judge(own_answer(self.visit, message_id), body.value or None, text)
         return sent({})
 
 

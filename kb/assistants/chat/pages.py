@@ -22,13 +22,14 @@ from django.utils.translation import get_language, gettext as _, override
 from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.generic import View
 
+from kb.answers.services.conversations import MESSAGE_CHARACTERS
 from kb.assistants.chat.colours import DARK, LIGHT, ink_on, readable
 from kb.assistants.chat.labels import labels
 from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant_at, language_of
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
-from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURN_CHARS, MAX_TURNS
+from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURNS
 
 PICTURE_SECONDS: Final = 300
 # Nobody is signed in there: a browser sends no cookies of ours into a frame of another website.
@@ -64,7 +65,7 @@ class ChatPageView(View):
                 "visit_header": VISIT_HEADER,
                 "language_header": LANGUAGE_HEADER,
                 "turns": MAX_TURNS,
-                "turn_characters": MAX_TURN_CHARS,
+                "turn_characters": MESSAGE_CHARACTERS,
                 "is_frame": self.is_frame,
                 "is_embeddable": not self.is_frame or assistant.access not in NOT_IN_FRAMES,
                 "origins": assistant.origins if self.is_frame else [],

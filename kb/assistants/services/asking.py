@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.answers.models import Message
 from kb.answers.services.answers import Answer, AnswerEvent, AnswerSettings, AskRequest, answer, stream_answer
+from kb.answers.services.conversations import packed_history
 from kb.assistants.models import Assistant, Visitor
 from kb.assistants.services.entry import Visit
 from kb.assistants.services.limits import Counted, question_count
@@ -28,7 +29,7 @@ class Asked:
     """A visitor's question.
 
     Attributes:
-        history: earlier turns, where no conversation is kept to read them from.
+        history: earlier turns, where no conversation is kept to read them from; those that fit go to the model.
         instructions: what a program adds to those of the assistant, below them.
         instead_of: the id of the last answer of the conversation, in whose place this one comes.
         temperature: in place of the assistant's.
@@ -163,7 +164,7 @@ def _request(reader: Principal, assistant: Assistant, chosen: AssistantSettings,
         conversation_id=asked.conversation_id,
         remember=True,
         instead_of=asked.instead_of,
-        history=asked.history if chosen.remembers else (),
+        history=packed_history(asked.history) if chosen.remembers else (),
         keeps_query=assistant.keeps_text,
         assistant_id=assistant.pk,
     )
@@ -178,6 +179,7 @@ def answer_settings(
         instructions=(chosen.instructions, *instructions),
         no_answer=chosen.no_answer,
         names_sources=False,
+        model_reads_names=chosen.shows != "nothing",
         remembers=chosen.remembers,
         keeps_text=assistant.keeps_text,
         **of_visit,

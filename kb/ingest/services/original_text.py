@@ -118,7 +118,8 @@ def _piece(run: Run, text: str, start: int, chunks: Sequence[ChunkPlace]) -> Saf
 
 
 def _ids(chunks: Iterable[ChunkPlace]) -> str:
-    return " ".join(str(each.chunk_id) for each in chunks)
+    """Of those that something leads to: a passage by itself may be shown to readers who are told no ids."""
+    return " ".join(str(each.chunk_id) for each in chunks if each.position is not None)
 
 
 def _mark(chunk: ChunkPlace) -> SafeString:

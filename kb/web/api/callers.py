@@ -26,7 +26,7 @@ from kb.access.services.attribution import How, acting, caller_is
 from kb.access.services.rate_limits import GENERAL, Spent, failure_spend, request_spend
 from kb.base.net.client_address import client_address, client_network
 from kb.base.telemetry import logs
-from kb.web.api.errors import PREFIX, ApiError, answer, problem_of
+from kb.web.api.errors import PROGRAMS, ApiError, answer, problem_of
 
 SCHEME = "Bearer"
 WRONG_KEY = gettext_lazy("This API key is unknown, revoked or expired: ask for a new one.")
@@ -127,8 +127,8 @@ class BodyLimit(MiddlewareMixin):
                     count_failure(request)
                 except Throttled as throttled:
                     error = throttled
-            if request.path.startswith(PREFIX):
-                return answer(problem_of(error))
+            if request.path.startswith((*PROGRAMS, "/chat/")):
+                return answer(problem_of(error), request)
             return HttpResponse(str(error.detail), status=error.status_code, content_type="text/plain; charset=utf-8")
         return None
 
@@ -189,7 +189,7 @@ def may_send(environ: dict[str, Any]) -> bool:
 
 def _is_known(request: HttpRequest) -> bool:
     scheme, _separator, secret = request.headers.get("Authorization", "").partition(" ")
-    if request.path.startswith(PREFIX) and scheme.lower() == SCHEME.lower():
+    if request.path.startswith(PROGRAMS) and scheme.lower() == SCHEME.lower():
         if api_key_use(secret.strip()) is None:
             raise AuthenticationFailed(WRONG_KEY)
         return True

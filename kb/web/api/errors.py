@@ -349,22 +349,25 @@ def flatten(detail: Any, path: str = "") -> dict[str, list[str]]:
     return flat
 
 
-PREFIX = "/api/"
+OPENAI = "/v1/"
+# What programs call: its errors are JSON, and a key opens it.
+PROGRAMS = ("/api/", OPENAI)
 
 
 def bad_request(request: HttpRequest, exception: Exception, *args: Any, **kwargs: Any) -> HttpResponse:
     """Of a request that the framework refuses before it comes to a view, as for its Host header."""
-    if not request.path.startswith(PREFIX):
+    if not request.path.startswith(PROGRAMS):
         return defaults.bad_request(request, exception, *args, **kwargs)
     detail = _("The server does not take this request: its host name or its form is not one that it serves.")
-    return answer(Problem(status.HTTP_400_BAD_REQUEST, "bad_request", detail))
+    return answer(Problem(status.HTTP_400_BAD_REQUEST, "bad_request", detail), request)
 
 
 def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     """Answers a fault outside of the views, which the framework logs; 503 where the database is out of reach."""
     error = sys.exception()
-    if request.path.startswith(PREFIX):
-        return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
+    if request.path.startswith(PROGRAMS):
+        problem = problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem()
+        return answer(problem, request)
     response = defaults.server_error(request, *args, **kwargs)
     if isinstance(error, DATABASE_OUT_OF_REACH):
         response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
@@ -372,5 +375,10 @@ def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
     return response
 
 
-def answer(problem: Problem) -> HttpResponse:
-    return JsonResponse(problem.body(), status=problem.status, headers=dict(problem.headers))
+def answer(problem: Problem, request: HttpRequest) -> HttpResponse:
+    """Of what comes to no view, in the form that the caller reads."""
+    body: Mapping[str, Any] = problem.body()
+    if request.path.startswith(OPENAI):
+        kind = "server_error" if problem.status >= status.HTTP_500_INTERNAL_SERVER_ERROR else "invalid_request_error"
+        body = {"error": {"message": problem.detail, "type": kind, "param": None, "code": problem.code}}
+    return JsonResponse(body, status=problem.status, headers=dict(problem.headers))

@@ -138,6 +138,7 @@
   const actions = {
     ask: (question, insteadOf) => ask(question, insteadOf),
     isBusy: () => running !== null,
+    keeps: () => entered.keeps,
     isEnter: (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229,
     say, complain, guarded,
   };
@@ -221,9 +222,11 @@
     if (replaced) body.instead_of = replaced.answer.message_id;
     if (!entered.keeps && entered.remembers) {
       const said = turns.filter((turn) => turn !== replaced).slice(-setup.turns / 2).flatMap((turn) => [
-        { role: "user", text: turn.question },
+        { role: "user", text: turn.question.slice(0, setup.turn_characters) },
         { role: "assistant", text: turn.text.slice(0, setup.turn_characters) },
       ]);
+      // More than the model is given, and less than what a request may hold.
+      while (said.reduce((sum, { text }) => sum + text.length, 0) > 8000) said.splice(0, 2);
       body.history = said;
     }
     if (hostPage) body.page = hostPage;

@@ -2,7 +2,7 @@
   // A button that opens a chat in a frame, on any website: <script src="https://HOST/chat/NAME/embed.js" async></script>
   // All styles are set through the CSSOM, so that a page whose policy allows no inline styles needs no exception for it.
   const script = document.currentScript;
-  const { origin, pathname } = new URL(script.src);
+  const { origin, pathname, searchParams } = new URL(script.src);
   const { position, greeting, context, language: asked } = script.dataset;
   const wanted = asked || document.documentElement.lang || navigator.language;
   const language = wanted.toLowerCase().startsWith("zh") ? "zh-hans" : "en";
@@ -70,7 +70,9 @@
   };
 
   const load = () => {
-    frame = element("iframe", { title: words.title, src: `${origin}${pathname.replace(/embed\.js$/, "frame/")}?language=${language}` }, {
+    const query = new URLSearchParams({ language });
+    if (searchParams.has("key")) query.set("key", searchParams.get("key")); // of a link that opens the chat
+    frame = element("iframe", { title: words.title, src: `${origin}${pathname.replace(/embed\.js$/, "frame/")}?${query}` }, {
       // It runs its own script as its own origin, opens links in new windows, sends its form and saves an answer: no more.
       sandbox: "allow-scripts allow-same-origin allow-forms allow-popups allow-popups-to-escape-sandbox allow-downloads",
       allow: "clipboard-write",

@@ -134,8 +134,8 @@ const Turn = (() => {
           below.querySelector(".why")?.remove();
           await judge(chosen);
           for (const each of made.parentElement.querySelectorAll("[aria-pressed]")) each.ariaPressed = String(each === made && chosen !== 0);
-          if (chosen === -1) reasons();
-          else if (chosen === 1) actions.say(words.thanks);
+          if (chosen === -1 && actions.keeps()) reasons();
+          else if (chosen !== 0) actions.say(words.thanks);
         });
         made.ariaPressed = String(turn.answer.feedback === value);
         return made;

@@ -2,10 +2,12 @@ import json
 
 import pytest
 
+from kb.answers.services.conversations import HISTORY_TOKENS
 from kb.assistants.services.assistants import assistant_update, version_create, version_publish
 from kb.assistants.settings import AssistantSettings
 from kb.models import Conversation, Message, SearchLog
 from kb.search.services import search_log
+from retrieval.characters import estimate_tokens
 from retrieval.errors import Degradation, DegradationCode, NoChannelAvailable
 from tests.factories import make_api_key, make_document, make_kb, make_user, principal
 from tests.kb.assistants.making import WARRANTY, make_assistant
@@ -131,6 +133,27 @@ def test_what_cannot_be_done_is_refused_by_its_name(call, llm, fields, param):
     assert (status, found["error"]["type"], found["error"]["param"]) == (400, "invalid_request_error", param)
     assert found["error"]["message"]
     assert llm.requests == []
+
+
+def test_a_long_history_is_taken_from_a_key_and_its_end_goes_to_the_model(call, llm):
+    long = [{"role": role, "content": f"字 {number} " * 2_000} for number, role in enumerate(["user", "assistant"] * 5)]
+    assert call(messages=[*long, QUESTION])[0] == 200
+    _system, *history, _question = prompts(llm)[-1]
+    assert history[-1][1].startswith("字 9")
+    assert sum(estimate_tokens(text) for _role, text in history) <= HISTORY_TOKENS
+
+
+@pytest.mark.parametrize(("key", "size", "status"), [(None, 6 * 1024**2, 413), ("wrong", 70 * 1024, 401)])
+def test_a_body_that_is_too_long_is_an_error_in_the_form_of_the_protocol(call, key, size, status):
+    found = call(question="x" * size, key=key)
+    assert (found[0], found[1]["error"]["type"]) == (status, "invalid_request_error")
+
+
+def test_what_of_the_protocol_there_is_not_says_what_there_is(client, secret):
+    for send in (client.get, client.post):
+        found = send("/v1/embeddings", headers={"Authorization": f"Bearer {secret}"})
+        assert (found.status_code, found.json()["error"]["code"]) == (404, "unknown_url")
+        assert "/v1/chat/completions" in found.json()["error"]["message"]
 
 
 # -- Who may ask what ----------------------------------------------------------------------------------------------

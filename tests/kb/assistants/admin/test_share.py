@@ -109,6 +109,12 @@ def test_the_line_for_websites_warns_while_none_is_allowed(page, assistant):
     assert list(refused.context["origins_form"].errors) == ["origins"]
 
 
+def test_the_line_for_websites_has_the_key_of_a_chat_that_opens_by_link(page, by_link, owner):
+    key = link_token(link_create(principal(owner), by_link))
+    line = f'<script src="http://testserver/chat/{by_link.slug}/embed.js?key={key}" async></script>'
+    assert line in Page(page("share", by_link.pk)).text("embed")
+
+
 def test_programs_are_told_the_base_url_and_the_model(page, assistant):
     shown = Page(page("share", assistant.pk)).text("programs")
     assert "http://testserver/v1" in shown

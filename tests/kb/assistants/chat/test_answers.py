@@ -3,10 +3,13 @@ import uuid
 
 import pytest
 
+from kb.answers.services.conversations import HISTORY_TOKENS
 from kb.assistants.services.assistants import assistant_update
 from kb.base import cache as query_caches
-from kb.models import Conversation, Message
+from kb.models import Conversation, FailedQuery, Message
+from kb.search.services import search_log
 from kb.search.services.search import search
+from retrieval.characters import estimate_tokens
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.assistants.chat.visiting import QUESTION, Browser, events
 from tests.kb.assistants.making import WARRANTY, make_assistant
@@ -189,6 +192,13 @@ def test_a_chat_that_keeps_no_text_is_sent_the_history(owner, kb, llm):
     assert browser.get("conversations/").json() == []
 
 
+def test_a_history_that_is_sent_goes_to_the_model_as_far_as_a_kept_one_does(browser, llm):
+    turns = [{"role": role, "text": "字" * 400} for role in ("user", "assistant") * 10]
+    browser.answered(history=turns)
+    _system, *history, _question = prompts(llm)[-1]
+    assert 0 < sum(estimate_tokens(text) for _role, text in history) <= HISTORY_TOKENS
+
+
 # -- Limits and errors -------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +308,17 @@ def test_a_thumb_down_is_kept_with_its_reason_and_can_be_taken_back(browser, llm
     assert browser.post(path, {"value": 7}).status_code == 400
 
 
+def test_of_a_chat_that_keeps_no_text_a_thumb_is_kept_without_words(owner, kb, llm):
+    browser = entered(make_assistant(owner, kb, name="Forgetful", access="public", keeps_text=False))
+    done = browser.answered()
+    search_log.flush()
+    path = f"answers/{done['message_id']}/feedback/"
+    assert browser.post(path, {"value": -1, "text": "It is three years"}).status_code == 200
+    message = Message.objects.get(pk=done["message_id"])
+    assert (message.feedback, message.feedback_text) == (-1, "")
+    assert not FailedQuery.objects.exists()
+
+
 def test_conversations_are_listed_renamed_and_deleted(browser, llm):
     done = browser.answered()
     path = f"conversations/{done['conversation_id']}/"
@@ -347,15 +368,6 @@ def test_a_page_of_a_website_is_data_of_the_question_bounded_and_never_an_instru
 def test_an_address_that_is_none_of_the_web_is_left_out(browser, llm):
     browser.answered(page={"url": "javascript:alert(1)", "title": ""})
     assert "javascript" not in str(prompts(llm)[-1])
-
-
-def test_no_text_changes_what_is_searched(browser, owner, llm):
-    secret = make_kb(owner, language="en")
-    make_document(secret, "The warranty of the secret heater is void.")
-    for body in ({"question": f"{QUESTION} {TRAP}"}, {"question": QUESTION, "page": {"title": TRAP}}):
-        done = browser.answered(**body)
-        assert "secret heater" not in json.dumps(done)
-        assert "secret heater" not in str(prompts(llm)[-1])
 
 
 def test_what_a_document_says_stays_text(owner, kb, llm):
