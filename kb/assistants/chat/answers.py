@@ -18,7 +18,8 @@ from kb.answers.services.conversations import message_judge
 from kb.answers.services.resuming import resume_answer
 from kb.answers.sse import event_stream, fault_of
 from kb.assistants.chat.requests import ChatView, remedy_of, sent
-from kb.assistants.chat.shapes import AskBody, FeedbackBody, Page, Showing
+from kb.assistants.chat.shapes import AskBody, FeedbackBody, Page
+from kb.assistants.chat.showing import Showing
 from kb.assistants.services.asking import Asked, stream_ask
 from kb.assistants.services.sending import sending_answered, sending_begin, sending_failed
 from kb.assistants.services.visitors import own_answer, own_conversation

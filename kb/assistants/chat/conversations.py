@@ -7,7 +7,8 @@ from django.http import HttpRequest, HttpResponse
 from kb.answers.services.conversations import conversation_rename
 from kb.answers.services.resuming import stored_answer
 from kb.assistants.chat.requests import ChatView, sent
-from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn, Showing
+from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn
+from kb.assistants.chat.showing import Showing
 from kb.assistants.models import Visitor
 from kb.assistants.services.retention import conversation_delete, visitor_delete
 from kb.assistants.services.visitors import CONVERSATIONS_LISTED, conversations_of, own_conversation, turns_of

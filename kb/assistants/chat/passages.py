@@ -4,7 +4,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from kb.assistants.chat.requests import ChatView, sent
-from kb.assistants.chat.shapes import SentPage, SentPassage, SentText, Showing
+from kb.assistants.chat.shapes import SentPage, SentPassage, SentText
+from kb.assistants.chat.showing import Showing
 from kb.assistants.services.visitors import NEAR, cited_chunk, own_answer
 from kb.base.errors import NotVisible
 from kb.content.models import Chunk
