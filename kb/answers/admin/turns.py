@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.answers.models import Conversation, Message
+from kb.base.text import web_address
 from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.search.services.baseline import beyond_baseline
@@ -65,7 +66,7 @@ def answer_shown(text: str, data: Mapping[str, Any], bases: Sequence[KnowledgeBa
     """What the template of an answer needs; `data` is of an `Answer`, or of a stored message.
 
     `kind` is "written", "passages" where no chat model wrote an answer, or "missed" where nothing was found; `is_whole`
-    says whether it was written to its end. Who may edit one of the bases, read with `may_edit`, gets what leads on from there.
+    says whether it was written to its end; `cited` are the sources that the text cites, else all. Who may edit one of the bases, read with `may_edit`, gets what leads on from there.
     """
     sources = list(map(source_shown, data["sources"]))
     near_misses = [] if data["hit"] else list(map(source_shown, data["near_misses"]))
@@ -73,6 +74,8 @@ def answer_shown(text: str, data: Mapping[str, Any], bases: Sequence[KnowledgeBa
     is_whole = data["status"] == Message.Status.DONE
     unwritten = [each for each in degraded if each.stage == "answer" and is_whole]
     written = "" if not data["hit"] or unwritten else without_sources(text)
+    parts = list(_parts(written, {source["number"]: source for source in sources}))
+    cited = {source["number"] for _text, of_part in parts for source in of_part}
     asked = [*(("kb", kb.pk) for kb in bases), ("q", question)]
     nearest = [("chunk", source["chunk_id"]) for source in near_misses[:1] if source["chunk_id"]]
     may_edit = any(kb.may_edit for kb in bases)  # type: ignore[attr-defined] # an annotation
@@ -81,11 +84,12 @@ def answer_shown(text: str, data: Mapping[str, Any], bases: Sequence[KnowledgeBa
         "was_stopped": data["status"] == Message.Status.STOPPED,
         "kind": "missed" if not data["hit"] else "passages" if unwritten else "written",
         "text": written,
-        "parts": list(_parts(written, {source["number"]: source for source in sources})),
+        "parts": parts,
         # What a knowledge base has as its own sentence for this.
         "no_answer": "" if data["hit"] or text in FALLBACK.values() else text,
         "has_failed": any(each.code != DegradationCode.LLM_NOT_CONFIGURED for each in unwritten),
         "sources": sources,
+        "cited": [source for source in sources if source["number"] in cited] or sources,
         "near_misses": near_misses,
         "may_edit": may_edit,
         "notices": notices(beyond_baseline(degraded, bases), (), {}) if may_edit else [],
@@ -103,12 +107,11 @@ def _page(name: str, query: Sequence[tuple[str, Any]]) -> str:
 
 def source_shown(source: Mapping[str, Any]) -> dict[str, Any]:
     """A source with its links; a live or external one is no chunk here, and has an address that a browser may open."""
-    address = source["source"] if source["source"].startswith(("https://", "http://")) else ""
     chunk_id = source["chunk_id"]
     return {
         **source,
         "text": without_rules(source["text"]),
-        "url": address if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
+        "url": web_address(source["source"]) if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
         "passage_url": "" if chunk_id is None else reverse("admin:kb_chunk_passage", args=[chunk_id]),
     }
 
