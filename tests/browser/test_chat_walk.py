@@ -265,6 +265,70 @@ def test_a_conversation_is_saved_as_markdown(phone):
     assert "manual.pdf" in text
 
 
+def colours(page):
+    return page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.documentElement).colorScheme]"
+    )
+
+
+def test_the_appearance_is_chosen_without_a_mouse_and_kept_by_the_browser(phone):
+    page = phone(language="en", color_scheme="light").page
+    light = colours(page)
+    page.click("#open-list")
+    appearance = page.get_by_role("group", name="Appearance")
+    expect(appearance.get_by_role("radio", name="Auto")).to_be_checked()
+    appearance.get_by_role("radio", name="Auto").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(appearance.get_by_role("radio", name="Dark")).to_be_checked()
+    dark = colours(page)
+    assert (light[1], dark[1]) == ("light dark", "dark")
+    assert dark[0] != light[0]
+    page.reload()
+    expect(page.locator("#composer")).to_be_visible()
+    assert colours(page) == dark
+    other = page.context.new_page()
+    other.goto(page.url.replace("by-link", "by-password"))
+    assert colours(other) == dark
+    other.close()
+    assert page.context.cookies() == []
+    page.click("#open-list")
+    appearance.get_by_role("radio", name="Auto").check()
+    page.reload()
+    assert colours(page) == light
+
+
+def test_an_address_in_a_chinese_text_ends_where_the_text_goes_on(phone, model):
+    page = phone().page
+    model.always("chat", Reply("详见（https://example.org/a_(b)?c=1）。另见https://example.org，每周一检查[1]。"))
+    turn = answered(page)
+    links = turn.locator(".text a")
+    expect(links).to_have_count(2)
+    hrefs = [link.get_attribute("href") for link in links.all()]
+    assert hrefs == ["https://example.org/a_(b)?c=1", "https://example.org/"]
+    expect(turn.locator(".cite button")).to_have_count(1)
+
+
+def test_a_source_on_the_web_opens_in_a_window_of_its_own(phone, database):
+    page = phone().page
+    database.autocommit = True
+    with database.cursor() as cursor:
+        cursor.execute("UPDATE kb_document SET source = 'https://example.org/manual' WHERE source = 'manual.pdf'")
+    try:
+        turn = answered(page)
+        turn.locator(".cite button").click()
+        sheet = page.locator("#passage")
+        expect(sheet.get_by_test_id("page-image")).to_be_visible()
+        link = sheet.get_by_role("link")
+        expect(link).to_contain_text("example.org")
+        expect(link).to_have_attribute("href", "https://example.org/manual")
+        expect(link).to_have_attribute("target", "_blank")
+        expect(link).to_have_attribute("rel", "noopener nofollow ugc")
+        expect(turn.get_by_role("link")).to_have_count(0)
+    finally:
+        with database.cursor() as cursor:
+            cursor.execute("UPDATE kb_document SET source = 'manual.pdf' WHERE source = 'https://example.org/manual'")
+
+
 def test_a_password_holds(visit, key):
     visitor = visit(language="en")
     page = visitor.page

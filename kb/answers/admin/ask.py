@@ -13,7 +13,6 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import get_language, gettext as _, gettext_lazy, override
 from django.views.generic import View
-from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import ASK
@@ -31,6 +30,7 @@ from kb.content.models import Chunk
 from kb.providers.embedding_models import generator
 from kb.search.services.search import MAX_QUERY_CHARS
 from kb.web.admin.current import current_knowledge_base, remember_knowledge_base
+from kb.web.admin.fields import checkboxes
 from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
 from kb.web.api.errors import problem_of
@@ -52,7 +52,7 @@ class AskForm(forms.Form):
         label=gettext_lazy("Knowledge bases"),
         required=False,
         coerce=int,
-        widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
+        widget=checkboxes(),
     )
     conversation = forms.UUIDField(required=False, widget=forms.HiddenInput)
 

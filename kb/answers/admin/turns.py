@@ -9,6 +9,7 @@ from django.urls import reverse
 from kb.access.models import KnowledgeBase, Principal
 from kb.answers.models import Conversation, Message
 from kb.answers.selectors import model_failure, stored_answer, turns_of
+from kb.base.text import web_address
 from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.search.services.baseline import beyond_baseline
@@ -47,7 +48,7 @@ def answer_shown(data: Mapping[str, Any], bases: Sequence[KnowledgeBase], questi
     """What the template of an answer needs; `data` is of the event `done`, or what `stored_answer` makes of a message.
 
     `kind` is "written", "passages" where no chat model wrote an answer, or "missed" where nothing was found; `is_whole`
-    says whether it was written to its end. Who may edit one of the bases, read with `may_edit`, gets what leads on from there.
+    says whether it was written to its end; `cited` are the sources that the text cites, else all. Who may edit one of the bases, read with `may_edit`, gets what leads on from there.
     """
     sources = list(map(source_shown, data["sources"]))
     near_misses = [] if data["hit"] else list(map(source_shown, data["near_misses"]))
@@ -55,6 +56,8 @@ def answer_shown(data: Mapping[str, Any], bases: Sequence[KnowledgeBase], questi
     is_whole = data["status"] == Message.Status.DONE
     text, failure = data["answer"], model_failure(data["degraded"]) if is_whole else None
     written = "" if not data["hit"] or failure else without_sources(text)
+    parts = list(_parts(written, {source["number"]: source for source in sources}))
+    cited = {source["number"] for _text, of_part in parts for source in of_part}
     asked = [*(("kb", kb.pk) for kb in bases), ("q", question)]
     nearest = [("chunk", source["chunk_id"]) for source in near_misses[:1] if source["chunk_id"]]
     may_edit = any(kb.may_edit for kb in bases)  # type: ignore[attr-defined] # an annotation
@@ -63,11 +66,12 @@ def answer_shown(data: Mapping[str, Any], bases: Sequence[KnowledgeBase], questi
         "was_stopped": data["status"] == Message.Status.STOPPED,
         "kind": "missed" if not data["hit"] else "passages" if failure else "written",
         "text": written,
-        "parts": list(_parts(written, {source["number"]: source for source in sources})),
+        "parts": parts,
         # What a knowledge base has as its own sentence for this.
         "no_answer": "" if data["hit"] or text in FALLBACK.values() else text,
         "has_failed": failure is not None and failure["code"] != DegradationCode.LLM_NOT_CONFIGURED,
         "sources": sources,
+        "cited": [source for source in sources if source["number"] in cited] or sources,
         "near_misses": near_misses,
         "may_edit": may_edit,
         "notices": notices(beyond_baseline(degraded, bases), (), {}) if may_edit else [],
@@ -85,12 +89,11 @@ def _page(name: str, query: Sequence[tuple[str, Any]]) -> str:
 
 def source_shown(source: Mapping[str, Any]) -> dict[str, Any]:
     """A source with its links; a live or external one is no chunk here, and has an address that a browser may open."""
-    address = source["source"] if source["source"].startswith(("https://", "http://")) else ""
     chunk_id = source["chunk_id"]
     return {
         **source,
         "text": without_rules(source["text"]),
-        "url": address if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
+        "url": web_address(source["source"]) if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
         "passage_url": "" if chunk_id is None else reverse("admin:kb_chunk_passage", args=[chunk_id]),
     }
 

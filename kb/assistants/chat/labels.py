@@ -45,6 +45,7 @@ def labels() -> Mapping[str, str]:
         "loading": _("Loading…"),
         "preparing": _("The server prepares the page: it appears here in a moment."),
         "unplaced": _("Where on this page the passage stands is not known."),
+        "open_web": _("Open on the web: {host}"),
         "page": _("Page"),
         "text": _("Text"),
         "no_conversations": _("There are no conversations yet: what is asked appears here."),

@@ -80,12 +80,13 @@ class Entered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentSource:
-    """A source or near miss: all but its number is blank where the assistant shows none."""
+    """A source or near miss: all but its number is blank where the assistant shows none; `url` is its own on the web."""
 
     number: int
     label: str = ""
     title: str = ""
     text: str = ""
+    url: str = ""
     has_page: bool = False
 
 

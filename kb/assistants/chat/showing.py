@@ -9,6 +9,7 @@ from kb.assistants.chat.shapes import SentAnswer, SentSource
 from kb.assistants.models import Assistant
 from kb.assistants.services.asking import reader_of
 from kb.assistants.services.visitors import follow_ups
+from kb.base.text import web_address
 from retrieval.highlight import without_rules
 
 
@@ -50,5 +51,6 @@ class Showing:
             label=stored["label"],
             title=stored["title"],
             text=without_rules(stored["text"]),
+            url=web_address(stored.get("source", "")),
             has_page=self.settings.shows == "page" and stored["chunk_id"] is not None,
         )
