@@ -162,6 +162,13 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         if cfg.is_ssl:
             raise ValueError("This server speaks no TLS: put a proxy before it, as docs/deploying.md says.")
 
+    def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001 - gunicorn's
+        """Once it ends it also closes the port: whoever comes is refused, and not kept waiting until it has ended."""
+        super().set_accept_enabled(enabled)
+        if not self.alive:
+            for listener in self.sockets:
+                listener.close()
+
     # -- In the event loop: nothing here waits ------------------------------------------------------------------------
     def accept(self, listener: socket.socket) -> None:
         try:

@@ -84,6 +84,7 @@ class ModelServer:
 
     Args:
         dimension: of the embeddings.
+        port: 0: any that is free.
 
     Attributes:
         requests: those received, oldest first; `calls` counts them by endpoint.
@@ -91,7 +92,7 @@ class ModelServer:
         disconnected: set when a client has gone before it had its whole answer.
     """
 
-    def __init__(self, dimension: int = 8) -> None:
+    def __init__(self, dimension: int = 8, port: int = 0) -> None:
         self.dimension = dimension
         self.requests: list[Request] = []
         self.models = ["chat-model", "text-embedding-small", "bge-reranker"]
@@ -101,7 +102,7 @@ class ModelServer:
         self._arrived = threading.Condition()
         self._next: dict[str, list[Reply]] = {name: [] for name in ENDPOINTS.values()}
         self._usual: dict[str, Reply] = {name: Reply() for name in ENDPOINTS.values()}
-        self._http = _Server(self)
+        self._http = _Server(self, port)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01})
         self.root_url = f"http://127.0.0.1:{self._http.server_port}"
         self.base_url = f"{self.root_url}/v1"
@@ -154,8 +155,8 @@ class ModelServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = False  # closing waits for the threads, so that none outlives its test
 
-    def __init__(self, models: ModelServer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, models: ModelServer, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.models = models
         self.lock = threading.Lock()
         self.connections: set[socket.socket] = set()

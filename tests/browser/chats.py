@@ -10,6 +10,8 @@ import django
 
 from config import embedded
 
+NAMES = {"by-link": "水泵助手", "by-password": "水泵内部助手", "embedded": "水泵网站助手", "members": "水泵成员助手"}
+
 
 def make(kb_id, origin):
     from kb.access.models import Principal
@@ -30,7 +32,7 @@ def make(kb_id, origin):
         "members": {"access": "private", "origins": [origin]},
     }.items():
         assistant = assistant_create(
-            owner, name="水泵助手", slug=slug, knowledge_base_ids=[kb_id], settings=settings, **fields
+            owner, name=NAMES[slug], slug=slug, knowledge_base_ids=[kb_id], settings=settings, **fields
         )
         version_publish(owner, draft_of(assistant))
         if slug == "by-link":

@@ -42,10 +42,15 @@ class Served:
     url: str
     password: str
 
+    def child(self, module):
+        """The process that runs a module; it leads the group of all that it has started."""
+        (found,) = (child for child in psutil.Process(self.process.pid).children() if module in child.cmdline())
+        return found
+
     @contextlib.contextmanager
     def worker_resting(self):
         """Stops the worker meanwhile, so that documents stay pending until the test has seen it."""
-        (worker,) = (child for child in psutil.Process(self.process.pid).children() if "celery" in child.cmdline())
+        worker = self.child("celery")
         os.killpg(worker.pid, signal.SIGSTOP)
         try:
             yield

@@ -20,6 +20,12 @@ TRAVEL_PDF = {
         title="差旅制度",
     ),
 }
+PUMPS = "水泵的油位每周一检查，低于刻度线时补充润滑油。"
+MANUAL = make_pdf(
+    [f"第{number}条：阀门的安装和验收另行规定。" for number in range(40)],
+    [*(f"第{number}条：管道的安装和验收另行规定。" for number in range(36)), PUMPS],
+)
+PHONE = {"width": 390, "height": 844}
 RRF_K = 60
 
 

@@ -5,32 +5,15 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.steps import add_texts, make_base, tab_to, upload, wait_until_ready
-from tests.kb.ingest.parser.documents import make_pdf
-from tests.servers import ModelServer, Reply
+from tests.browser.chat_model import *  # noqa: F403 - its fixtures
+from tests.browser.steps import MANUAL, PHONE, PUMPS, add_texts, make_base, tab_to, upload, wait_until_ready
+from tests.servers import Reply
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
 
 ANSWER = "住宿费每晚不超过四百五十元[1]。"
 DOGS = "狗可以带进办公室吗？"
-PHONE = {"width": 390, "height": 844}
-PUMPS = "水泵的油位每周一检查，低于刻度线时补充润滑油。"
-MANUAL = make_pdf(
-    [f"第{number}条：阀门的安装和验收另行规定。" for number in range(40)],
-    [*(f"第{number}条：管道的安装和验收另行规定。" for number in range(36)), PUMPS],
-)
-
-
-@pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def variables(model):
-    return {"LLM_BASE_URL": model.base_url, "LLM_MODEL": "test", "LLM_API_KEY": "none"}
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.steps import Clicks, add_texts, make_base, tab_to
-from tests.servers import ModelServer, Reply
+from tests.browser.chat_model import *  # noqa: F403 - its fixtures
+from tests.browser.steps import MANUAL, PHONE, Clicks, add_texts, make_base, tab_to, upload, wait_until_ready
+from tests.browser.visitors import answered, expected, is_narrow, is_refused, open_citation, website
+from tests.servers import Reply
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
@@ -14,18 +16,6 @@ pytestmark = pytest.mark.browser
 ANSWER = "住宿费**每晚**不超过四百五十元[1]，凭发票[7]。"
 QUESTION = "住宿费报销多少？"
 MOST_CLICKS = 5
-PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def variables(model):
-    return {"LLM_BASE_URL": model.base_url, "LLM_MODEL": "test", "LLM_API_KEY": "none"}
 
 
 @pytest.fixture(autouse=True)
@@ -147,3 +137,85 @@ def test_a_draft_differs_until_it_is_published_and_a_link_is_revoked(admin, kb_i
     expect(page.get_by_test_id("links")).to_have_count(0)
     expect(page.get_by_test_id("address")).to_have_count(0)
     assert page.evaluate("document.scrollingElement.scrollWidth") == PHONE["width"]
+
+
+def embedding(served, address):
+    """A page of a website with the line of an assistant."""
+    body = f'<!doctype html><html lang=en><title>Shop</title><script src="{address}embed.js" async></script></html>'
+    return body.encode(), f"default-src 'none'; script-src {served.url}; frame-src {served.url}"
+
+
+def read_on_a_phone(visitor, link):
+    page = visitor.page
+    page.set_viewport_size(PHONE)
+    page.goto(link)
+    open_citation(answered(page))
+    assert is_narrow(page)
+
+
+def let_a_link_end(curator, friend, database):
+    """Makes a link of one day, whose day is over once it was used."""
+    form = "[data-testid=new-link]"
+    curator.fill(f"{form} [name=name]", "朋友")
+    curator.select_option(f"{form} [name=expiry]", "1")
+    save(curator, form)
+    link = curator.get_by_test_id("links").locator("tr", has_text="朋友").locator("[data-as-copy]")
+    friend.page.goto(link.get_attribute("data-as-copy"))
+    expect(friend.page.locator("#composer")).to_be_visible()
+    database.execute("UPDATE kb_sharelink SET expires_at = now() WHERE expires_at IS NOT NULL")
+    friend.page.reload()
+    expect(friend.page.locator("#door h2")).to_contain_text("link")
+    expect(friend.page.locator("#composer")).to_be_hidden()
+    expected(friend, "403 ")
+
+
+def allow(curator, origin, password):
+    """Opens it to everybody who has the password, on a website too."""
+    access, embed = "[data-testid=access]", "[data-testid=embed] form"
+    curator.check(f"{access} [name=access][value=public]")
+    curator.fill(f"{access} [name=password]", password)
+    save(curator, access)
+    curator.fill(f"{embed} [name=origins]", origin)
+    save(curator, embed)
+
+
+def save(page, form):
+    with page.expect_navigation(url="**/share/"):
+        page.locator(f"{form} [type=submit]").click()
+
+
+def ask_in_the_frame(reader, site, password):
+    reader.page.goto(site)
+    reader.page.get_by_role("button", name="Open the chat").click()
+    frame = reader.page.frame_locator("iframe")
+    for tried, opens in (("wrong", False), (password, True)):
+        frame.locator("#password").fill(tried)
+        frame.locator("#password").press("Enter")
+        expect(frame.locator("#composer")).to_be_visible(visible=opens)
+    frame.locator("#question").fill(QUESTION)
+    frame.locator("#question").press("Enter")
+    expect(frame.locator(".text")).to_contain_text("每周一")
+    expected(reader, f"request to {site}", "404 /favicon.ico", "403 ")
+
+
+def test_what_a_curator_shares_opens_for_those_it_is_meant_for_and_nobody_else(admin, visit, database, served, model):
+    model.always("chat", Reply("油位每周一检查[1]。"))
+    kb_id = make_base(admin, "水泵")
+    upload(admin, kb_id, {"name": "manual.pdf", "mimeType": "application/pdf", "buffer": MANUAL})
+    wait_until_ready(admin.page, 1)
+    clicks = Clicks(admin)
+    admin.open(f"kb/knowledgebase/{kb_id}/documents/")
+    link = share(admin, kb_id)
+    assert clicks.count <= MOST_CLICKS
+
+    visitor = visit(is_mobile=True, has_touch=True)
+    read_on_a_phone(visitor, link)
+    let_a_link_end(admin.page, visit(language="en"), database)
+    visitor.page.reload()
+    expect(visitor.page.get_by_test_id("turn")).to_be_visible()  # its link goes on
+
+    embedded = lambda: embedding(served, link.partition("?")[0])  # noqa: E731
+    with website(embedded) as named, website(embedded) as third:
+        allow(admin.page, named, "correct horse")
+        ask_in_the_frame(visit(language="en"), named, "correct horse")
+        is_refused(visit(language="en"), third)

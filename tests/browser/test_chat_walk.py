@@ -1,134 +1,34 @@
 """Visitors of chats in a real browser: on a phone by link, with a password, in the frame of another website."""
 
-import contextlib
-import json
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.browser.accessibility import OPTIONS
-from tests.browser.conftest import ROOT, Visitor
-from tests.browser.steps import make_base, upload, wait_until_ready
-from tests.browser.test_ask_walk import MANUAL, PHONE, PUMPS
-from tests.servers import ModelServer, Reply
-from tests.serving import environment
+from tests.browser.chat_model import *  # noqa: F403 - its fixtures
+from tests.browser.visitors import *  # noqa: F403 - its fixtures
+from tests.browser.visitors import (
+    ANSWER,
+    PIECES,
+    QUESTION,
+    answered,
+    ask,
+    expected,
+    is_narrow,
+    is_refused,
+    messages,
+    open_citation,
+)
+from tests.servers import Reply
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
-
-QUESTION = "水泵的油位多久检查一次？"
-ANSWER = "油位**每周一**检查，低于刻度线时补充润滑油[1]。"
-PIECES = [ANSWER[at : at + 4] for at in range(0, len(ANSWER), 4)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def variables(model):
-    return {"LLM_BASE_URL": model.base_url, "LLM_MODEL": "test", "LLM_API_KEY": "none"}
 
 
 @pytest.fixture(autouse=True)
 def _model_answers(model):
     model.released.clear()
     model.always("chat", Reply(PIECES))
-
-
-@contextlib.contextmanager
-def website(page):
-    """A website of another origin, whose strict policy allows the chat's server a script and a frame and nothing else."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            body, policy = page() if self.path == "/" else (b"", "")
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Security-Policy", policy)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-@pytest.fixture(scope="module")
-def websites(served):
-    """The one that the assistant names, and a third."""
-
-    def page():
-        policy = f"default-src 'none'; script-src {served.url}; frame-src {served.url}"
-        attributes = 'data-greeting="Questions?" data-context="page" data-language="en"'
-        script = f'<script src="{served.url}/chat/embedded/embed.js" {attributes} async></script>'
-        body = f"<!doctype html><html lang=en><title>Pumps & more</title><body><h1>Shop</h1>{script}</body></html>"
-        return body.encode(), policy
-
-    with website(page) as named, website(page) as third:
-        yield named, third
-
-
-@pytest.fixture(scope="module")
-def key(chromium, served, admin_session, data_dir, websites):
-    """Of the link, once there are chats of a manual."""
-    context = chromium.new_context(storage_state=admin_session, locale="zh-CN")
-    admin = Visitor(context.new_page(), served.url)
-    kb_id = make_base(admin, "水泵")
-    upload(admin, kb_id, {"name": "manual.pdf", "mimeType": "application/pdf", "buffer": MANUAL})
-    wait_until_ready(admin.page, 1)
-    context.close()
-    command = [sys.executable, "-m", "tests.browser.chats", kb_id, websites[0]]
-    done = subprocess.run(command, cwd=ROOT, env=environment(data_dir), stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)["key"]
-
-
-@pytest.fixture
-def phone(visit, key):
-    """A visitor without an account, with the link."""
-
-    def made(**options):
-        visitor = visit(is_mobile=True, has_touch=True, **options)
-        visitor.page.set_viewport_size(PHONE)
-        visitor.page.goto(f"{visitor.url}/chat/by-link/?key={key}")
-        expect(visitor.page.locator("#composer")).to_be_visible()
-        return visitor
-
-    return made
-
-
-def ask(page, words=QUESTION):
-    page.fill("#question", words)
-    page.press("#question", "Enter")
-    turn = page.get_by_test_id("turn").last
-    expect(turn.locator("h2")).to_contain_text(words)
-    return turn
-
-
-def answered(page, words=QUESTION):
-    turn = ask(page, words)
-    expect(turn.locator(".acts")).to_be_visible()
-    return turn
-
-
-def is_narrow(page):
-    return page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
 
 
 def test_a_visitor_by_link_asks_reads_as_it_is_written_and_opens_the_page(phone, model):
@@ -144,27 +44,11 @@ def test_a_visitor_by_link_asks_reads_as_it_is_written_and_opens_the_page(phone,
     model.release()
     expect(turn.locator(".acts")).to_be_visible()
     expect(turn.locator(".text strong")).to_have_text("每周一")
-    turn.locator(".cite button").click()
-    sheet = page.locator("#passage")
-    expect(sheet.get_by_test_id("page-image")).to_be_visible()
-    expect(sheet.locator(".place").last).to_be_in_viewport()
-    sheet.locator(".choice button").last.click()
-    expect(sheet.locator("mark")).to_contain_text(PUMPS)
+    sheet = open_citation(turn)
     page.keyboard.press("Escape")
     expect(sheet).to_be_hidden()
     expect(turn.locator(".cite button")).to_be_focused()
     assert is_narrow(page)
-
-
-def messages(database):
-    database.autocommit = True
-    with database.cursor() as cursor:
-        cursor.execute(
-            "SELECT m.role, m.status FROM kb_message m JOIN kb_conversation c ON c.id = m.conversation_id"
-            " WHERE c.visitor_id = (SELECT visitor_id FROM kb_conversation WHERE visitor_id IS NOT NULL"
-            " ORDER BY updated_at DESC LIMIT 1) AND NOT m.is_replaced ORDER BY m.id"
-        )
-        return cursor.fetchall()
 
 
 def test_a_reload_in_the_middle_takes_the_answer_up_again(phone, model, database):
@@ -218,18 +102,44 @@ def test_the_last_question_is_edited_in_its_place(phone, database):
     assert messages(database) == [("user", "done"), ("assistant", "done")]
 
 
-def test_a_thumb_down_is_kept_with_its_reason(phone, database):
-    page = phone().page
-    turn = answered(page)
+def test_a_thumb_down_becomes_a_query_of_an_evaluation_set(phone, admin):
+    """From what a visitor presses to what a curator judges."""
+    turn = answered(phone().page)
     turn.locator("[data-act=bad]").click()
     turn.locator(".chip").first.click()
     turn.locator(".why textarea").fill("周二")
     turn.locator(".why .primary").click()
     expect(turn.locator(".why")).to_have_count(0)
-    database.autocommit = True
-    with database.cursor() as cursor:
-        cursor.execute("SELECT feedback_text FROM kb_message WHERE feedback = -1")
-        assert [text.endswith("; 周二") for (text,) in cursor.fetchall()] == [True]
+
+    page = admin.page
+    admin.open("quality/")
+    row = page.locator("#result_list tbody tr", has_text=QUESTION)
+    expect(row).to_contain_text(["水泵助手"])
+    expect(row.locator(".fq-badge.disliked")).to_be_visible()
+    with page.expect_navigation():
+        row.locator("button[form=to-set]").click()
+    expect(page.locator("#result_list tbody tr", has_text=QUESTION)).to_have_count(1)  # until it is resolved
+
+    admin.open("kb/evalset/")
+    page.locator("#result_list th a").first.click()
+    expect(page.get_by_test_id("queries")).to_have_text("1")
+    expect(page.get_by_test_id("judged")).to_contain_text("0")  # what did not help may still hold the answer
+    page.locator(".es-query a", has_text=QUESTION).click()
+    expect(page.locator("[name=answerable]")).to_be_checked()
+    expect(page.get_by_test_id("judgments").get_by_test_id("nothing")).to_be_visible()
+    page.locator("a[href*='/judge/']").click()
+    button = page.locator("[data-jd-chunk] button[data-grade='2']").first
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    admin.open("kb/evalset/")
+    page.locator("#result_list th a").first.click()
+    expect(page.get_by_test_id("judged")).to_contain_text("1")
+
+    admin.open("assistants/")
+    page.get_by_role("link", name="水泵助手").first.click()
+    page.locator(".kb-tabs a[href$='/conversations/']").click()
+    page.get_by_test_id("visits").locator("th a", has_text=QUESTION).first.click()
+    expect(page.get_by_test_id("visit")).to_contain_text("; 周二")
 
 
 def test_conversations_are_kept_by_the_browser_and_renamed_and_deleted(phone):
@@ -366,11 +276,6 @@ def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     visitor.troubles.clear()
 
 
-def leave_out(visitor, *beginnings):
-    """Takes off the list what a page of another website has to ask for."""
-    visitor.troubles[:] = [each for each in visitor.troubles if not each.startswith(beginnings)]
-
-
 def test_the_website_that_is_named_embeds_it_under_a_strict_policy(visit, key, websites, model):
     visitor = visit(language="en")
     page = visitor.page
@@ -392,19 +297,11 @@ def test_the_website_that_is_named_embeds_it_under_a_strict_policy(visit, key, w
     button.click()
     expect(frame.locator(".text")).to_contain_text("润滑油")
     assert page.context.cookies() == []
-    leave_out(visitor, f"request to {websites[0]}", "404 /favicon.ico")
+    expected(visitor, f"request to {websites[0]}", "404 /favicon.ico")
 
 
 def test_a_third_website_is_refused(visit, key, websites):
-    visitor = visit(language="en")
-    page = visitor.page
-    page.goto(websites[1])
-    page.get_by_role("button", name="Open the chat").click()
-    expect(page.locator("iframe")).to_be_visible()
-    page.wait_for_function("() => true")
-    assert [frame.url for frame in page.frames[1:]] == ["chrome-error://chromewebdata/"]
-    assert any("frame-ancestors" in trouble for trouble in visitor.troubles)
-    leave_out(visitor, f"request to {websites[1]}", "404 /favicon.ico", "console: ")
+    is_refused(visit(language="en"), websites[1])
 
 
 def test_a_chat_for_members_says_that_it_cannot_be_embedded(visit, key, served):

@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-WARRANTY = "The warranty of the heater lasts two years."
+from tests.kb.answers.asking import *  # noqa: F403 - its fixtures
+from tests.kb.answers.asking import WARRANTY
 
 
 def make_assistant(owner, *bases, name="Heaters", published=True, password="", settings=None, **fields):
@@ -27,27 +28,6 @@ def make_assistant(owner, *bases, name="Heaters", published=True, password="", s
     if published:
         version_publish(principal(owner), draft_of(assistant))
     return Assistant.objects.get(pk=assistant.pk)
-
-
-@pytest.fixture(autouse=True)
-def _english_with_an_open_gate(settings):
-    settings.LANGUAGE_CODE = "en"
-    settings.RETRIEVAL = {**settings.RETRIEVAL, "overlap_threshold": 0.0}
-
-
-@pytest.fixture
-def llm(settings):
-    from tests.kb.providers.language_model import language_model
-
-    with language_model(settings) as server:
-        yield server
-
-
-@pytest.fixture
-def owner():
-    from tests.factories import make_user
-
-    return make_user()
 
 
 @pytest.fixture

@@ -17,34 +17,18 @@ from kb.models import Conversation, GraphFact, KnowledgeBase, Message
 from kb.providers import endpoints
 from retrieval.errors import DegradationCode, InvalidConfiguration
 from tests.factories import make_document, make_kb, make_user, principal
-from tests.kb.providers.language_model import language_model, no_language_model, prompts
+from tests.kb.answers.asking import *  # noqa: F403 - its fixtures
+from tests.kb.answers.asking import WARRANTY
+from tests.kb.providers.language_model import no_language_model, prompts
 from tests.servers import Reply
 from tests.serving import free_port
 
 pytestmark = pytest.mark.django_db
 
-WARRANTY = "The warranty of the heater lasts two years."
 KEYS = {
     "answer", "sources", "near_misses", "hit", "confidence", "trace_id", "status", "conversation_id", "message_id", "profile", "degraded",
     "facts", "timings_ms", "removed_citations", "model", "input_tokens", "output_tokens",
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _english_with_an_open_gate(settings):
-    settings.LANGUAGE_CODE = "en"
-    settings.RETRIEVAL = {**settings.RETRIEVAL, "overlap_threshold": 0.0}
-
-
-@pytest.fixture
-def llm(settings):
-    with language_model(settings) as server:
-        yield server
-
-
-@pytest.fixture
-def owner():
-    return make_user()
 
 
 @pytest.fixture
@@ -534,6 +518,7 @@ def test_an_answer_is_in_its_conversation_from_its_beginning(stream, kb, llm):
         first.data["message_id"],
         "writing",
     )
+    assert kept.sources[0]["source"] == "ProductFAQ.md"
     assert progress.noted(kept.pk).text == ""
     *_, done = events
     kept.refresh_from_db()
@@ -549,7 +534,7 @@ def test_an_answer_counts_the_tokens_that_its_model_took(ask, kb, llm):
 
 
 def test_an_answer_that_its_reader_stops_keeps_what_was_written(stream, kb, llm, monkeypatch):
-    monkeypatch.setattr(progress, "NOTE_SECONDS", 0)
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.01)
     llm.always("chat", Reply(["piece "] * 10_000, pause_s=0.01))
     events = stream(kb, remember=True)
     first = next(events)

@@ -326,9 +326,8 @@ def test_passages_of_low_relevance_bring_a_question_there_too(visit, llm, monkey
 
 def test_a_thumb_down_brings_a_question_there_and_one_taken_back_out_of_it(visit, llm):
     found = ask(visit, QUESTION)
-    search_log.flush()
     message = Message.objects.get(pk=found.message_id)
-    message_judge(message, -1, "Too short.")
+    message_judge(message, -1, "Too short.")  # before its search is in the log
     failed = FailedQuery.objects.get()
     assert (failed.query, failed.reasons, failed.assistant_ids) == (
         QUESTION.question,
