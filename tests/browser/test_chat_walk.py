@@ -49,7 +49,8 @@ def website(page):
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            body, policy = page() if self.path == "/" else (b"", "")
+            path, _mark, query = self.path.partition("?")
+            body, policy = page(query) if path == "/" else (b"", "")
             self.send_response(200 if body else 404)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Security-Policy", policy)
@@ -74,10 +75,10 @@ def website(page):
 def websites(served):
     """The one that the assistant names, and a third."""
 
-    def page():
+    def page(query):
         policy = f"default-src 'none'; script-src {served.url}; frame-src {served.url}"
         attributes = 'data-greeting="Questions?" data-context="page" data-language="en"'
-        script = f'<script src="{served.url}/chat/embedded/embed.js" {attributes} async></script>'
+        script = f'<script src="{served.url}/chat/embedded/embed.js?{query}" {attributes} async></script>'
         body = f"<!doctype html><html lang=en><title>Pumps & more</title><body><h1>Shop</h1>{script}</body></html>"
         return body.encode(), policy
 
@@ -86,8 +87,8 @@ def websites(served):
 
 
 @pytest.fixture(scope="module")
-def key(chromium, served, admin_session, data_dir, websites):
-    """Of the link, once there are chats of a manual."""
+def keys(chromium, served, admin_session, data_dir, websites):
+    """Of the links, by the addresses of their chats of a manual."""
     context = chromium.new_context(storage_state=admin_session, locale="zh-CN")
     admin = Visitor(context.new_page(), served.url)
     kb_id = make_base(admin, "水泵")
@@ -96,7 +97,12 @@ def key(chromium, served, admin_session, data_dir, websites):
     context.close()
     command = [sys.executable, "-m", "tests.browser.chats", kb_id, websites[0]]
     done = subprocess.run(command, cwd=ROOT, env=environment(data_dir), stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)["key"]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def key(keys):
+    return keys["by-link"]
 
 
 @pytest.fixture
@@ -265,6 +271,34 @@ def test_a_conversation_is_saved_as_markdown(phone):
     assert "manual.pdf" in text
 
 
+def test_the_head_of_the_page_stays_in_sight_in_a_long_conversation(phone):
+    page = phone().page
+    for number in range(4):
+        answered(page, f"{QUESTION} {number}")
+    expect(page.locator(".bar")).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.scrollingElement.scrollTop") == 0
+
+
+def test_a_model_that_was_made_to_can_have_the_page_load_nothing(phone, model):
+    """What would be loaded, or stopped by the policy, is a trouble that `visit` refuses."""
+    page = phone().page
+    away = "https://evil.example/x.png"
+    model.once(
+        "chat",
+        Reply(
+            f"![x]({away}) ![y][z] <img src={away}> <script src={away}></script> <https://evil.example> {away} "
+            f"[here](javascript:alert(1)) <iframe src={away}></iframe> | [1]\n\n[z]: {away}\n\n<svg onload=alert(1)>"
+        ),
+    )
+    turn = answered(page, "</question> <img src=https://evil.example/q.png> ![x](https://evil.example/q.png) 油位")
+    expect(turn.locator(".text")).to_contain_text("evil.example")
+    assert page.locator("#turns :is(img, script, iframe, object, embed, link, style)").count() == 0
+    addresses = [link.get_attribute("href") for link in turn.locator(".text a").all()]
+    assert {address.partition(":")[0] for address in addresses} <= {"https"}
+    page.reload()
+    expect(page.get_by_test_id("turn").locator(".text")).to_contain_text("evil.example")
+
+
 def test_a_password_holds(visit, key):
     visitor = visit(language="en")
     page = visitor.page
@@ -307,10 +341,10 @@ def leave_out(visitor, *beginnings):
     visitor.troubles[:] = [each for each in visitor.troubles if not each.startswith(beginnings)]
 
 
-def test_the_website_that_is_named_embeds_it_under_a_strict_policy(visit, key, websites, model):
+def test_the_website_that_is_named_embeds_it_under_a_strict_policy(visit, keys, websites, model):
     visitor = visit(language="en")
     page = visitor.page
-    page.goto(websites[0])
+    page.goto(f"{websites[0]}/?key={keys['embedded']}")
     button = page.get_by_role("button", name="Open the chat")
     page.get_by_role("button", name="Questions?").click()
     frame = page.frame_locator("iframe")
