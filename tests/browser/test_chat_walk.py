@@ -316,6 +316,30 @@ def test_a_password_holds(visit, key):
     visitor.troubles.clear()
 
 
+def test_who_came_by_a_link_is_asked_for_a_new_password_and_for_no_link(phone, database):
+    visitor = phone(language="en")
+    page = visitor.page
+    database.autocommit = True
+    with database.cursor() as cursor:
+        cursor.execute(
+            "UPDATE kb_assistant SET password = (SELECT password FROM kb_assistant WHERE slug = 'by-password')"
+        )
+    try:
+        page.fill("#question", QUESTION)
+        page.press("#question", "Enter")
+        expect(page.locator("#password")).to_be_visible()
+        page.reload()
+        page.fill("#password", "correct horse")
+        page.press("#password", "Enter")
+        expect(page.locator("#composer")).to_be_visible()
+        assert page.input_value("#question") == QUESTION
+    finally:
+        with database.cursor() as cursor:
+            cursor.execute("UPDATE kb_assistant SET password = '' WHERE slug <> 'by-password'")
+    assert {trouble.split()[0] for trouble in visitor.troubles} == {"403"}
+    visitor.troubles.clear()
+
+
 def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     visitor = phone(language="en")
     page = visitor.page
