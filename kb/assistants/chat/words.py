@@ -36,6 +36,7 @@ def words() -> Mapping[str, str]:
         "thanks": _("Thank you: this helps to make the answers better."),
         "stopped": _("The answer was stopped here."),
         "broken": _("The answer broke off here."),
+        "unwritten": _("The model that writes answers is out of reach at the moment."),
         "lost": _("The connection is lost: the answer goes on as soon as it is back."),
         "lost_retry": _("The connection is lost: trying again in {seconds} s."),
         "back": _("The connection is back."),

@@ -4,7 +4,7 @@
 const Turn = (() => {
   const { words } = Client;
   const { element, render } = Markdown;
-  const NOTES = { stopped: words.stopped, broken: words.broken };
+  const NOTES = { stopped: words.stopped, broken: words.broken, unwritten: words.unwritten };
   const REASONS = ["wrong", "incomplete", "other", "sources"];
 
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
@@ -178,9 +178,9 @@ const Turn = (() => {
       waiting.remove();
       draw();
       const isOver = answer.message_id !== null;
-      const isUnwritten = answer.status === "unwritten"; // its text says why
-      if (isUnwritten) text.replaceChildren();
-      const note = isUnwritten ? turn.text : NOTES[answer.status];
+      const isUnwritten = answer.status === "unwritten";
+      if (isUnwritten) text.replaceChildren(); // it says what the note does, in the language of the knowledge base
+      const note = NOTES[answer.status];
       const again = () => !actions.isBusy() && actions.ask(question, turn);
       const acts = element("div", [], { className: "acts" });
       if (turn.text && !isUnwritten) acts.append(iconButton("copy", words.copy, copy));
