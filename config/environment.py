@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
-from retrieval.config import Setting
+from retrieval.settings import Setting
 
 
 class NamingEnv(environ.Env):  # type: ignore[misc] # the package has no types
@@ -25,11 +25,9 @@ class NamingEnv(environ.Env):  # type: ignore[misc] # the package has no types
                 f"{var} cannot be read: {why}. Correct it in the environment, or leave it out."
             ) from error
 
-    def setting(self, declared: Setting, kind: Any, default: Any) -> Any:
-        """The installation's value of a retrieval setting; what may be None is None where its variable is empty.
-
-        `kind` is the type of the setting's field.
-        """
+    def setting(self, declared: Setting) -> Any:
+        """The installation's value of a retrieval setting; what may be None is None where its variable is empty."""
+        kind, default = declared.kind, declared.default
         name = next((each for each in (declared.env, declared.alias) if each in self.ENVIRON), declared.env)
         if get_origin(kind) is tuple:
             return tuple(self.list(name, default=list(default)))

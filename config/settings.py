@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -364,11 +363,7 @@ GRAPH_LLM_CONCURRENCY = env.int("GRAPH_LLM_CONCURRENCY", default=4)  # passages 
 GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one document; those beyond are reported
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
-RETRIEVAL = {
-    each.name: env.setting(declared, each.type, each.default)
-    for each, declared in zip(fields(retrieval_config.RetrievalConfig), retrieval_config.SETTINGS.values(), strict=True)
-    if declared.env
-}
+RETRIEVAL = {name: env.setting(declared) for name, declared in retrieval_config.SETTINGS.items() if declared.env}
 # Those of their variables that decide on the fusion, where the environment sets them: new knowledge bases start with the
 # profile that inherits them.
 FUSION_VARIABLES = tuple(

@@ -45,6 +45,7 @@ from kb.quality.failed_queries.services import feedback, note_failures, note_una
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
+from kb.search.services import search_log
 from kb.search.services.search_log import searches_by, searches_logged
 from kb.sources.models import Source
 from kb.tasks import (
@@ -152,8 +153,13 @@ def answer_was_judged(message: Message, value: int | None, **_: Any) -> None:
     """What a visitor says of an answer is said of its search, with the rights that it was run with."""
     visitor = message.conversation.visitor
     publisher = visitor.assistant.publisher if visitor is not None else None
-    if publisher is not None and message.trace_id is not None:
-        with suppress(NotVisible):  # no longer in the log
+    if publisher is None or message.trace_id is None:
+        return
+    try:
+        feedback(Principal(publisher), message.trace_id, value)
+    except NotVisible:
+        search_log.flush()  # a quick visitor judges before the search is in it
+        with suppress(NotVisible):  # no longer in it
             feedback(Principal(publisher), message.trace_id, value)
 
 

@@ -9,6 +9,7 @@ from celery import Task, shared_task
 from kombu.exceptions import OperationalError
 
 from kb.access.models import KnowledgeBase
+from kb.answers.services.resuming import lost_answers_end
 from kb.assistants.services.retention import assistants_purge
 from kb.base.errors import Rejected, Superseded
 from kb.content.models import Document
@@ -269,6 +270,7 @@ def purge_search_log() -> None:
     retention.purge_search_log()
     retention.purge_audit_log()
     retention.purge_model_use()
+    lost_answers_end()
     assistants_purge()
     idempotency_keys_purge()
     previews_purge()

@@ -62,7 +62,8 @@ _IN_ATTRIBUTE = str.maketrans({'"': "'", "<": _INSTEAD_OF_TAG, ">": "\u203a"})
 _OPEN, _CLOSE = r"[\[\uff3b【]", r"[\]\uff3d】]"
 _DASH = r"\-\u2013\u2014~\uff5e"
 _BODY = rf"[\d ,，、;；{_DASH}]"
-_TOKEN = re.compile(rf"(?P<code>`+)|(?P<blank> ?)(?P<open>{_OPEN})(?P<body>{_BODY}{{1,40}})(?P<close>{_CLOSE})")
+_CITATION = rf"(?P<blank> ?)(?P<open>{_OPEN})(?P<body>{_BODY}{{1,40}})(?P<close>{_CLOSE})"
+_TOKEN = re.compile(rf"(?P<code>`+)|{_CITATION}")
 _HELD = re.compile(rf"(?:`+| ?(?:{_OPEN}{_BODY}{{0,40}}{_CLOSE}?)?)\Z")
 _TOKEN_IN_CODE = re.compile(r"(?P<code>`+)|\n")
 _HELD_IN_CODE = re.compile(r"(?:`+|\n)?\Z")
@@ -170,6 +171,13 @@ def check_citations(answer: str, numbers: Collection[int]) -> CheckedAnswer:
     checker = StreamChecker(numbers)
     text = checker.feed(answer) + checker.finish()
     return CheckedAnswer(text, checker.cited, checker.removed)
+
+
+def cited_places(answer: str) -> Iterator[tuple[int, int, list[int]]]:
+    """Where an answer that was checked cites: beginning, with the blank before it, end, and the numbers."""
+    for match in re.finditer(_CITATION, answer):
+        if numbers := _numbers(match["body"]):
+            yield match.start(), match.end(), numbers
 
 
 def build_prompt(

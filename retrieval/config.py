@@ -2,11 +2,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
 from retrieval.errors import InvalidConfiguration, gettext_noop as _
+from retrieval.settings import setting, settings_of
 
 Fusion = Literal["rrf", "weighted"]
 Rewrite = Literal["off", "conversation", "always"]
@@ -16,24 +17,6 @@ RERANKERS = ("cross_encoder", "http", "overlap", "cosine")
 
 QUERY, CANDIDATES, FUSION, SOURCES = _("Query"), _("Candidates"), _("Fusion"), _("Live and external sources")
 RERANKING, GATE, RESULTS, FACTS = _("Reranking"), _("Relevance threshold"), _("Results"), _("Facts and answers")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is said of a setting beside its name, type and default; texts are English, and translated where shown."""
-
-    label: str
-    help: str  # what it does, in one sentence
-    group: str  # the settings that it is shown with
-    env: str  # the environment variable that sets it for the installation, its name in capitals; blank: there is none
-    alias: str = ""  # another name of that variable
-    between: tuple[float, float] | None = None  # the least and the greatest value of a number
-    choices: Mapping[str, str] = field(default_factory=dict)  # labels of the values, where there are only a few
-
-
-def setting(label: str, help: str, *, default: Any, **more: Any) -> Any:  # noqa: A002 - what it is called everywhere
-    """A field of RetrievalConfig; further arguments are those of `Setting`."""
-    return field(default=default, metadata={"label": label, "help": help, **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,14 +371,14 @@ class RetrievalConfig:
             name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
         }
         for name, value in values.items():
-            if name not in TYPES:
-                raise InvalidConfiguration(name, f"unknown setting {name!r}: choose from {', '.join(sorted(TYPES))}")
-            if not _fits(value, TYPES[name]):
-                raise InvalidConfiguration(name, f"{name} is {value!r}: expected {_names(TYPES[name])}")
+            if name not in SETTINGS:
+                raise InvalidConfiguration(name, f"unknown setting {name!r}: choose from {', '.join(sorted(SETTINGS))}")
+            if not _fits(value, SETTINGS[name].kind):
+                raise InvalidConfiguration(name, f"{name} is {value!r}: expected {_names(SETTINGS[name].kind)}")
         return dataclasses.replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in TYPES}
+        return {name: getattr(self, name) for name in SETTINGS}
 
     def fingerprint(self) -> str:
         """A short digest that is equal exactly when all settings are."""
@@ -421,8 +404,5 @@ def _names(annotation: Any) -> str:
     return " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
 
 
-SETTINGS: Mapping[str, Setting] = {
-    each.name: Setting(**{"env": each.name.upper(), **each.metadata}) for each in dataclasses.fields(RetrievalConfig)
-}
-TYPES: Mapping[str, Any] = {each.name: each.type for each in dataclasses.fields(RetrievalConfig)}
-RANGES = tuple((name, setting.between) for name, setting in SETTINGS.items() if setting.between)
+SETTINGS = settings_of(RetrievalConfig, has_variables=True)
+RANGES = tuple((name, declared.between) for name, declared in SETTINGS.items() if declared.between)

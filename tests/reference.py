@@ -1,7 +1,6 @@
 """The reference pages, made from the code: `python -m tests.reference` writes them, with `--check` it says whether they are right."""
 
 import argparse
-import dataclasses
 import os
 import re
 import sys
@@ -101,17 +100,17 @@ def table(columns, rows):
 def settings_table(words):
     from django.utils.translation import gettext
 
-    from retrieval.config import SETTINGS, RetrievalConfig
+    from retrieval.config import SETTINGS
 
-    def row(field):
-        said = SETTINGS[field.name]
+    def row(name):
+        said = SETTINGS[name]
         variables = " / ".join(f"`{name}`" for name in (said.env, said.alias) if name)
-        value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        value = ",".join(said.default) if isinstance(said.default, tuple) else said.default
         default = words["auto"] if value is None else f"`{str(value).lower()}`"
         values = "–".join(f"{value:,}" for value in said.between) if said.between else ", ".join(said.choices)
-        return f"`{field.name}`", variables, default, values, gettext(said.help)
+        return f"`{name}`", variables, default, values, gettext(said.help)
 
-    return table(words["settings_columns"], map(row, dataclasses.fields(RetrievalConfig)))
+    return table(words["settings_columns"], map(row, SETTINGS))
 
 
 def assistants_table(words):
@@ -122,7 +121,9 @@ def assistants_table(words):
     def row(field):
         said = SETTINGS[field.name]
         default = "" if field.default in ("", ()) else f"`{str(field.default).lower()}`"
-        values = "–".join(f"{value:,}" for value in said.between or ()) or ", ".join(f"`{each}`" for each in said.choices)
+        values = "–".join(f"{value:,}" for value in said.between or ()) or ", ".join(
+            f"`{each}`" for each in said.choices
+        )
         return gettext(said.label), default, values, gettext(said.help)
 
     return table(words["assistants_columns"], map(row, dataclasses.fields(AssistantSettings)))

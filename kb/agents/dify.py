@@ -15,7 +15,7 @@ from kb.base.shapes import as_values
 from kb.base.text import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
 from kb.index.conditions import MAX_NAMES, Logic, Operator
 from kb.index.filters import Filters
-from kb.search.services.search import SearchRequest, respond
+from kb.search.services.search import MAX_QUERY_CHARS, SearchRequest, respond
 from kb.web.api.callers import ApiKeyAuthentication
 from kb.web.api.errors import exception_handler
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictFloatField, StrictIntegerField
@@ -181,7 +181,7 @@ class RetrievalSettingSerializer(serializers.Serializer[Any]):
 
 class RetrievalSerializer(serializers.Serializer[Any]):
     knowledge_id = StrictCharField(max_length=200)
-    query = StrictCharField(max_length=2_000)
+    query = StrictCharField(max_length=MAX_QUERY_CHARS)
     retrieval_setting = RetrievalSettingSerializer(required=False, allow_null=True)
     metadata_condition = MetadataConditionSerializer(required=False, allow_null=True)
 

@@ -1,11 +1,13 @@
-"""Questions that a knowledge base can be tried with, taken from what it holds."""
+"""Turns of conversations with their answers as they are stored, and questions that a knowledge base can be tried with."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise, zip_longest
+from typing import Any
 
 from django.db.models import QuerySet
 
+from kb.answers.models import Conversation, Message
 from kb.content.models import Chunk, Document
 
 SUGGESTED = 3
@@ -53,6 +55,51 @@ _SAYS_NOTHING = frozenset(
     }
 )
 _ENDS = re.compile(r"[?？。.!！:：;；,，]+$")
+
+
+# -- Turns -----------------------------------------------------------------------------------------------------------
+def turns_of(
+    conversation: Conversation, *, most: int, before: int | None = None
+) -> tuple[list[tuple[Message, Message]], int | None]:
+    """The last questions with their answers, oldest first, and the id before which there are more; None: there are none.
+
+    `before` is such an id.
+    """
+    rows = conversation.messages.filter(is_replaced=False).order_by("-pk")
+    if before is not None:
+        rows = rows.filter(pk__lt=before)
+    stored = list(rows[: 2 * most + 1])
+    earlier = stored[2 * most - 1].pk if len(stored) > 2 * most else None
+    return paired(stored[2 * most - 1 :: -1]), earlier
+
+
+def paired(messages: Iterable[Message]) -> list[tuple[Message, Message]]:
+    """Questions with their answers, of messages in their order."""
+    return [(question, answer) for question, answer in pairwise(messages) if answer.role == Message.Role.ASSISTANT]
+
+
+def stored_answer(message: Message) -> dict[str, Any]:
+    """The data that the event `done` had of an answer, as far as its conversation holds it."""
+    return {
+        "answer": message.text,
+        "sources": message.sources,
+        "near_misses": message.near_misses,
+        "hit": message.hit,
+        "confidence": message.confidence,
+        "trace_id": message.trace_id and str(message.trace_id),
+        "status": message.status,
+        "conversation_id": str(message.conversation_id),
+        "message_id": message.pk,
+        "degraded": message.degraded,
+    }
+
+
+def model_failure(degraded: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The degradation of an answer that no chat model wrote, or none to its end; None: one wrote it."""
+    return next((each for each in degraded if each["stage"] == "answer"), None)
+
+
+# -- Questions to begin with -----------------------------------------------------------------------------------------
 
 
 def suggested_questions(kb_ids: Iterable[int]) -> list[str]:

@@ -25,7 +25,7 @@ class ServerEnds(Exception):
 
 
 def fault_of(error: Exception) -> Mapping[str, Any]:
-    """What the event `error` tells of a failure, without its insides."""
+    """What the event `error` says of a failure, without its insides."""
     if isinstance(error, DatabaseFailure):  # also a user who was deleted while the answer was written
         return {"code": "unavailable", "detail": _("The database is out of reach or overloaded: try again later.")}
     if isinstance(error, ServerEnds):
@@ -57,6 +57,7 @@ def event_stream(
         is_kept = False
         with closing(events):
             try:
+                yield ""
                 for event in events:
                     is_kept = is_kept or event.data.get("message_id") is not None
                     yield encoded(event.name, shown(event) if shown else event.data)
@@ -72,7 +73,9 @@ def event_stream(
                 yield encoded("error", fault(error))
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(pieces(), content_type="text/event-stream", headers=headers)
+    sent = pieces()
+    next(sent)  # so that closing it closes the events also where nothing was sent
+    return StreamingHttpResponse(sent, content_type="text/event-stream", headers=headers)
 
 
 def _process_ends() -> bool:
@@ -84,5 +87,5 @@ def _write_to_the_end(events: Iterator[AnswerEvent]) -> None:
         for _left in events:
             if _process_ends():
                 return
-    except Exception:  # there is nobody to tell
+    except Exception:  # nobody reads of it
         logger.exception("an answer broke off that its reader had left")

@@ -1,17 +1,18 @@
 """Assistants: chats over knowledge bases for people who have no admin."""
 
 import uuid
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pgtrigger
-from django.contrib.auth.models import AnonymousUser
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import NOT_PROVIDED, Exists, OuterRef, Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.access.models import KnowledgeBase, Principal, User
+from kb.assistants.settings import AssistantSettings
 from kb.base.db.audit_triggers import ASSISTANT, ASSISTANT_BASE_TRIGGERS, SHARE_LINK
 
 PICTURE_BYTES = 64 * 1024
@@ -32,13 +33,30 @@ class AssistantQuerySet(models.QuerySet["Assistant"]):
         mine = bare if user.is_superuser else bare.filter(publisher=user.pk)
         return self.filter(Q(pk__in=rows.values("pk")) | Q(pk__in=mine.values("pk")))
 
+    def answering(self) -> Self:
+        """Those that answer anybody."""
+        return self.exclude(published=None).exclude(publisher=None)
+
     def open_to(self, principal: Principal) -> Self:
-        """Published ones of whose knowledge bases, one at least, the principal may see every one: it is their member."""
-        return self._over(KnowledgeBase.objects.visible_to(principal)).exclude(published=None)
+        """Those of whose knowledge bases, one at least, the principal may see every one: it is their member."""
+        return self.answering()._over(KnowledgeBase.objects.visible_to(principal))
+
+    def usable_by(self, principal: Principal) -> Self:
+        """Those that an API key opens: a member's, and to a key that is bound to no knowledge base those of every user."""
+        members = self.open_to(principal)
+        if principal.kb_ids is not None:
+            return members
+        everyones = Q(access__in=[Assistant.Access.PUBLIC, Assistant.Access.SIGNED_IN], password="")
+        return self.answering().filter(everyones | Q(pk__in=members.values("pk")))
 
     def _over(self, bases: models.QuerySet[KnowledgeBase]) -> Self:
         named = Assistant.knowledge_bases.through.objects.filter(assistant=OuterRef("pk"))
         return self.filter(Exists(named)).exclude(Exists(named.exclude(knowledgebase__in=bases)))
+
+
+def _limit(label: Any, default: Any = NOT_PROVIDED) -> "models.PositiveIntegerField[int | None, int | None]":
+    """None: unlimited."""
+    return models.PositiveIntegerField(label, null=True, blank=True, default=default, validators=[MinValueValidator(1)])
 
 
 class Assistant(models.Model):
@@ -47,7 +65,7 @@ class Assistant(models.Model):
     How it answers are its versions' settings; who may use it, and how much, is said here and holds at once.
 
     Attributes:
-        publisher: who published it last; None: that user is gone, and nobody is answered until somebody else publishes it.
+        publisher: who published it last; None: that user was deleted, and nobody is answered until somebody else publishes it.
         picture: a PNG; empty: none.
         published: the version that visitors are answered by; None: a draft still.
         password: its hash; blank: none is asked for.
@@ -79,28 +97,12 @@ class Assistant(models.Model):
     origins = ArrayField(
         models.CharField(max_length=260), verbose_name=_("may be embedded by"), default=list, db_default=[], blank=True
     )
-    visitor_questions = models.PositiveIntegerField(
-        _("questions a day of one visitor"), null=True, blank=True, default=50, validators=[MinValueValidator(1)]
-    )
-    visitor_tokens = models.PositiveIntegerField(
-        _("tokens a day of one visitor"), null=True, blank=True, validators=[MinValueValidator(1)]
-    )
-    address_questions = models.PositiveIntegerField(
-        _("questions a day from one network address"),
-        null=True,
-        blank=True,
-        default=200,
-        validators=[MinValueValidator(1)],
-    )
-    address_tokens = models.PositiveIntegerField(
-        _("tokens a day from one network address"), null=True, blank=True, validators=[MinValueValidator(1)]
-    )
-    total_questions = models.PositiveIntegerField(
-        _("questions a day"), null=True, blank=True, default=2_000, validators=[MinValueValidator(1)]
-    )
-    total_tokens = models.PositiveIntegerField(
-        _("tokens a day"), null=True, blank=True, default=5_000_000, validators=[MinValueValidator(1)]
-    )
+    visitor_questions = _limit(_("questions a day of one visitor"), default=50)
+    visitor_tokens = _limit(_("tokens a day of one visitor"))
+    address_questions = _limit(_("questions a day from one network address"), default=200)
+    address_tokens = _limit(_("tokens a day from one network address"))
+    total_questions = _limit(_("questions a day"), default=2_000)
+    total_tokens = _limit(_("tokens a day"), default=5_000_000)
     retention_days = models.PositiveIntegerField(
         _("conversations are kept, days"),
         default=90,
@@ -125,6 +127,15 @@ class Assistant(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def published_settings(self) -> AssistantSettings:
+        """The defaults where nothing is published."""
+        return AssistantSettings.of(self.published.settings if self.published else {})
+
+    @property
+    def is_answering(self) -> bool:
+        return self.published_id is not None and self.publisher_id is not None
 
 
 class AssistantKnowledgeBase(Assistant.knowledge_bases.through):  # type: ignore[misc, name-defined]
@@ -161,6 +172,12 @@ class AssistantVersion(models.Model):
         return f"{self.assistant} v{self.number}"
 
 
+class ShareLinkQuerySet(models.QuerySet["ShareLink"]):
+    def usable(self) -> Self:
+        """Those that let somebody in: neither revoked nor expired."""
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None)
+
+
 class ShareLink(models.Model):
     """Lets whoever has its address use an assistant. The address holds a signature of the row's id, which nobody can guess.
 
@@ -178,6 +195,8 @@ class ShareLink(models.Model):
         User, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = ShareLinkQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("share link")
@@ -209,10 +228,6 @@ class Visitor(models.Model):
 
     def __str__(self) -> str:
         return str(self.user or str(self.pk)[:8])
-
-    @staticmethod
-    def is_known(user: User | AnonymousUser) -> bool:
-        return user.is_authenticated and user.is_active
 
 
 class AssistantUse(models.Model):

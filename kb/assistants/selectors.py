@@ -68,12 +68,9 @@ def with_newest(rows: AssistantQuerySet) -> AssistantQuerySet:
 
 def links_of(assistant: Assistant) -> tuple[list[ShareLink], list[ShareLink]]:
     """Those that let somebody in, the newest first, and those that were revoked or have expired."""
-    usable: list[ShareLink] = []
-    over: list[ShareLink] = []
-    for link in assistant.links.select_related("created_by"):
-        is_over = link.revoked_at or (link.expires_at and link.expires_at <= timezone.now())
-        (over if is_over else usable).append(link)
-    return usable, over
+    links = assistant.links.select_related("created_by")
+    usable = list(links.usable())
+    return usable, list(links.exclude(pk__in=[link.pk for link in usable]))
 
 
 def days_of_use(assistant: Assistant) -> list[DayOfUse]:

@@ -1,11 +1,12 @@
 """The settings of an assistant that its versions hold; the form of the admin is made from this one declaration."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from django.utils.translation import gettext_noop
+
+from retrieval.settings import setting, settings_of
 
 Shows = Literal["page", "passage", "nothing"]
 
@@ -15,33 +16,10 @@ MOST_QUESTIONS, QUESTION_CHARACTERS = 8, 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is said of a setting beside its name, type and default; texts are English, and translated where shown.
-
-    Attributes:
-        most: characters of a text, or of each of a list of texts.
-        between: the least and the greatest value of a number.
-        choices: labels of the values, where there are only a few.
-    """
-
-    label: str
-    help: str
-    group: str
-    most: int = 0
-    lines: int = 1
-    between: tuple[float, float] | None = None
-    choices: Mapping[str, str] = field(default_factory=dict)
-
-
-def _setting(label: str, help: str, *, group: str, default: Any, **more: Any) -> Any:  # noqa: A002 - what it is called everywhere
-    return field(default=default, metadata={"setting": Setting(label=label, help=help, group=group, **more)})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantSettings:
     """How an assistant searches, answers and looks, in the order of its form. Blank is what the knowledge bases or the installation have."""
 
-    opening: str = _setting(
+    opening: str = setting(
         gettext_noop("Opening words"),
         gettext_noop("What visitors read before the first question."),
         group=WELCOME,
@@ -49,7 +27,7 @@ class AssistantSettings:
         most=1_000,
         lines=3,
     )
-    suggested_questions: tuple[str, ...] = _setting(
+    suggested_questions: tuple[str, ...] = setting(
         gettext_noop("Suggested questions"),
         gettext_noop("One a line, at most 8. Blank: taken from the knowledge bases."),
         group=WELCOME,
@@ -57,13 +35,13 @@ class AssistantSettings:
         most=QUESTION_CHARACTERS,
         lines=4,
     )
-    follow_ups: bool = _setting(
+    follow_ups: bool = setting(
         gettext_noop("Suggests what to ask next"),
         gettext_noop("Below an answer, questions that the documents it rests on answer too."),
         group=WELCOME,
         default=True,
     )
-    instructions: str = _setting(
+    instructions: str = setting(
         gettext_noop("Instructions"),
         gettext_noop(
             "How it answers: tone, audience, what to mention. They stand in the chat model’s system prompt, below the rules "
@@ -74,7 +52,7 @@ class AssistantSettings:
         most=4_000,
         lines=6,
     )
-    no_answer: str = _setting(
+    no_answer: str = setting(
         gettext_noop("Answer when nothing is found"),
         gettext_noop("Blank: the sentence of the knowledge base."),
         group=ANSWERS,
@@ -82,34 +60,34 @@ class AssistantSettings:
         most=500,
         lines=2,
     )
-    remembers: bool = _setting(
+    remembers: bool = setting(
         gettext_noop("Remembers the conversation"),
         gettext_noop("Earlier turns complete a question before it is searched, and go to the chat model with it."),
         group=ANSWERS,
         default=True,
     )
-    model: str = _setting(
+    model: str = setting(
         gettext_noop("Chat model"),
         gettext_noop("Blank: the default chat model of this installation."),
         group=ANSWERS,
         default="",
         most=100,
     )
-    profile: str = _setting(
+    profile: str = setting(
         gettext_noop("Retrieval profile"),
         gettext_noop("Blank: each knowledge base’s own."),
         group=ANSWERS,
         default="",
         most=110,
     )
-    temperature: float = _setting(
+    temperature: float = setting(
         gettext_noop("Temperature"),
         gettext_noop("0 answers the same question in the same words; higher varies them."),
         group=ANSWERS,
         default=0.0,
         between=(0.0, 2.0),
     )
-    answer_tokens: int = _setting(
+    answer_tokens: int = setting(
         gettext_noop("Longest answer, tokens"),
         gettext_noop(
             "The chat model stops there. A Chinese character is about one token, an English word a little more."
@@ -118,7 +96,7 @@ class AssistantSettings:
         default=1_024,
         between=(64, 16_384),
     )
-    shows: Shows = _setting(
+    shows: Shows = setting(
         gettext_noop("What a citation opens"),
         gettext_noop("The original page shows everything that stands on it; nothing hides names of documents too."),
         group=SOURCES,
@@ -129,7 +107,7 @@ class AssistantSettings:
             "nothing": gettext_noop("nothing"),
         },
     )
-    near_misses: bool = _setting(
+    near_misses: bool = setting(
         gettext_noop("Shows near misses"),
         gettext_noop(
             "Where nothing reaches the relevance threshold, what lies just below it is shown as perhaps helpful."
@@ -155,9 +133,7 @@ class AssistantSettings:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-SETTINGS: Mapping[str, Setting] = {
-    each.name: each.metadata["setting"] for each in dataclasses.fields(AssistantSettings)
-}
+SETTINGS = settings_of(AssistantSettings)
 
 
 def differences(before: AssistantSettings, after: AssistantSettings) -> list[tuple[str, Any, Any]]:

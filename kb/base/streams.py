@@ -9,9 +9,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 # Of a web process, at once: each holds a thread and a connection to the chat model.
 MOST: Final = int(os.environ.get("WEB_STREAMS", "256"))
@@ -46,6 +48,21 @@ class Streams:
 
 
 STREAMS: Final = Streams(MOST)
+
+
+class Started(Generator[T, None, None]):
+    """A stream whose first item is read already: closing it runs its `finally` clauses also where nobody has read any."""
+
+    def __init__(self, stream: Generator[T, None, None]) -> None:
+        self._stream = stream
+        self._first = [next(stream)]
+
+    def send(self, value: None, /) -> T:
+        return self._first.pop() if self._first else self._stream.send(value)
+
+    def throw(self, *error: Any) -> T:
+        self._first.clear()
+        return self._stream.throw(*error)
 
 
 class Outgoing:

@@ -21,6 +21,7 @@ from retrieval.tokenize import normalize
 KEY_CHARACTERS = 300
 # By so many of a name's first characters the indexes find the names that may stand in a text.
 PREFIX_CHARACTERS = 4
+_WEB_ADDRESS = re.compile(r"https?://[^\s/?#@]+(?:[/?#]\S*)?", re.IGNORECASE)
 
 
 def normalized_key(text: str) -> str:
@@ -147,6 +148,11 @@ def read_scalar(field: str, value: Any) -> Scalar:
     if isinstance(value, int | float) and abs(value) < MAX_NUMBER:  # neither infinite nor NaN
         return value
     raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null."))
+
+
+def web_address(text: str) -> str:
+    """The text where it is an address on the web, to which a browser may be led, and names no user; else blank."""
+    return text if _WEB_ADDRESS.fullmatch(text) else ""
 
 
 def file_name(name: str) -> str:

@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.generic import FormView, TemplateView
-from unfold.widgets import RADIO_CLASSES, UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, ServiceError
@@ -42,6 +42,7 @@ from kb.index.services.tokenizing import (
 )
 from kb.providers.embedding_models import options_of, tokenizer, tokenizer_options
 from kb.providers.models import TokenizerSettings
+from kb.web.admin.fields import radios
 from kb.web.admin.navigation import Section, add_hub_tab, add_tab, to_superusers
 from kb.web.admin.parts import Chip, Task, add_chips, add_tasks
 from kb.web.admin.scoped import KnowledgeBasePage, principal
@@ -93,7 +94,7 @@ class TokenizerForm(forms.Form):
     engine = forms.ChoiceField(
         label=gettext_lazy("Engine"),
         choices=TokenizerSettings.Engine.choices,
-        widget=forms.RadioSelect({"class": " ".join(RADIO_CLASSES)}),
+        widget=radios(),
     )
     dictionary = LinesField(label=gettext_lazy("User dictionary"), parse=parse_dictionary)
     stop_words = LinesField(label=gettext_lazy("Stop words"), parse=parse_stop_words)

@@ -22,6 +22,7 @@ from kb.search.services.invalidation import caches_invalidate
 from kb.search.services.replay import Replay, replay
 from kb.search.services.search import (
     MAX_LATENCY_BUDGET_MS,
+    MAX_QUERY_CHARS,
     MAX_TURN_CHARS,
     MAX_TURNS,
     SearchRequest,
@@ -147,7 +148,7 @@ class ProfiledSerializer(StrictSerializer):
 
 
 class SearchRequestSerializer(ProfiledSerializer):
-    query = StrictCharField(max_length=2_000)
+    query = StrictCharField(max_length=MAX_QUERY_CHARS)
     knowledge_base_ids = KnowledgeBaseIdsField(
         min_length=1, max_length=20, help_text="Their order breaks ties between equal scores."
     )

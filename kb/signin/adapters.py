@@ -20,7 +20,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # the package
         return False
 
     def add_message(self, *_args: Any, **_options: Any) -> None:
-        """Nothing: its messages tell what the next page shows."""
+        """Nothing: its messages say what the next page shows."""
 
 
 class ProviderAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]

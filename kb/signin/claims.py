@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kb.access.models import GROUP_PREFIX
+from kb.access.services.groups import LONGEST_NAME
 from kb.signin.provider import Provider
 
 MOST_GROUPS: Final = 1_000
-LONGEST_GROUP: Final = 150 - len(GROUP_PREFIX)
 
 WIDEST_KEY: Final = 191  # of django-allauth, where a subject has up to 255 characters
 
@@ -69,7 +68,7 @@ def groups_of(claims: Claims, claim: str) -> frozenset[str] | None:
     """The names in a claim, which may be one text or a list; None where there is no such claim.
 
     A path such as "realm_access.roles" leads into claims; a claim that has the whole path for its name comes first.
-    Names that are too long to be told apart when they are cut are left out.
+    Names that are too long to differ when they are cut are left out.
     """
     value: Any = claims
     for step in (claim,) if claim in claims else claim.split("."):
@@ -80,7 +79,7 @@ def groups_of(claims: Claims, claim: str) -> frozenset[str] | None:
     if not isinstance(names, list | tuple):
         return None
     texts = (each.strip().replace("\0", "") for each in names if isinstance(each, str))
-    return frozenset(sorted(each for each in texts if each and len(each) <= LONGEST_GROUP)[:MOST_GROUPS])
+    return frozenset(sorted(each for each in texts if each and len(each) <= LONGEST_NAME)[:MOST_GROUPS])
 
 
 def rights_of(groups: frozenset[str] | None, provider: Provider) -> Rights:

@@ -125,8 +125,8 @@ def groups_bring_in_step(user: User, names: frozenset[str]) -> None:
     if new := wanted - held:
         Group.objects.bulk_create([Group(name=name) for name in sorted(new)], ignore_conflicts=True)
         user.groups.add(*Group.objects.filter(name__in=new))
-    if gone := held - wanted:
-        user.groups.remove(*Group.objects.filter(name__in=gone))
+    if former := held - wanted:
+        user.groups.remove(*Group.objects.filter(name__in=former))
 
 
 # -- The provider that superusers enter -----------------------------------------------------------------------------------

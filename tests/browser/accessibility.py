@@ -7,6 +7,7 @@ anything was. Names as arguments choose pages. It takes an hour.
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import django
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, sync_playwright
+
+if __name__ == "__main__":
+    # Beside the addresses of pages stands what they are opened for, which is made of models.
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    django.setup()
 
 from tests.browser.conftest import CHROMIUM, CHROMIUM_SWITCHES, Visitor
 from tests.kb.admin.pages import ALL_PAGES, PAGES as PAGES_OF_CURATORS, needed_by, url_of

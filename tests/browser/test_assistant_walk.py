@@ -11,7 +11,7 @@ from tests.servers import ModelServer, Reply
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
 
-ANSWER = "住宿费每晚不超过四百五十元[1]。"
+ANSWER = "住宿费**每晚**不超过四百五十元[1]，凭发票[7]。"
 QUESTION = "住宿费报销多少？"
 MOST_CLICKS = 5
 PHONE = {"width": 390, "height": 844}
@@ -100,6 +100,8 @@ def test_the_preview_answers_under_what_the_form_says(admin, kb_id, model):
     page.locator("[data-as-suggested] button", has_text=QUESTION).click()
     turn = page.get_by_test_id("turn")
     expect(turn.get_by_test_id("answer")).to_contain_text("四百五十元")
+    expect(turn.get_by_test_id("answer").locator("strong")).to_have_text("每晚")
+    expect(turn.get_by_test_id("answer").locator("sup")).to_have_text("1")
     expect(turn.get_by_test_id("sources")).to_contain_text("pasted.txt")
     assert "pirate" in str(model.requests[-1].body)
 

@@ -299,13 +299,77 @@ def test_a_model_that_was_made_to_can_have_the_page_load_nothing(phone, model):
     expect(page.get_by_test_id("turn").locator(".text")).to_contain_text("evil.example")
 
 
+def colours(page):
+    return page.evaluate(
+        "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.documentElement).colorScheme]"
+    )
+
+
+def test_the_appearance_is_chosen_without_a_mouse_and_kept_by_the_browser(phone):
+    page = phone(language="en", color_scheme="light").page
+    light = colours(page)
+    page.click("#open-list")
+    appearance = page.get_by_role("group", name="Appearance")
+    expect(appearance.get_by_role("radio", name="Auto")).to_be_checked()
+    appearance.get_by_role("radio", name="Auto").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(appearance.get_by_role("radio", name="Dark")).to_be_checked()
+    dark = colours(page)
+    assert (light[1], dark[1]) == ("light dark", "dark")
+    assert dark[0] != light[0]
+    page.reload()
+    expect(page.locator("#composer")).to_be_visible()
+    assert colours(page) == dark
+    other = page.context.new_page()
+    other.goto(page.url.replace("by-link", "by-password"))
+    assert colours(other) == dark
+    other.close()
+    assert page.context.cookies() == []
+    page.click("#open-list")
+    appearance.get_by_role("radio", name="Auto").check()
+    page.reload()
+    assert colours(page) == light
+
+
+def test_an_address_in_a_chinese_text_ends_where_the_text_goes_on(phone, model):
+    page = phone().page
+    model.always("chat", Reply("详见（https://example.org/a_(b)?c=1）。另见https://example.org，每周一检查[1]。"))
+    turn = answered(page)
+    links = turn.locator(".text a")
+    expect(links).to_have_count(2)
+    hrefs = [link.get_attribute("href") for link in links.all()]
+    assert hrefs == ["https://example.org/a_(b)?c=1", "https://example.org/"]
+    expect(turn.locator(".cite button")).to_have_count(1)
+
+
+def test_a_source_on_the_web_opens_in_a_window_of_its_own(phone, database):
+    page = phone().page
+    database.autocommit = True
+    with database.cursor() as cursor:
+        cursor.execute("UPDATE kb_document SET source = 'https://example.org/manual' WHERE source = 'manual.pdf'")
+    try:
+        turn = answered(page)
+        turn.locator(".cite button").click()
+        sheet = page.locator("#passage")
+        expect(sheet.get_by_test_id("page-image")).to_be_visible()
+        link = sheet.get_by_role("link")
+        expect(link).to_contain_text("example.org")
+        expect(link).to_have_attribute("href", "https://example.org/manual")
+        expect(link).to_have_attribute("target", "_blank")
+        expect(link).to_have_attribute("rel", "noopener nofollow ugc")
+        expect(turn.get_by_role("link")).to_have_count(0)
+    finally:
+        with database.cursor() as cursor:
+            cursor.execute("UPDATE kb_document SET source = 'manual.pdf' WHERE source = 'https://example.org/manual'")
+
+
 def test_a_password_holds(visit, key):
     visitor = visit(language="en")
     page = visitor.page
     page.goto(f"{visitor.url}/chat/by-password/")
     page.fill("#password", "wrong")
     page.press("#password", "Enter")
-    expect(page.locator("#door h2")).to_contain_text("not the password")
+    expect(page.locator("#entry h2")).to_contain_text("not the password")
     expect(page.locator("#composer")).to_be_hidden()
     page.fill("#password", "correct horse")
     page.press("#password", "Enter")
@@ -350,7 +414,7 @@ def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     try:
         page.fill("#question", "And now?")
         page.press("#question", "Enter")
-        expect(page.locator("#door h2")).to_contain_text("link")
+        expect(page.locator("#entry h2")).to_contain_text("link")
         expect(page.locator("#composer")).to_be_hidden()
         assert page.input_value("#question") == "And now?"
     finally:
@@ -405,8 +469,8 @@ def test_a_chat_for_members_says_that_it_cannot_be_embedded(visit, key, served):
     visitor = visit(language="en")
     page = visitor.page
     page.goto(f"{served.url}/chat/members/frame/")
-    expect(page.locator("#door h2")).to_contain_text("cannot be used inside another website")
-    expect(page.locator("#door a")).to_have_attribute("href", "/chat/members/")
+    expect(page.locator("#entry h2")).to_contain_text("cannot be used inside another website")
+    expect(page.locator("#entry a")).to_have_attribute("href", "/chat/members/")
 
 
 @pytest.mark.parametrize("language", ["zh-CN", "en"])

@@ -10,6 +10,7 @@ from retrieval.answer import (
     StreamChecker,
     build_prompt,
     check_citations,
+    cited_places,
     confidence,
     declines,
     may_decline,
@@ -193,6 +194,12 @@ def test_citations_of_no_given_fragment_are_taken_out_and_reported(answer, text,
 def test_other_brackets_are_left_alone(answer):
     checked = check_citations(answer, [1, 2, 3])
     assert (checked.text, checked.cited, checked.removed) == (answer, (), ())
+
+
+def test_a_checked_answer_cites_where_its_brackets_hold_numbers():
+    text = "Two years [1, 3]. Law [2003] and [x],【2-4】"
+    places = [(text[begin:end], numbers) for begin, end, numbers in cited_places(text)]
+    assert places == [(" [1, 3]", [1, 3]), ("【2-4】", [2, 3, 4])]
 
 
 @pytest.mark.parametrize(

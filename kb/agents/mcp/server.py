@@ -32,7 +32,7 @@ from kb.base.telemetry import logs
 from kb.base.telemetry.requests import note
 from kb.base.text import MAX_ID
 from kb.index.filters import Filters
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import MAX_QUERY_CHARS, SearchRequest
 from retrieval.errors import NoChannelAvailable, RetrievalError
 
 KEY_VARIABLE = "ZHIKU_API_KEY"
@@ -178,7 +178,10 @@ def list_knowledge_bases(
 def search(
     ctx: Context[Any, Any],
     query: Annotated[
-        str, Field(min_length=1, max_length=2_000, description="A question or keywords, in the documents' language.")
+        str,
+        Field(
+            min_length=1, max_length=MAX_QUERY_CHARS, description="A question or keywords, in the documents' language."
+        ),
     ],
     knowledge_base_ids: KnowledgeBaseIds = None,
     top_k: TopK = None,
@@ -202,7 +205,7 @@ def search(
 
 def ask(
     ctx: Context[Any, Any],
-    question: Annotated[str, Field(min_length=1, max_length=2_000)],
+    question: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS)],
     knowledge_base_ids: KnowledgeBaseIds = None,
     top_k: TopK = None,
 ) -> Annotated[CallToolResult, outputs.AnswerOutput]:

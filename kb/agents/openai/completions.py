@@ -9,10 +9,10 @@ from uuid import uuid4
 from django.utils import timezone
 from typing_extensions import Doc
 
-from kb.agents.openai.errors import AnswerUnwritten, error_body, is_unwritten
+from kb.agents.openai.errors import AnswerUnwritten, error_body
 from kb.answers.models import Message
+from kb.answers.selectors import model_failure
 from kb.assistants.models import Assistant
-from kb.assistants.settings import AssistantSettings
 from kb.base.shapes import as_values
 from retrieval.answer import check_citations
 
@@ -93,7 +93,7 @@ class Completion:
 
     def whole(self, answer: Mapping[str, Any]) -> ChatCompletion:
         """Raises AnswerUnwritten."""
-        if is_unwritten(answer):
+        if model_failure(answer["degraded"]):
             raise AnswerUnwritten
         return ChatCompletion(
             id=self.id,
@@ -115,7 +115,7 @@ class Completion:
                     return _data(self._chunk({"content": data["text"]}))
                 case "error":
                     return _data(data)
-            if is_unwritten(data):
+            if model_failure(data["degraded"]):
                 return _data(
                     error_body(str(AnswerUnwritten.default_detail), "server_error", AnswerUnwritten.default_code)
                 )
@@ -132,8 +132,7 @@ class Completion:
 
     def _citations(self, answer: Mapping[str, Any]) -> list[Citation]:
         """The sources that the text cites, as far as the assistant shows sources at all."""
-        published = self.assistant.published
-        if published is None or AssistantSettings.of(published.settings).shows == "nothing":
+        if self.assistant.published_settings.shows == "nothing":
             return []
         by_number = {source["number"]: source for source in answer["sources"]}
         shown = Citation.__slots__

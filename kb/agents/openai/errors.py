@@ -33,7 +33,7 @@ CODES = {
 
 
 class NoSuchModel(exceptions.NotFound):
-    """There is no such assistant, or the key does not open it: the two are not told apart."""
+    """There is no such assistant, or the key does not open it: the answer is the same."""
 
     default_code = "model_not_found"
 
@@ -68,7 +68,7 @@ def error_body(message: str, kind: str, code: str | None, param: str | None = No
 
 
 class AnswerUnwritten(exceptions.APIException):
-    """The chat model of the assistant has failed; nothing of its name or place is told."""
+    """The chat model of the assistant has failed; neither its name nor its place is said."""
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
     default_code = "chat_model_unavailable"
@@ -87,10 +87,6 @@ class CannotAnswer(exceptions.APIException):
     wait = RETRY_AFTER_S
 
 
-def is_unwritten(answer: Mapping[str, Any]) -> bool:
-    return any(each["stage"] == "answer" for each in answer["degraded"])
-
-
 def openai_exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
     """The API's own answer to an error in OpenAI's form. A limit of the day is not worth another try within the minute."""
     if isinstance(error, LimitReached):
@@ -101,12 +97,12 @@ def openai_exception_handler(error: Exception, context: Mapping[str, Any]) -> Re
         logger.warning("an assistant could not answer: %s", error)
         error = CannotAnswer()
     response = exception_handler(error, context)
-    told = response.data
-    fields: Mapping[str, list[str]] = told.get("fields", {})
-    message = "; ".join(f"{name}: {' '.join(messages)}" for name, messages in fields.items()) or told["detail"]
+    found = response.data
+    fields: Mapping[str, list[str]] = found.get("fields", {})
+    message = "; ".join(f"{name}: {' '.join(messages)}" for name, messages in fields.items()) or found["detail"]
     kind = TYPES.get(response.status_code, "invalid_request_error" if response.status_code < 500 else "server_error")
     param = next(iter(fields), "").partition(".")[0] or None
-    response.data = error_body(message, kind, CODES.get(told["code"], told["code"]), param)
+    response.data = error_body(message, kind, CODES.get(found["code"], found["code"]), param)
     return response
 
 

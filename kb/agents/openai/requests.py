@@ -7,11 +7,12 @@ from django.utils.translation import gettext_lazy as _
 from rest_framework import serializers
 
 from kb.assistants.services.asking import Asked
+from kb.search.services.search import MAX_QUERY_CHARS
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictFloatField, StrictIntegerField
 from retrieval.types import Turn
 
 MOST_MESSAGES, MESSAGE_CHARACTERS = 500, 100_000
-QUESTION_CHARACTERS, INSTRUCTIONS_CHARACTERS = 2_000, 4_000
+INSTRUCTIONS_CHARACTERS = 4_000
 
 # What is refused, unless it is left out, null, or has a value of which the test says that it changes nothing.
 REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
@@ -90,7 +91,7 @@ class CompletionSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError(
                 {"messages": [_("The last message is the question: a text of the role user.")]}
             )
-        _require_short("messages", last["content"], QUESTION_CHARACTERS)
+        _require_short("messages", last["content"], MAX_QUERY_CHARS)
         _require_short("messages", self._instructions(attrs), INSTRUCTIONS_CHARACTERS)
         return attrs
 

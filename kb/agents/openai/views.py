@@ -3,7 +3,6 @@
 from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
-from django.db.models import Q, QuerySet
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
@@ -16,7 +15,7 @@ from kb.agents.openai.completions import ChatCompletion, Completion, Model, Mode
 from kb.agents.openai.errors import ErrorBody, NoSuchEndpoint, NoSuchModel, openai_exception_handler, stream_fault
 from kb.agents.openai.requests import CompletionSerializer
 from kb.answers.sse import event_stream
-from kb.assistants.models import Assistant
+from kb.assistants.models import Assistant, AssistantQuerySet
 from kb.assistants.services.asking import ask, stream_ask
 from kb.assistants.services.entry import Visit
 from kb.base.net.client_address import client_network
@@ -36,13 +35,8 @@ class OpenAIView(ApiView):
     def get_exception_handler(self) -> Any:
         return openai_exception_handler
 
-    def assistants(self) -> QuerySet[Assistant]:
-        """Those that the key opens: whose knowledge bases it may all see; and one that is bound to none, what every user may use."""
-        rows = Assistant.objects.open_to(self.principal)
-        if self.principal.kb_ids is None:
-            everyones = Q(access__in=[Assistant.Access.PUBLIC, Assistant.Access.SIGNED_IN], password="")
-            rows = Assistant.objects.exclude(published=None).filter(everyones | Q(pk__in=rows.values("pk")))
-        return rows.exclude(publisher=None).defer("picture")
+    def assistants(self) -> AssistantQuerySet:
+        return Assistant.objects.usable_by(self.principal).defer("picture")
 
 
 class ModelsView(OpenAIView):

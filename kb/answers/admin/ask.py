@@ -13,7 +13,6 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import get_language, gettext as _, gettext_lazy, override
 from django.views.generic import View
-from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import ASK
@@ -29,7 +28,9 @@ from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk
 from kb.providers.embedding_models import generator
+from kb.search.services.search import MAX_QUERY_CHARS
 from kb.web.admin.current import current_knowledge_base, remember_knowledge_base
+from kb.web.admin.fields import checkboxes
 from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
 from kb.web.api.errors import problem_of
@@ -42,7 +43,7 @@ LIST_COOKIE = "ask_list"
 class AskForm(forms.Form):
     query = forms.CharField(
         label=gettext_lazy("Question"),
-        max_length=2_000,
+        max_length=MAX_QUERY_CHARS,
         widget=forms.Textarea(
             {"rows": 1, "enterkeyhint": "send", "autocomplete": "off", "placeholder": gettext_lazy("Type a question")}
         ),
@@ -51,7 +52,7 @@ class AskForm(forms.Form):
         label=gettext_lazy("Knowledge bases"),
         required=False,
         coerce=int,
-        widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
+        widget=checkboxes(),
     )
     conversation = forms.UUIDField(required=False, widget=forms.HiddenInput)
 
@@ -179,7 +180,7 @@ class AskStreamView(View):
 
 @admin_page("ask/<uuid:pk>/last/", name="ask_last")
 class LastAnswerView(AdminPage):
-    """The last answer of a conversation, which a page takes up again that has lost its stream; a POST stops it."""
+    """The last answer of a conversation, which a page resumes that has lost its stream; a POST stops it."""
 
     template_name = "answers/answer.html"
 
@@ -248,7 +249,7 @@ def _shown(
         listed = conversation_overview(caller)[:CONVERSATIONS_LISTED]
         kb_ids = next((row.knowledge_base_ids for row in listed if str(row.pk) == conversation_id), None)
         of = [bases[kb_id] for kb_id in kb_ids or asked.knowledge_base_ids if kb_id in bases]
-        answer = answer_shown(data["answer"], data, of, asked.query)
+        answer = answer_shown(data, of, asked.query)
         return {
             "html": render_to_string("answers/answer.html", {"answer": answer}),
             "conversations": render_to_string(

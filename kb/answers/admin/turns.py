@@ -1,8 +1,6 @@
 """What the page shows of questions and their answers: the text with its citations, the passages, and what can be done next."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,17 +8,16 @@ from django.urls import reverse
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.answers.models import Conversation, Message
+from kb.answers.selectors import model_failure, stored_answer, turns_of
+from kb.base.text import web_address
 from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.search.services.baseline import beyond_baseline
-from retrieval.answer import FALLBACK, without_sources
+from retrieval.answer import FALLBACK, cited_places, without_sources
 from retrieval.errors import Degradation, DegradationCode
 from retrieval.highlight import without_rules
 
 TURNS_SHOWN = 10
-# Answers were checked when they were written: what still looks like a citation here is one.
-_CITATION = re.compile(r" ?[\[\uff3b【]([\d ,，、;；~\u2013\u2014\uff5e-]{1,40})[\]\uff3d】]")
-_RANGE = re.compile(r"(\d+)(?:\s*[-~\u2013\u2014\uff5e]\s*(\d+))?")
 
 
 def turns_before(
@@ -30,62 +27,51 @@ def turns_before(
 
     `before` is such an id. The bases are those of the conversation, as `asked_bases` reads them.
     """
-    rows = conversation.messages.filter(is_replaced=False).order_by("-pk")
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
-    stored = list(rows[: 2 * TURNS_SHOWN + 1])
-    more = stored[2 * TURNS_SHOWN - 1].pk if len(stored) > 2 * TURNS_SHOWN else None
-    return list(_turns(caller, conversation, bases, stored[2 * TURNS_SHOWN - 1 :: -1])), more
-
-
-def _turns(
-    caller: Principal, conversation: Conversation, bases: Mapping[int, KnowledgeBase], stored: Sequence[Message]
-) -> Iterator[dict[str, Any]]:
-    searches = SearchLog.objects.visible_to(caller).filter(pk__in=[each.trace_id for each in stored if each.trace_id])
+    turns, more = turns_of(conversation, most=TURNS_SHOWN, before=before)
+    trace_ids = [message.trace_id for _question, message in turns if message.trace_id]
+    searches = SearchLog.objects.visible_to(caller).filter(pk__in=trace_ids)
     feedback = dict(searches.values_list("pk", "feedback"))
     asked = [bases[kb_id] for kb_id in conversation.knowledge_base_ids]
-    for question, message in pairwise(stored):
+
+    def shown(question: Message, message: Message) -> dict[str, Any]:
         if message.status == Message.Status.WRITING:
-            yield {"question": question.text, "answer": {"kind": "writing", "conversation": conversation}}
-        elif message.role == Message.Role.ASSISTANT:
-            # A search that is no longer in the log can no longer be called helpful or not.
-            data = {
-                "sources": message.sources,
-                "near_misses": message.near_misses,
-                "hit": message.hit,
-                "degraded": message.degraded,
-                "status": message.status,
-                "trace_id": message.trace_id if message.trace_id in feedback else None,
-            }
-            shown = answer_shown(message.text, data, asked, question.text)
-            yield {"question": question.text, "answer": {**shown, "feedback": feedback.get(message.trace_id)}}
+            return {"kind": "writing", "conversation": conversation}
+        answer = answer_shown(stored_answer(message), asked, question.text)
+        # A search that is no longer in the log can no longer be called helpful or not.
+        trace_id = answer["trace_id"] if message.trace_id in feedback else ""
+        return {**answer, "trace_id": trace_id, "feedback": feedback.get(message.trace_id)}
+
+    return [{"question": question.text, "answer": shown(question, message)} for question, message in turns], more
 
 
-def answer_shown(text: str, data: Mapping[str, Any], bases: Sequence[KnowledgeBase], question: str) -> dict[str, Any]:
-    """What the template of an answer needs; `data` is of an `Answer`, or of a stored message.
+def answer_shown(data: Mapping[str, Any], bases: Sequence[KnowledgeBase], question: str) -> dict[str, Any]:
+    """What the template of an answer needs; `data` is of the event `done`, or what `stored_answer` makes of a message.
 
     `kind` is "written", "passages" where no chat model wrote an answer, or "missed" where nothing was found; `is_whole`
-    says whether it was written to its end. Who may edit one of the bases, read with `may_edit`, gets what leads on from there.
+    says whether it was written to its end; `cited` are the sources that the text cites, else all. Who may edit one of the bases, read with `may_edit`, gets what leads on from there.
     """
     sources = list(map(source_shown, data["sources"]))
     near_misses = [] if data["hit"] else list(map(source_shown, data["near_misses"]))
     degraded = [Degradation.from_dict(each) for each in data["degraded"]]
     is_whole = data["status"] == Message.Status.DONE
-    unwritten = [each for each in degraded if each.stage == "answer" and is_whole]
-    written = "" if not data["hit"] or unwritten else without_sources(text)
+    text, failure = data["answer"], model_failure(data["degraded"]) if is_whole else None
+    written = "" if not data["hit"] or failure else without_sources(text)
+    parts = list(_parts(written, {source["number"]: source for source in sources}))
+    cited = {source["number"] for _text, of_part in parts for source in of_part}
     asked = [*(("kb", kb.pk) for kb in bases), ("q", question)]
     nearest = [("chunk", source["chunk_id"]) for source in near_misses[:1] if source["chunk_id"]]
     may_edit = any(kb.may_edit for kb in bases)  # type: ignore[attr-defined] # an annotation
     return {
         "is_whole": is_whole,
         "was_stopped": data["status"] == Message.Status.STOPPED,
-        "kind": "missed" if not data["hit"] else "passages" if unwritten else "written",
+        "kind": "missed" if not data["hit"] else "passages" if failure else "written",
         "text": written,
-        "parts": list(_parts(written, {source["number"]: source for source in sources})),
+        "parts": parts,
         # What a knowledge base has as its own sentence for this.
         "no_answer": "" if data["hit"] or text in FALLBACK.values() else text,
-        "has_failed": any(each.code != DegradationCode.LLM_NOT_CONFIGURED for each in unwritten),
+        "has_failed": failure is not None and failure["code"] != DegradationCode.LLM_NOT_CONFIGURED,
         "sources": sources,
+        "cited": [source for source in sources if source["number"] in cited] or sources,
         "near_misses": near_misses,
         "may_edit": may_edit,
         "notices": notices(beyond_baseline(degraded, bases), (), {}) if may_edit else [],
@@ -103,29 +89,20 @@ def _page(name: str, query: Sequence[tuple[str, Any]]) -> str:
 
 def source_shown(source: Mapping[str, Any]) -> dict[str, Any]:
     """A source with its links; a live or external one is no chunk here, and has an address that a browser may open."""
-    address = source["source"] if source["source"].startswith(("https://", "http://")) else ""
     chunk_id = source["chunk_id"]
     return {
         **source,
         "text": without_rules(source["text"]),
-        "url": address if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
+        "url": web_address(source["source"]) if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
         "passage_url": "" if chunk_id is None else reverse("admin:kb_chunk_passage", args=[chunk_id]),
     }
 
 
 def _parts(text: str, sources: Mapping[int, Mapping[str, Any]]) -> Iterable[tuple[str, Sequence[Mapping[str, Any]]]]:
     """The text in pieces, each with the sources that are cited behind it; brackets that cite nothing stay text."""
-    piece, end = "", 0
-    for match in _CITATION.finditer(text):
-        cited = [sources[number] for number in _numbers(match[1]) if number in sources]
-        piece += text[end : match.start()] if cited else text[end : match.end()]
-        end = match.end()
-        if cited:
-            yield piece, cited
-            piece = ""
-    yield piece + text[end:], ()
-
-
-def _numbers(written: str) -> Iterator[int]:
-    for first, last in _RANGE.findall(written):
-        yield from range(int(first), min(int(last), int(first) + 99) + 1) if last else (int(first),)
+    begin = 0
+    for start, end, numbers in cited_places(text):
+        if cited := [sources[number] for number in numbers if number in sources]:
+            yield text[begin:start], cited
+            begin = end
+    yield text[begin:], ()

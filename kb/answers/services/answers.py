@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Literal, cast
 from uuid import UUID
 
 from django.conf import settings
-from django.db import connection
 from django.dispatch import Signal
 from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_noop
@@ -26,10 +25,11 @@ from kb.answers.services.conversations import (
     turn_end,
 )
 from kb.answers.services.progress import Progress, Stopped
+from kb.base.db.transactions import give_connection_back
 from kb.base.errors import Rejected
 from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
-from kb.base.streams import STREAMS
+from kb.base.streams import STREAMS, Started
 from kb.base.text import storable
 from kb.ingest.services.pictures import ShownPicture
 from kb.providers import embedding_models as providers
@@ -177,7 +177,7 @@ class Answer:
 class AnswerEvent:
     """A step of an answer as it is written.
 
-    `sources` comes first and tells what was found; each `delta` holds further "text"; `done`, the last, holds the whole
+    `sources` comes first, with what was found; each `delta` holds further "text"; `done`, the last, holds the whole
     answer, which counts where it differs from the pieces.
     """
 
@@ -188,11 +188,11 @@ class AnswerEvent:
 # Each with what follows where the passages do.
 _NOT_CONFIGURED = {
     "en": ("No chat model is configured, so there is no written answer.", " These passages were found:"),
-    "zh": ("没有配置语言模型，因此没有生成回答。", "以下是找到的段落："),
+    "zh": ("没有配置对话模型，因此没有生成回答。", "以下是找到的段落："),
 }
 _WITHOUT_MODEL = {
     "en": ("The chat model could not be reached, so there is no written answer.", " These passages were found:"),
-    "zh": ("无法连接语言模型，因此没有生成回答。", "以下是找到的段落："),
+    "zh": ("无法连接对话模型，因此没有生成回答。", "以下是找到的段落："),
 }
 
 
@@ -271,7 +271,7 @@ class Question:
 
     def kept(self, answer: Answer) -> Answer:
         """The answer, once it is part of the conversation, if it is to be."""
-        self._tell_of_failure(answer)
+        self._report_failure(answer)
         if self.turn is None:
             return answer
         is_kept = turn_end(
@@ -290,7 +290,7 @@ class Question:
             return answer
         return dataclasses.replace(answer, conversation_id=self.turn.conversation_id, message_id=self.turn.pk)
 
-    def _tell_of_failure(self, answer: Answer) -> None:
+    def _report_failure(self, answer: Answer) -> None:
         request = self.request
         is_weak = answer.hit and all(source.relevance is Relevance.LOW for source in self.sources)
         if not self.sources or not request.keeps_query or (answer.hit and not (is_weak and request.assistant_id)):
@@ -340,11 +340,11 @@ class Question:
         return dataclasses.replace(full, **fields)
 
 
-def prepare(principal: Principal, request: AskRequest, asked: AnswerSettings) -> Question:
+def prepare(principal: Principal, request: AskRequest, answer_settings: AnswerSettings) -> Question:
     started = time.perf_counter()
     conversation = None
     if request.conversation_id is not None:
-        conversation, request = _continued(principal, request, asked)
+        conversation, request = _continued(principal, request, answer_settings)
     with tallied() as tally:
         outcome = search(principal, request)
     result = outcome.result
@@ -354,25 +354,30 @@ def prepare(principal: Principal, request: AskRequest, asked: AnswerSettings) ->
     turn = None
     if conversation is not None or request.remember:
         turn = turn_begin(
-            owner=asked.visitor_id or cast(User, principal.user),  # an anonymous one finds nothing to ask
+            owner=answer_settings.visitor_id or cast(User, principal.user),  # an anonymous one finds nothing to ask
             conversation=conversation,
             knowledge_base_ids=request.knowledge_base_ids,
-            question=request.query if asked.keeps_text else "",
-            version_id=asked.version_id,
+            question=request.query if answer_settings.keeps_text else "",
+            version_id=answer_settings.version_id,
             trace_id=outcome.trace_id,
             instead_of=request.instead_of,
+            sources=as_values(sources) if answer_settings.keeps_text else [],
+            hit=bool(sources),
         )
-    return Question(request, asked, outcome, context, sources, near_misses, turn, tally, started)
+    return Question(request, answer_settings, outcome, context, sources, near_misses, turn, tally, started)
 
 
-def _continued(principal: Principal, request: AskRequest, asked: AnswerSettings) -> tuple[Conversation, AskRequest]:
+def _continued(
+    principal: Principal, request: AskRequest, answer_settings: AnswerSettings
+) -> tuple[Conversation, AskRequest]:
     """The conversation that is continued, and the request with its knowledge bases and turns.
 
     A visitor's assistant may have come to other knowledge bases since the conversation began.
     """
     conversation_id = cast(UUID, request.conversation_id)
-    if asked.visitor_id is not None:
-        conversation, kb_ids = conversation_of_visitor(asked.visitor_id, conversation_id), request.knowledge_base_ids
+    if answer_settings.visitor_id is not None:
+        conversation = conversation_of_visitor(answer_settings.visitor_id, conversation_id)
+        kb_ids = request.knowledge_base_ids
     else:
         conversation = conversation_get(principal, conversation_id)
         kb_ids = conversation.knowledge_base_ids
@@ -383,7 +388,7 @@ def _continued(principal: Principal, request: AskRequest, asked: AnswerSettings)
         require_last(conversation, request.instead_of)
     history = (
         conversation_history(conversation, request.instead_of)
-        if asked.remembers and asked.keeps_text
+        if answer_settings.remembers and answer_settings.keeps_text
         else request.history
     )
     return conversation, dataclasses.replace(request, knowledge_base_ids=kb_ids, history=history)
@@ -427,37 +432,34 @@ def _packed(
     return context, sources
 
 
-def answer(principal: Principal, request: AskRequest, asked: AnswerSettings = DEFAULTS) -> Answer:
+def answer(principal: Principal, request: AskRequest, answer_settings: AnswerSettings = DEFAULTS) -> Answer:
     """The answer to a question. A chat model that fails makes it a degraded one, not an error.
 
     Raises as `search`, NotVisible also for the conversation, and Rejected where that has other knowledge bases.
     """
-    question = prepare(principal, request, asked)
-    progress = Progress(question.turn.pk if question.turn else None)
-    try:
-        finished = _whole(question) if question.sources else question.nothing_found()
-    except BaseException:
-        question.broke_off("")
-        raise
-    kept = question.kept(finished)
-    progress.end()
-    return kept
+    question = prepare(principal, request, answer_settings)
+    with Progress(question.turn.pk if question.turn else None):
+        try:
+            finished = _whole(question) if question.sources else question.nothing_found()
+        except BaseException:
+            question.broke_off("")
+            raise
+        return question.kept(finished)
 
 
 def _whole(question: Question) -> Answer:
-    asked = question.settings
     try:
-        model = _model(asked.model)
-        _give_connection_back()
+        model = _model(question.settings.model)
+        give_connection_back()
         with counted_for(*question.knowledge_base_ids), tallied(question.tally):
-            written = model.complete(question.prompt(), timeout_s=settings.LLM_SECONDS, fields=asked.fields)
+            written = model.complete(question.prompt(), timeout_s=settings.LLM_SECONDS, fields=question.settings.fields)
     except GenerationFailed as error:
         return question.without_model(error)
     return question.written(check_citations(written, question.numbers), model.model)
 
 
 def stream_answer(
-    principal: Principal, request: AskRequest, asked: AnswerSettings = DEFAULTS
+    principal: Principal, request: AskRequest, answer_settings: AnswerSettings = DEFAULTS
 ) -> Generator[AnswerEvent, None, None]:
     """The same in steps; the search is done when this returns, so it raises as `answer` does.
 
@@ -466,10 +468,10 @@ def stream_answer(
     Who stops reading early closes the connection to the chat model; a conversation keeps what was written by then.
     """
     require_room()
-    question = prepare(principal, request, asked)
+    question = prepare(principal, request, answer_settings)
     # Before anything is sent: who reads slowly must not hold it either.
-    _give_connection_back()
-    return _events(question)
+    give_connection_back()
+    return Started(_events(question))
 
 
 def require_room() -> None:
@@ -488,32 +490,31 @@ def _events(question: Question) -> Generator[AnswerEvent, None, None]:
         "degraded": result.degraded,
         "facts": result.facts,
     }
-    progress = Progress(turn.pk if turn else None)
-    try:
-        yield AnswerEvent("sources", as_values(sources))
-        if question.sources:
-            finished = yield from _written(question, progress)
-        else:
-            finished = question.nothing_found()
-            yield _delta(finished.answer)
-    except BaseException:  # also the reader who has left
-        question.broke_off(progress.text)
-        progress.end()
-        raise
-    kept = question.kept(finished)
-    progress.end()
+    with Progress(turn.pk if turn else None) as progress:
+        try:
+            yield AnswerEvent("sources", as_values(sources))
+            if question.sources:
+                finished = yield from _written(question, progress)
+            else:
+                finished = question.nothing_found()
+                yield _delta(finished.answer)
+        except BaseException:  # also the reader who has left
+            question.broke_off(progress.text)
+            raise
+        kept = question.kept(finished)
     yield AnswerEvent("done", as_values(kept))
 
 
 def _written(question: Question, progress: Progress) -> Generator[AnswerEvent, None, Answer]:
     """The answer's pieces; the value is the whole."""
     checker = StreamChecker(question.numbers)
-    asked = question.settings
     written, sent = "", 0
     try:
-        model = _model(asked.model)
-        _give_connection_back()
-        written_pieces = model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS, fields=asked.fields)
+        model = _model(question.settings.model)
+        give_connection_back()
+        written_pieces = model.stream(
+            question.prompt(), timeout_s=settings.LLM_SECONDS, fields=question.settings.fields
+        )
         with tallied(question.tally):
             pieces = pieces_counted_for(question.knowledge_base_ids, written_pieces)
         with closing(pieces):
@@ -550,9 +551,3 @@ def _model(slug: str) -> OpenAIGenerator:
         "under System, Models."
     )
     raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, ErrorMessage(template))
-
-
-def _give_connection_back() -> None:
-    """No database connection waits for a chat model: the pool is small, and an answer may take a minute."""
-    if not connection.in_atomic_block:
-        connection.close()

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import Principal, User
 from kb.answers.models import Conversation, Message
+from kb.answers.selectors import model_failure
 from kb.base.errors import Rejected, found_in
 from kb.base.text import storable
 from retrieval.answer import NO_ANSWER
@@ -81,7 +82,7 @@ def conversation_history(conversation: Conversation, instead_of: int | None = No
     """
 
     def turn(message: Message) -> Turn:
-        is_answered = message.hit is not False and not any(note["stage"] == "answer" for note in message.degraded)
+        is_answered = message.hit is not False and not model_failure(message.degraded)
         return Turn(message.role, message.text if is_answered else NO_ANSWER)
 
     shown = conversation.messages.filter(is_replaced=False).exclude(status=Message.Status.WRITING)
@@ -111,12 +112,14 @@ def turn_begin(
     version_id: int | None = None,
     trace_id: UUID,
     instead_of: int | None = None,
+    **found: Any,
 ) -> Message | None:
     """Stores a question and that its answer is being written, in a conversation or a new one over knowledge bases.
 
-    `owner` is a user, or the id of a visitor of an assistant. The answer `instead_of` which it is and its question are put
-    aside: no page and no prompt holds them any more. Returns the answer; None where the conversation was deleted
-    meanwhile, and nothing was stored. Raises Rejected where `instead_of` is no longer its last answer.
+    `owner` is a user, or the id of a visitor of an assistant; `found` are fields of the answer that the search gave. The
+    answer `instead_of` which it is and its question are put aside: no page and no prompt holds them any more. Returns the
+    answer; None where the conversation was deleted meanwhile, and nothing was stored. Raises Rejected where `instead_of`
+    is no longer its last answer.
     """
     question = storable(question)
     with transaction.atomic():
@@ -143,6 +146,7 @@ def turn_begin(
             status=Message.Status.WRITING,
             version_id=version_id,
             trace_id=trace_id,
+            **found,
         )
 
 

@@ -1,10 +1,9 @@
 """How far an answer under way is, in Redis, for a reader who has lost its stream; and readers' wish to stop it."""
 
-import json
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Self
 
 from django.conf import settings
 from redis import Redis
@@ -13,6 +12,10 @@ from kb.base import cache as query_caches
 from kb.base.models import installation_id
 
 NOTE_SECONDS: Final = 1.0
+# Nobody writes an answer of which nothing was noted for so long.
+LOST_SECONDS: Final = 10.0
+# What a killed process has written is found for so long.
+KEPT_SECONDS: Final = 3 * 60 * 60
 # A model may say nothing for so long, after which whoever asked it would have given up.
 SILENCE_SECONDS: Final = 30
 
@@ -21,60 +24,104 @@ class Stopped(Exception):
     """The reader wants no more of an answer."""
 
 
-@dataclass(slots=True)
 class Progress:
-    """An answer as it is written: `text` so far. Noted once a second at most; without Redis it goes on unnoted."""
+    """An answer as it is written: `text` so far. Noted while the block runs; without Redis it goes on unnoted."""
 
-    message_id: int | None
-    text: str = ""
-    _noted: float = field(default_factory=time.monotonic)
+    def __init__(self, message_id: int | None) -> None:
+        self.text = ""
+        self.keys: tuple[str, ...] = () if message_id is None else _keys(message_id)
+        self.is_stopped = False
 
-    def __post_init__(self) -> None:
-        self._note()
+    def __enter__(self) -> Self:
+        if self.keys:
+            note([self])
+            _NOTES.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The answer is stored."""
+        if self.keys:
+            _NOTES.remove(self)
+            _ask(lambda redis: redis.delete(*self.keys))
 
     def grow(self, text: str) -> None:
         """Raises Stopped where the reader has asked for that."""
         self.text = text
-        if time.monotonic() >= self._noted + NOTE_SECONDS and self._note():
+        if self.is_stopped:
             raise Stopped
 
-    def end(self) -> None:
-        """Once the answer is stored."""
-        if self.message_id is not None:
-            key, stop = _keys(self.message_id)
-            _ask(lambda redis: redis.delete(key, stop))
 
-    def _note(self) -> bool:
-        if self.message_id is None:
-            return False
-        self._noted = time.monotonic()
-        key, stop = _keys(self.message_id)
+def note(under_way: Sequence[Progress]) -> None:
+    """Tells Redis how far answers are, and asks it which of them are to stop."""
 
-        def note(redis: Redis) -> bool:
-            both = redis.pipeline(transaction=False)
-            both.set(key, json.dumps([self.text, time.time()]), ex=round(2 * longest_silence()))
-            both.exists(stop)
-            return bool(both.execute()[1])
+    def both(redis: Redis) -> list[Any]:
+        pipeline = redis.pipeline(transaction=False)
+        for each in under_way:
+            key, stop = each.keys
+            pipeline.set(key, each.text, ex=KEPT_SECONDS)
+            pipeline.exists(stop)
+        return pipeline.execute()[1::2]
 
-        return bool(_ask(note))
+    for each, wish in zip(under_way, _ask(both) or (), strict=False):
+        each.is_stopped = each.is_stopped or bool(wish)
+
+
+class Notes:
+    """Notes the answers of this process, also while their models say nothing, in a thread that runs while there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: set[Progress] = set()
+        self._runs = False
+
+    def add(self, progress: Progress) -> None:
+        with self._lock:
+            self._under_way.add(progress)
+            if not self._runs:
+                threading.Thread(target=self._run, name="answers", daemon=True).start()
+                self._runs = True
+
+    def remove(self, progress: Progress) -> None:
+        with self._lock:
+            self._under_way.discard(progress)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(NOTE_SECONDS)
+            with self._lock:
+                under_way = list(self._under_way)
+                self._runs = bool(under_way)
+            if not under_way:
+                return
+            note(under_way)
+
+
+_NOTES: Final = Notes()
 
 
 class Noted(NamedTuple):
-    """The text so far of an answer, and when it was noted, in seconds since 1970."""
+    """The text so far of an answer, and for how many seconds nothing was heard of it."""
 
     text: str
-    at: float
+    silent_s: float
 
 
 def noted(message_id: int) -> Noted | None:
     """How far an answer was when it was last noted; None: Redis does not know."""
     key, _stop = _keys(message_id)
-    found = _ask(lambda redis: redis.get(key))
-    return None if found is None else Noted(*json.loads(found))
+
+    def read(redis: Redis) -> list[Any]:
+        both = redis.pipeline()
+        both.get(key)
+        both.pttl(key)
+        return both.execute()
+
+    text, left_ms = _ask(read) or (None, 0)
+    return None if text is None else Noted(text.decode(), KEPT_SECONDS - left_ms / 1_000)
 
 
 def longest_silence() -> float:
-    """For so many seconds nothing may be heard of an answer that somebody is writing."""
+    """For so many seconds an answer may be written of which Redis knows nothing."""
     return 2.0 * float(settings.LLM_SECONDS) + SILENCE_SECONDS
 
 

@@ -1,6 +1,5 @@
 """What visitors have asked an assistant and were answered, to read; and the deletion of what is kept of one of them."""
 
-from itertools import pairwise
 from typing import Any, cast
 from uuid import UUID
 
@@ -15,6 +14,8 @@ from kb.access.models import KnowledgeBase
 from kb.answers.admin.ask import asked_bases
 from kb.answers.admin.turns import answer_shown
 from kb.answers.models import Message
+from kb.answers.selectors import paired, stored_answer
+from kb.answers.services.resuming import text_so_far
 from kb.assistants.admin.frame import AssistantPage, page_url
 from kb.assistants.models import Visitor
 from kb.assistants.selectors import conversations_of
@@ -67,11 +68,7 @@ class ConversationView(AssistantPage):
         return super().get_context_data(
             **kwargs,
             conversation=conversation,
-            turns=[
-                _turn(question, answer, asked, bases)
-                for question, answer in pairwise(stored[:MOST_MESSAGES])
-                if answer.role == Message.Role.ASSISTANT
-            ],
+            turns=[_turn(question, answer, asked, bases) for question, answer in paired(stored[:MOST_MESSAGES])],
             all_shown=AssistantSettings(),
             is_cut=len(stored) > MOST_MESSAGES,
             is_asked=is_asked,
@@ -85,17 +82,13 @@ class ConversationView(AssistantPage):
 
 def _turn(question: Message, answer: Message, asked: list[KnowledgeBase], visible: Any) -> dict[str, Any]:
     """With the sources of knowledge bases that the reader may see now."""
-    data = {
-        "sources": [each for each in answer.sources if each["knowledge_base_id"] in visible],
-        "near_misses": [each for each in answer.near_misses if each["knowledge_base_id"] in visible],
-        "hit": answer.hit,
-        "degraded": answer.degraded,
-        "status": answer.status,
-        "trace_id": answer.trace_id,
-    }
+    text = text_so_far(answer) if answer.status == Message.Status.WRITING else answer.text
+    data = stored_answer(answer) | {"answer": text}
+    for found in ("sources", "near_misses"):
+        data[found] = [each for each in data[found] if each["knowledge_base_id"] in visible]
     return {
         "question": question.text,
         "message": answer,
         "is_finished": answer.status == Message.Status.DONE,
-        "answer": answer_shown(answer.text, data, asked, question.text),
+        "answer": answer_shown(data, asked, question.text),
     }

@@ -1,23 +1,23 @@
 """The forms of an assistant: how it answers, from the one declaration of its settings, and what holds at once."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.forms.boundfield import BoundWidget
 from django.utils.translation import gettext as _, gettext_lazy
-from unfold.widgets import CHECKBOX_CLASSES, RADIO_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.assistants.models import Assistant
 from kb.assistants.services.assistants import MOST_PICTURE_MB
 from kb.assistants.settings import MOST_QUESTIONS, SETTINGS, AssistantSettings
-from kb.profiles.admin.choices import Choices, as_field_choices, profile_choices, select, text_input
+from kb.profiles.admin.choices import as_field_choices, profile_choices
 from kb.providers.embedding_models import model_choices
 from kb.providers.recommended import Role
+from kb.web.admin.fields import Choices, checkbox, checkboxes, names_by_group, radios, setting_field, text_input
 from kb.web.admin.scoped import LinesField
+from retrieval.settings import Setting
 
 ACCESS_HELP: Final[Mapping[str, Any]] = {
     Assistant.Access.PRIVATE: gettext_lazy("Whoever may see all of its knowledge bases here, and nobody else."),
@@ -26,48 +26,21 @@ ACCESS_HELP: Final[Mapping[str, Any]] = {
     Assistant.Access.PUBLIC: gettext_lazy("Whoever knows the address, without an account."),
 }
 _DEFAULTS: Final = AssistantSettings()
-_KINDS: Final[Mapping[str, Any]] = {each.name: type(each.default) for each in dataclasses.fields(AssistantSettings)}
-
-
-def checkbox() -> forms.CheckboxInput:
-    return forms.CheckboxInput({"class": " ".join(CHECKBOX_CLASSES)})
-
-
-def _textarea(rows: int) -> forms.Widget:
-    return forms.Textarea({"class": " ".join(TEXTAREA_CLASSES), "rows": rows})
 
 
 class QuestionsField(LinesField):
+    def __init__(self, declared: Setting) -> None:
+        super().__init__(label=_(declared.label), help_text=_(declared.help))
+        self.widget.attrs["rows"] = declared.lines
+        self.most_characters = declared.most
+
     def clean(self, value: Any) -> Any:
         lines = super().clean(value)
         if len(lines) > MOST_QUESTIONS:
             raise ValidationError(_("Give at most %(most)d questions.") % {"most": MOST_QUESTIONS})
-        most = SETTINGS["suggested_questions"].most
-        if any(len(line) > most for line in lines):
-            raise ValidationError(_("A question has at most %(most)d characters.") % {"most": most})
+        if any(len(line) > self.most_characters for line in lines):
+            raise ValidationError(_("A question has at most %(most)d characters.") % {"most": self.most_characters})
         return lines
-
-
-def setting_field(name: str, choices: Choices | None = None) -> forms.Field:
-    """The field of a setting, as it is declared; `choices` are those of a name that is one of several."""
-    declared, kind = SETTINGS[name], _KINDS[name]
-    options: dict[str, Any] = {"label": _(declared.label), "help_text": _(declared.help), "required": False}
-    if choices is not None or declared.choices:
-        named = choices or [(value, _(label)) for value, label in declared.choices.items()]
-        return forms.ChoiceField(choices=named, widget=select(), **options)
-    if kind is bool:
-        return forms.BooleanField(widget=checkbox(), **options)
-    if kind is tuple:
-        field = QuestionsField(**{key: value for key, value in options.items() if key != "required"})
-        field.widget.attrs["rows"] = declared.lines
-        return field
-    if declared.between is not None:
-        low, high = declared.between
-        number: Any = forms.IntegerField if kind is int else forms.FloatField
-        options |= {"required": True, "widget": text_input(inputmode="numeric" if kind is int else "decimal")}
-        return cast(forms.Field, number(min_value=low, max_value=high, **options))
-    widget: forms.Widget = _textarea(declared.lines) if declared.lines > 1 else text_input()
-    return forms.CharField(max_length=declared.most, widget=widget, **options)
 
 
 class BasesField(forms.TypedMultipleChoiceField):
@@ -81,7 +54,7 @@ class BasesField(forms.TypedMultipleChoiceField):
             coerce=int,
             choices=[(str(kb.pk), kb.name) for kb in ordered],
             initial=[str(kb.pk) for kb in ordered if kb.pk in first],
-            widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
+            widget=checkboxes(),
             error_messages={"required": _("Choose at least one knowledge base.")},
         )
 
@@ -90,7 +63,7 @@ def access_field() -> forms.ChoiceField:
     return forms.ChoiceField(
         label=_("Who may use it"),
         choices=Assistant.Access.choices,
-        widget=forms.RadioSelect({"class": " ".join(RADIO_CLASSES)}),
+        widget=radios(),
     )
 
 
@@ -151,8 +124,12 @@ class SettingsForm(forms.Form):
         super().__init__(data, files, initial={"name": assistant.name, **values})
         self.fields["knowledge_bases"] = BasesField(bases, [kb.pk for kb in assistant.knowledge_bases.all()])
         offered = {"profile": _profiles(caller, settings.profile), "model": _models(settings.model)}
-        for name in SETTINGS:
-            self.fields[name] = setting_field(name, offered.get(name))
+        for name, declared in SETTINGS.items():
+            self.fields[name] = (
+                QuestionsField(declared)
+                if name == "suggested_questions"
+                else setting_field(declared, choices=offered.get(name))
+            )
 
     def clean_picture(self) -> Any:
         given = self.cleaned_data["picture"]
@@ -163,8 +140,7 @@ class SettingsForm(forms.Form):
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
         """The settings under the titles of their groups."""
-        titles = dict.fromkeys(declared.group for declared in SETTINGS.values())
-        return [(_(title), [self[name] for name, each in SETTINGS.items() if each.group == title]) for title in titles]
+        return [(title, [self[name] for name in names]) for title, names in names_by_group(SETTINGS).items()]
 
     @property
     def settings(self) -> AssistantSettings:

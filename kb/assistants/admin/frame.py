@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils.functional import Promise, cached_property
-from django.utils.translation import gettext as _, gettext_lazy, pgettext
+from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
 from kb.assistants.models import Assistant
@@ -15,6 +15,7 @@ from kb.assistants.services.entry import chat_path
 from kb.assistants.settings import SETTINGS, AssistantSettings, differences
 from kb.base.errors import ServiceError
 from kb.providers.embedding_models import generator
+from kb.web.admin import fields
 from kb.web.admin.place import Crumb
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage
@@ -59,7 +60,7 @@ class AssistantPage(AdminPage):
                 "above": [Crumb(assistant.name, page_url(assistant))],
                 "tabs": tabs,
                 "tab_title": TABS.get(self.tab, ""),
-                "is_open": is_open(assistant),
+                "is_open": assistant.is_answering,
                 "is_changed": assistant.published_number is not None and assistant.newest != assistant.published_number,
                 "chat_url": chat_url(self.request, assistant),
                 "page_url": page_url(assistant),
@@ -67,11 +68,6 @@ class AssistantPage(AdminPage):
                 **kwargs,
             }
         )
-
-
-def is_open(assistant: Assistant) -> bool:
-    """Whether anybody is answered."""
-    return assistant.published_id is not None and assistant.publisher_id is not None
 
 
 def chat_url(request: HttpRequest, assistant: Assistant, *of_link: Any) -> str:
@@ -98,12 +94,5 @@ def changes_shown(before: AssistantSettings, after: AssistantSettings) -> list[t
 
 def value_text(name: str, value: Any) -> str:
     """A setting's value as a page shows it; long texts are cut."""
-    if isinstance(value, bool):
-        return _("on") if value else _("off")
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, tuple):
-        value = pgettext("between the members of a list", ", ").join(value)
-    labels = SETTINGS[name].choices
-    text = _(labels[value]) if value in labels else " ".join(str(value).split())
+    text = " ".join(fields.value_text(SETTINGS[name], value).split())
     return f"{text[:_MOST_SHOWN]}…" if len(text) > _MOST_SHOWN else text or _("blank")

@@ -179,7 +179,7 @@ def _shown(
         if event.name != "done":
             return {}
         with override(language):
-            answer = answer_shown(event.data["answer"], event.data, bases, question)
+            answer = answer_shown(event.data, bases, question)
             context = {"answer": answer, "settings": settings}
             return {"html": render_to_string("assistants/admin/answer.html", context), "text": event.data["answer"]}
 

@@ -22,7 +22,7 @@ from kb.assistants.selectors import links_of
 from kb.assistants.services.assistants import assistant_update, link_create, link_revoke
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.text import storable
-from kb.profiles.admin.choices import select, text_input
+from kb.web.admin.fields import select, text_input
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import admin_page
 

@@ -1,9 +1,12 @@
 """What was asked of an assistant, and how much may be."""
 
+from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import formats
 from django.utils.translation import gettext as _
 
 from kb.assistants.admin.forms import LIMITS, LimitsForm
@@ -12,10 +15,9 @@ from kb.assistants.models import Assistant
 from kb.assistants.selectors import DAYS_SHOWN, days_of_use, most_of_today, outcomes_of
 from kb.assistants.services.assistants import assistant_update
 from kb.base.errors import NotAllowed, Rejected
+from kb.web.admin.charts import Chart, Series
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import admin_page
-
-BAR_WIDTH, CHART_HEIGHT = 20, 100
 
 
 @admin_page("assistants/<int:pk>/use/", name="kb_assistant_use")
@@ -38,7 +40,7 @@ class UseView(AssistantPage):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         form = kwargs.pop("form", None) or LimitsForm(self.assistant)
         days = days_of_use(self.assistant)
-        most = max([day.questions for day in days] + [1])
+        questions, tokens = {day.day: day.questions for day in days}, {day.day: day.tokens for day in days}
         used = most_of_today(self.assistant)
         return super().get_context_data(
             **kwargs,
@@ -55,22 +57,21 @@ class UseView(AssistantPage):
                 }
                 for kind, title, whose in LIMITS
             ],
-            days=days,
-            bars=[
-                {
-                    "day": day,
-                    "x": BAR_WIDTH * number,
-                    "y": CHART_HEIGHT - round(CHART_HEIGHT * day.questions / most),
-                    "height": round(CHART_HEIGHT * day.questions / most),
-                }
-                for number, day in enumerate(days)
+            charts=[
+                _per_day("questions", _("Questions per day"), _("Questions"), questions),
+                _per_day("tokens", _("Tokens per day"), _("Model tokens"), tokens),
             ],
-            chart={"width": BAR_WIDTH * len(days), "height": CHART_HEIGHT, "bar": BAR_WIDTH - 4, "most": most},
             days_shown=DAYS_SHOWN,
-            questions=sum(day.questions for day in days),
-            tokens=sum(day.tokens for day in days),
+            questions=sum(questions.values()),
+            tokens=sum(tokens.values()),
             outcomes=outcomes_of(self.assistant),
         )
+
+
+def _per_day(name: str, title: str, label: str, values: Mapping[date, int]) -> Chart:
+    most = _("At most %(most)s on one day.") % {"most": f"{max(values.values()):,}"}
+    labels = [formats.date_format(day, "MONTH_DAY_FORMAT") for day in values]
+    return Chart(name, title, most, labels=labels, series=[Series(label, list(values.values()), "primary-600")])
 
 
 def _is_reached(assistant: Assistant, whose: str, questions: int, tokens: int) -> bool:

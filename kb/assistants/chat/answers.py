@@ -18,8 +18,10 @@ from kb.answers.services.conversations import message_judge
 from kb.answers.services.resuming import resume_answer
 from kb.answers.sse import event_stream, fault_of
 from kb.assistants.chat.requests import ChatView, remedy_of, sent
-from kb.assistants.chat.shapes import AskBody, FeedbackBody, Page, Showing
+from kb.assistants.chat.shapes import AskBody, FeedbackBody, Page
+from kb.assistants.chat.showing import Showing
 from kb.assistants.services.asking import Asked, stream_ask
+from kb.assistants.services.entry import Visit
 from kb.assistants.services.sending import sending_answered, sending_begin, sending_failed
 from kb.assistants.services.visitors import own_answer, own_conversation
 from kb.base.errors import NotVisible
@@ -39,18 +41,20 @@ class AskView(ChatView):
         sender = self.visit.visitor_id, body.sending_id
         if body.conversation_id is not None:
             own_conversation(self.visit, body.conversation_id)
-        showing = Showing(self.assistant)
+        showing = self.showing  # read before the connection is given back
         answered = sending_begin(*sender)
         if answered is not None:
-            return _stream(self, showing, resume_answer(own_answer(self.visit, answered)))
+            return _stream(self.visit, showing, resume_answer(own_answer(self.visit, answered)))
         try:
             events = stream_ask(self.visit, _asked(body), address=self.address())
         except BaseException as error:
             sending_failed(*sender)
             if isinstance(error, NotVisible):
-                raise NotVisible(_("This conversation is gone, or nothing can be asked here at the moment.")) from error
+                raise NotVisible(
+                    _("This conversation was deleted, or nothing can be asked here at the moment.")
+                ) from error
             raise
-        return _stream(self, showing, events, partial(_begun, *sender))
+        return _stream(self.visit, showing, events, partial(_begun, *sender))
 
 
 class AnswerView(ChatView):
@@ -59,7 +63,7 @@ class AnswerView(ChatView):
     def get(self, request: HttpRequest, message_id: int) -> HttpResponseBase:
         message = own_answer(self.visit, message_id)
         rest = resume_answer(message, row_id(request.GET.get("seen", "")) or 0)
-        return _stream(self, Showing(self.assistant), rest)
+        return _stream(self.visit, self.showing, rest)
 
 
 class StopView(ChatView):
@@ -77,12 +81,12 @@ class FeedbackView(ChatView):
 
 
 def _stream(
-    view: ChatView,
+    visit: Visit,
     showing: Showing,
     events: Generator[AnswerEvent, None, None],
     begun: Callable[[int | None], None] = lambda _message_id: None,
 ) -> HttpResponseBase:
-    """Sends a visitor the events of an answer; `begun` is told the answer's id before the visitor is."""
+    """Sends a visitor the events of an answer; `begun` gets the answer's id before the visitor does."""
     language = get_language()
 
     def shown(event: AnswerEvent) -> Mapping[str, Any]:
@@ -95,13 +99,13 @@ def _stream(
             found = as_values(showing.sources(data["sources"]))
             return {"message_id": message_id, "conversation_id": data["conversation_id"], "sources": found}
         with override(language):
-            next_questions = showing.follow_ups(own_answer(view.visit, message_id)) if message_id else []
+            next_questions = showing.follow_ups(own_answer(visit, message_id)) if message_id else []
         return dict(as_values(showing.answer(data, follow_ups=next_questions)))
 
     def fault(error: Exception) -> Mapping[str, Any]:
         with override(language):
-            told = fault_of(error)
-            return {**told, "remedy": remedy_of(told["code"], HTTPStatus.SERVICE_UNAVAILABLE)}
+            found = fault_of(error)
+            return {**found, "remedy": remedy_of(found["code"], HTTPStatus.SERVICE_UNAVAILABLE)}
 
     return event_stream(events, shown, fault)
 
@@ -128,5 +132,5 @@ def _asked_on(page: Page) -> str:
     """What the model reads of the page, in one line; an address that is none of the web is left out."""
     title = " ".join(storable(page.title).split())[:PAGE_TITLE_CHARACTERS]
     address = storable(page.url) if urlsplit(page.url).scheme in {"http", "https"} else ""
-    told = f"“{title}” {''.join(address.split())[:PAGE_ADDRESS_CHARACTERS]}".strip()
-    return _("(Asked on the web page %(page)s)") % {"page": told} if title or address else ""
+    page_text = f"“{title}” {''.join(address.split())[:PAGE_ADDRESS_CHARACTERS]}".strip()
+    return _("(Asked on the web page %(page)s)") % {"page": page_text} if title or address else ""

@@ -4,14 +4,16 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 
+from kb.answers.selectors import stored_answer, turns_of
 from kb.answers.services.conversations import conversation_rename
-from kb.answers.services.resuming import stored_answer
 from kb.assistants.chat.requests import ChatView, sent
-from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn, Showing
+from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn
 from kb.assistants.models import Visitor
 from kb.assistants.services.retention import conversation_delete, visitor_delete
-from kb.assistants.services.visitors import CONVERSATIONS_LISTED, conversations_of, own_conversation, turns_of
+from kb.assistants.services.visitors import conversations_of, own_conversation
 from kb.web.admin.scoped import row_id
+
+CONVERSATIONS_LISTED, TURNS_READ = 100, 30
 
 
 class ConversationsView(ChatView):
@@ -23,15 +25,14 @@ class ConversationView(ChatView):
     def get(self, request: HttpRequest, conversation_id: UUID) -> HttpResponse:
         conversation = own_conversation(self.visit, conversation_id)
         before = row_id(request.GET.get("before", ""))
-        turns, earlier = turns_of(conversation, before)
-        showing = Showing(self.assistant)
+        turns, earlier = turns_of(conversation, most=TURNS_READ, before=before)
         last = turns[-1][1].pk if turns and not before else None
         read = [
             SentTurn(
                 question=question.text,
-                answer=showing.answer(
+                answer=self.showing.answer(
                     stored_answer(message),
-                    follow_ups=showing.follow_ups(message) if message.pk == last else [],
+                    follow_ups=self.showing.follow_ups(message) if message.pk == last else [],
                     feedback=message.feedback or 0,
                     feedback_text=message.feedback_text,
                 ),

@@ -1,6 +1,6 @@
 """The chat page, the same in a frame of another website, the script that puts it there, and pictures.
 
-Whoever opens them learns the assistant's name, its picture and a language; all else is for who is let in (`doors`).
+Whoever opens them learns the assistant's name, its picture and a language; all else is for who is let in (`enter`).
 """
 
 import hashlib
@@ -17,17 +17,19 @@ from django.contrib.staticfiles import finders
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import get_language, gettext as _, override
 from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.generic import View
 
+from kb.answers.services.conversations import MESSAGE_CHARACTERS
 from kb.assistants.chat.colours import DARK, LIGHT, ink_on, readable
+from kb.assistants.chat.labels import labels
 from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant_at, language_of
-from kb.assistants.chat.words import words
 from kb.assistants.models import Assistant
+from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
+from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURNS
 
 PICTURE_SECONDS: Final = 300
 # Nobody is signed in there: a browser sends no cookies of ours into a frame of another website.
@@ -47,25 +49,27 @@ class ChatPageView(View):
             return self._bounded(render(request, "chat/page.html", self._context(assistant)), assistant)
 
     def _context(self, assistant: Assistant) -> dict[str, Any]:
-        address = reverse("chat:page", args=[assistant.slug])
         other = "en" if (get_language() or "").startswith("zh") else "zh-hans"
         return {
             "assistant": assistant,
+            "most_characters": MAX_QUERY_CHARS,
             "is_frame": self.is_frame,
             "has_picture": assistant.has_picture,  # type: ignore[attr-defined] # an annotation
             "other_language": other,
             "other_name": dict(settings.LANGUAGES)[other],
             **_look(),
             "setup": {
-                "address": address,
+                "address": chat_path(assistant),
                 "slug": assistant.slug,
                 "language": get_language(),
                 "visit_header": VISIT_HEADER,
                 "language_header": LANGUAGE_HEADER,
+                "turns": MAX_TURNS,
+                "turn_characters": MESSAGE_CHARACTERS,
                 "is_frame": self.is_frame,
                 "is_embeddable": not self.is_frame or assistant.access not in NOT_IN_FRAMES,
                 "origins": assistant.origins if self.is_frame else [],
-                "words": words(),
+                "words": labels(),
             },
         }
 
@@ -100,7 +104,7 @@ class EmbedScriptView(View):
             assistant = assistant_at(slug)
         except NotVisible:
             return HttpResponse(status=HTTPStatus.NOT_FOUND, content_type="text/plain; charset=utf-8")
-        languages = {code: _button_words(code, assistant) for code, _name in settings.LANGUAGES}
+        languages = {code: _button_labels(code, assistant) for code, _name in settings.LANGUAGES}
         setup = {"words": languages, "colour": settings.SITE_COLOR, "ink": ink_on(settings.SITE_COLOR)}
         body = f"({static_text('kb/chat/embed.js').strip().removesuffix(';')})({_script_json(setup)});\n".encode()
         headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}
@@ -138,7 +142,7 @@ def static_text(name: str) -> str:
         return str(file.read().decode())
 
 
-def _button_words(language: str, assistant: Assistant) -> Mapping[str, str]:
+def _button_labels(language: str, assistant: Assistant) -> Mapping[str, str]:
     with override(language):
         return {
             "open": _("Open the chat: %(name)s") % {"name": assistant.name},
@@ -148,7 +152,7 @@ def _button_words(language: str, assistant: Assistant) -> Mapping[str, str]:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that is also a literal of a script, whatever stands in its texts."""
+    """JSON that is also a literal of a script, whatever its texts hold."""
     return json.dumps(value).replace("<", "\\u003c")
 
 

@@ -4,12 +4,18 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from kb.assistants.chat.requests import ChatView, sent
-from kb.assistants.chat.shapes import SentPage, SentPassage, SentText, Showing
+from kb.assistants.chat.shapes import SentPage, SentPassage, SentText
 from kb.assistants.services.visitors import NEAR, cited_chunk, own_answer
 from kb.base.errors import NotVisible
 from kb.content.models import Chunk
-from kb.ingest.admin.original import page_label
-from kb.ingest.admin.passages import PassageUrls, page_context, page_numbers, passage_context, text_context
+from kb.ingest.services.passages import (
+    PassageUrls,
+    page_context,
+    page_label,
+    page_numbers,
+    passage_context,
+    text_context,
+)
 from kb.ingest.services.previews import USUAL_WIDTH, page_response
 
 _NO_URLS = PassageUrls(page="", text="text")
@@ -20,11 +26,10 @@ class OfPassage(ChatView):
 
     def chunk(self, message_id: int, place: str) -> Chunk:
         """Raises NotVisible where the visitor has no such source, and where the assistant opens no documents."""
-        message, showing = own_answer(self.visit, message_id), Showing(self.assistant)
+        message, showing = own_answer(self.visit, message_id), self.showing
         is_hidden = place.startswith(NEAR) and (message.hit or not showing.settings.near_misses)
         if is_hidden or showing.settings.shows != "page":
             raise NotVisible(_("This chat does not open the documents of its answers."))
-        self.reader = showing.reader
         return cited_chunk(showing.reader, message, place)
 
     def chunk_on(self, message_id: int, place: str, number: int) -> Chunk:
@@ -86,4 +91,4 @@ class PassagePageView(OfPassage):
 class PassageImageView(OfPassage):
     def get(self, request: HttpRequest, message_id: int, place: str, number: int) -> HttpResponse:  # noqa: ARG002
         chunk = self.chunk_on(message_id, place, number)
-        return page_response(self.reader, chunk.document_id, number, USUAL_WIDTH)
+        return page_response(self.showing.reader, chunk.document_id, number, USUAL_WIDTH)

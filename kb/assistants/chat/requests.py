@@ -13,11 +13,13 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.decorators import method_decorator
+from django.utils.functional import cached_property
 from django.utils.translation import get_supported_language_variant, gettext as _, gettext_lazy, override
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 
 from kb.access.services.rate_limits import GENERAL, Spent, visitor_spend
+from kb.assistants.chat.showing import Showing
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import Visit, visit_of
 from kb.assistants.services.limits import LimitReached
@@ -57,7 +59,7 @@ class ChatView(View):
     """Answers a chat page's script in JSON.
 
     No session alone is authority for anything here: a change needs the token of a visit, which stands in a header that no
-    other site can send, and entering, which makes such a token, tells it to nobody but a page of this server. So the
+    other site can send, and entering, which makes such a token, sends it to no page but one of this server. So the
     check of a form's token, which third-party frames have no cookie for, is left out.
     """
 
@@ -81,6 +83,10 @@ class ChatView(View):
                 response = refusal(error, request)
         response.headers.setdefault("Cache-Control", "no-store")
         return response
+
+    @cached_property
+    def showing(self) -> Showing:
+        return Showing(self.assistant)
 
     def read(self, body: type[Body]) -> Body:
         """What was sent, as its shape declares it; raises ApiError."""
@@ -145,7 +151,7 @@ def sent(shape: Any, status: int = HTTPStatus.OK) -> HttpResponse:
 
 def refusal(error: Exception, request: HttpRequest) -> HttpResponse:
     problem = visitor_problem(error, request)
-    more = {name: value for name, value in problem.more.items() if name in {"door", "login"}}
+    more = {name: value for name, value in problem.more.items() if name in {"requirement", "login"}}
     remedy = problem.more.get("remedy") or remedy_of(problem.code, problem.status)
     body = {"code": problem.code, "detail": problem.detail, "remedy": remedy, **more}
     return HttpResponse(
@@ -161,7 +167,7 @@ def remedy_of(code: str, status: int) -> str:
 
 
 def visitor_problem(error: Exception, request: HttpRequest) -> Problem:
-    """What a visitor is told of an error, without names of what is behind the chat."""
+    """What a visitor reads of an error, without names of what is behind the chat."""
     if isinstance(error, LimitReached):
         headers = {"Retry-After": str(_seconds_to_tomorrow())}
         return Problem(HTTPStatus.TOO_MANY_REQUESTS, "limit_reached", str(error), headers=headers)

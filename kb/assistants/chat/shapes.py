@@ -1,22 +1,17 @@
 """What visitors send and are sent: nothing else of an answer, a search or a document leaves the server."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import UUID
 
 from msgspec import Meta
 
-from kb.answers.models import Conversation, Message
+from kb.answers.models import Conversation
 from kb.answers.services.conversations import FEEDBACK_CHARACTERS, TITLE_CHARACTERS
-from kb.assistants.models import Assistant
-from kb.assistants.services.asking import reader_of
-from kb.assistants.services.visitors import follow_ups, readable_bases
-from kb.assistants.settings import AssistantSettings
-from retrieval.highlight import without_rules
+from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURN_CHARS, MAX_TURNS
 
-MOST_HISTORY = 20
-Question = Annotated[str, Meta(min_length=1, max_length=2_000)]
+Question = Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
 
 
 # -- Sent by visitors ------------------------------------------------------------------------------------------------
@@ -34,7 +29,7 @@ class EnterBody:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryTurn:
     role: Literal["user", "assistant"]
-    text: Annotated[str, Meta(max_length=8_000)]
+    text: Annotated[str, Meta(max_length=MAX_TURN_CHARS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +48,7 @@ class AskBody:
     sending_id: UUID
     conversation_id: UUID | None = None
     instead_of: int | None = None
-    history: Annotated[tuple[HistoryTurn, ...], Meta(max_length=MOST_HISTORY)] = ()
+    history: Annotated[tuple[HistoryTurn, ...], Meta(max_length=MAX_TURNS)] = ()
     page: Page | None = None
 
 
@@ -85,12 +80,13 @@ class Entered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentSource:
-    """A source or near miss: all but its number is blank where the assistant shows none."""
+    """A source or near miss: all but its number is blank where the assistant shows none; `url` is its own on the web."""
 
     number: int
     label: str = ""
     title: str = ""
     text: str = ""
+    url: str = ""
     has_page: bool = False
 
 
@@ -162,49 +158,3 @@ class SentText:
     html: str = ""
     problem: str = ""
     is_awaited: bool = False
-
-
-class Showing:
-    """What an assistant lets its visitors see of answers now, however they were stored."""
-
-    def __init__(self, assistant: Assistant) -> None:
-        version = assistant.published
-        self.settings = AssistantSettings.of(version.settings if version else {})
-        self.reader = reader_of(assistant, assistant.publisher)
-        self._kb_ids = readable_bases(self.reader)
-
-    def sources(self, stored: Iterable[Mapping[str, Any]]) -> list[SentSource]:
-        return [self._source(each) for each in stored]
-
-    def near_misses(self, stored: Iterable[Mapping[str, Any]]) -> list[SentSource]:
-        return self.sources(stored) if self.settings.near_misses and self.settings.shows != "nothing" else []
-
-    def answer(self, data: Mapping[str, Any], **more: Any) -> SentAnswer:
-        """Of the data of the event `done`, or what `stored_answer` makes of a message."""
-        unwritten = data["status"] == Message.Status.DONE and any(
-            each["stage"] == "answer" for each in data["degraded"]
-        )
-        return SentAnswer(
-            message_id=data["message_id"],
-            conversation_id=data["conversation_id"],
-            status="unwritten" if unwritten else data["status"],
-            answer=data["answer"],
-            sources=self.sources(data["sources"]),
-            near_misses=() if data["hit"] else self.near_misses(data["near_misses"]),
-            **more,
-        )
-
-    def follow_ups(self, message: Message) -> list[str]:
-        return follow_ups(self.reader, self.settings, message)
-
-    def _source(self, stored: Mapping[str, Any]) -> SentSource:
-        number = stored["number"]
-        if self.settings.shows == "nothing" or stored["knowledge_base_id"] not in self._kb_ids:
-            return SentSource(number=number)
-        return SentSource(
-            number=number,
-            label=stored["label"],
-            title=stored["title"],
-            text=without_rules(stored["text"]),
-            has_page=self.settings.shows == "page" and stored["chunk_id"] is not None,
-        )

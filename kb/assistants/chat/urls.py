@@ -2,7 +2,7 @@ from django.urls import path
 
 from kb.assistants.chat.answers import AnswerView, AskView, FeedbackView, StopView
 from kb.assistants.chat.conversations import ConversationsView, ConversationView, VisitorView
-from kb.assistants.chat.doors import EnterView
+from kb.assistants.chat.enter import EnterView
 from kb.assistants.chat.pages import ChatPageView, EmbedScriptView, FrameView, LogoView, PictureView
 from kb.assistants.chat.passages import PassageImageView, PassagePageView, PassageTextView, PassageView
 

@@ -1,8 +1,8 @@
 """Questions of visitors: the one search and answer, with the publisher's rights, under the assistant's settings and limits."""
 
 import dataclasses
-from collections.abc import Collection, Generator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ from kb.assistants.services.entry import Visit
 from kb.assistants.services.limits import Counted, question_count
 from kb.assistants.settings import AssistantSettings
 from kb.base.errors import NotAllowed
+from kb.base.streams import Started
 from kb.profiles.services import name_and_version
 from retrieval.types import Turn
 
@@ -49,23 +50,22 @@ class Asked:
 def reader_of(
     assistant: Assistant, user: User | AnonymousUser | None, kb_ids: Collection[int] | None = None
 ) -> Principal:
-    """Whose rights an assistant searches with: a user's present ones, to read its knowledge bases, or those given."""
+    """Whose rights an assistant searches with: a user's, to read those of its knowledge bases that the user may see now.
+
+    `kb_ids` are in place of its own.
+    """
     if user is None:
         raise NotAllowed(_("This assistant is not published."))
-    if kb_ids is None:
-        kb_ids = assistant.knowledge_bases.values_list("pk", flat=True)
-    return Principal(user, frozenset(kb_ids), can_write=False)
+    bases = KnowledgeBase.objects.visible_to(Principal(user))
+    named = bases.filter(assistants=assistant) if kb_ids is None else bases.filter(pk__in=kb_ids)
+    return Principal(user, frozenset(named.values_list("pk", flat=True)), can_write=False)
 
 
 def ask(visit: Visit, asked: Asked, *, address: str = "") -> Answer:
     """The answer to a visitor's question. Raises as `stream_ask`."""
     principal, request, settings = _prepared(visit, asked)
-    counted = _counted(visit, settings, address)
-    try:
+    with _counted(visit, settings, address) as counted:
         finished = answer(principal, request, settings)
-    except BaseException:
-        counted.take_back()
-        raise
     counted.settle(finished.input_tokens + finished.output_tokens)
     return finished
 
@@ -77,13 +77,9 @@ def stream_ask(visit: Visit, asked: Asked, *, address: str = "") -> Generator[An
     anything is searched, NotAllowed where none of the knowledge bases can be searched now, and as `stream_answer`.
     """
     principal, request, settings = _prepared(visit, asked)
-    counted = _counted(visit, settings, address)
-    try:
+    with _counted(visit, settings, address) as counted:
         events = stream_answer(principal, request, settings)
-    except BaseException:
-        counted.take_back()
-        raise
-    return _settled(events, counted)
+    return Started(_settled(events, counted))
 
 
 def stream_preview(
@@ -120,22 +116,30 @@ def _settled(events: Generator[AnswerEvent, None, None], counted: Counted) -> Ge
             counted.settle(taken)
 
 
-def _counted(visit: Visit, settings: AnswerSettings, address: str) -> Counted:
+@contextmanager
+def _counted(visit: Visit, settings: AnswerSettings, address: str) -> Iterator[Counted]:
+    """Counts a question, and takes it back where the block fails."""
     Visitor.objects.get_or_create(pk=visit.visitor_id, defaults={"assistant": visit.assistant, "user": visit.user})
-    return question_count(visit.assistant, visit.visitor_id, address, answer_tokens=settings.fields["max_tokens"])
+    tokens = settings.fields["max_tokens"]
+    counted = question_count(visit.assistant, visit.visitor_id, address, answer_tokens=tokens)
+    try:
+        yield counted
+    except BaseException:
+        counted.take_back()
+        raise
 
 
 def _prepared(visit: Visit, asked: Asked) -> tuple[Principal, AskRequest, AnswerSettings]:
-    assistant, version = visit.assistant, visit.assistant.published
-    if version is None:
+    assistant = visit.assistant
+    if not assistant.is_answering:
         raise NotAllowed(_("This assistant is not published."))
-    chosen = _asked_for(AssistantSettings.of(version.settings), asked)
+    chosen = _asked_for(assistant.published_settings, asked)
     reader = reader_of(assistant, assistant.publisher)
     settings = answer_settings(
         assistant,
         chosen,
         visitor_id=visit.visitor_id,
-        version_id=version.pk,
+        version_id=assistant.published_id,
         instructions=asked.instructions,
         asked_on=asked.asked_on,
     )
@@ -149,13 +153,12 @@ def _asked_for(chosen: AssistantSettings, asked: Asked) -> AssistantSettings:
 
 
 def _request(reader: Principal, assistant: Assistant, chosen: AssistantSettings, asked: Asked) -> AskRequest:
-    kb_ids = list(KnowledgeBase.objects.visible_to(reader).order_by("pk").values_list("pk", flat=True))
-    if not kb_ids:
+    if not reader.kb_ids:
         raise NotAllowed(_("This assistant has nothing to answer from at the moment: tell whoever runs it."))
     profile, number = name_and_version(chosen.profile) if chosen.profile else ("", None)
     return AskRequest(
         query=asked.question,
-        knowledge_base_ids=kb_ids,
+        knowledge_base_ids=sorted(reader.kb_ids),
         profile=profile,
         profile_version=number,
         conversation_id=asked.conversation_id,

@@ -1,17 +1,15 @@
-"""Who may use an assistant now: looked at again with every request, so that what is taken back is gone at once."""
+"""Who may use an assistant now: looked at again with every request, so that what is taken back ends at once."""
 
-import hashlib
-import hmac
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from django.conf import settings
 from django.contrib.auth.hashers import check_password
 from django.contrib.auth.models import AnonymousUser
 from django.core import signing
 from django.db import models
-from django.utils import timezone
+from django.urls import reverse
+from django.utils.crypto import constant_time_compare, salted_hmac
 
 from kb.access.models import Principal, User
 from kb.assistants.models import Assistant, ShareLink, Visitor
@@ -20,13 +18,12 @@ _LINK, _VISIT = "kb.assistants.link", "kb.assistants.visit"
 VISIT_SECONDS: Final = 180 * 24 * 60 * 60
 
 
-class Door(models.TextChoices):
-    """What stands between somebody and an assistant."""
+class Requirement(models.TextChoices):
+    """What somebody lacks who may not use an assistant; CLOSED: nothing that they could do."""
 
-    OPEN = "open"
     SIGN_IN = "sign_in"
     LINK = "link"
-    PASSWORD = "password"  # noqa: S105 - the name of a door
+    PASSWORD = "password"  # noqa: S105 - the name of a requirement
     CLOSED = "closed"
 
 
@@ -48,7 +45,7 @@ class Visit:
     knows_password: bool = False
 
     def token(self) -> str:
-        """What a browser keeps and sends; it names who it was given to, and is good for nothing once its ground is gone."""
+        """What a browser keeps and sends; it names who it was given to, and opens nothing once what it was given for has ended."""
         digest = _password_digest(self.assistant) if self.knows_password else ""
         held: dict[str, Any] = {"a": self.assistant.pk, "v": self.visitor_id.hex, "p": digest}
         if self.user is not None:
@@ -65,7 +62,7 @@ def link_token(link: ShareLink) -> str:
 
 def chat_path(assistant: Assistant, link: ShareLink | None = None) -> str:
     """Where its chat page is; with a link the address that lets its holder in."""
-    return f"/chat/{assistant.slug}/" + (f"?key={link_token(link)}" if link else "")
+    return reverse("chat:page", args=[assistant.slug]) + (f"?key={link_token(link)}" if link else "")
 
 
 def usable_link(assistant: Assistant, token: str) -> ShareLink | None:
@@ -74,12 +71,7 @@ def usable_link(assistant: Assistant, token: str) -> ShareLink | None:
         pk = UUID(hex=signing.Signer(salt=_LINK).unsign(token))
     except (signing.BadSignature, ValueError):
         return None
-    return _usable_links(assistant).filter(pk=pk).first()
-
-
-def _usable_links(assistant: Assistant) -> models.QuerySet[ShareLink]:
-    unexpired = models.Q(expires_at=None) | models.Q(expires_at__gt=timezone.now())
-    return assistant.links.filter(unexpired, revoked_at=None)
+    return assistant.links.usable().filter(pk=pk).first()
 
 
 def visit_of(assistant: Assistant, user: User | AnonymousUser, token: str) -> Visit | None:
@@ -94,8 +86,8 @@ def visit_of(assistant: Assistant, user: User | AnonymousUser, token: str) -> Vi
     if "u" in held and signed_in is None:
         return None  # the session has ended, or is another user's
     link_id = UUID(hex=held["l"]) if "l" in held else None
-    knows_password = bool(held["p"]) and hmac.compare_digest(held["p"], _password_digest(assistant))
-    if door(assistant, signed_in or AnonymousUser(), link_id=link_id, has_password=knows_password) is not Door.OPEN:
+    knows_password = bool(held["p"]) and constant_time_compare(held["p"], _password_digest(assistant))
+    if requirement(assistant, signed_in or AnonymousUser(), link_id=link_id, has_password=knows_password):
         return None
     visitor_id = UUID(hex=held["v"]) if signed_in is None else visitor_of(assistant, signed_in)
     return Visit(assistant, visitor_id, signed_in, link_id, knows_password)
@@ -116,23 +108,22 @@ def earlier_visitor(assistant: Assistant, token: str) -> UUID | None:
     return UUID(hex=held["v"]) if held["a"] == assistant.pk and "u" not in held else None
 
 
-def door(
+def requirement(
     assistant: Assistant, user: User | AnonymousUser, *, link_id: UUID | None = None, has_password: bool = False
-) -> Door:
-    """What a user, or somebody who is not signed in, finds; members of its knowledge bases need neither link nor password."""
-    if assistant.published_id is None or assistant.publisher_id is None:
-        return Door.CLOSED
-    is_known = Visitor.is_known(user)
-    if is_known and Assistant.objects.open_to(Principal(user)).filter(pk=assistant.pk).exists():
-        return Door.OPEN
+) -> Requirement | None:
+    """What a user, or somebody who is not signed in, lacks; None: nothing. Members need neither link nor password."""
+    if not assistant.is_answering:
+        return Requirement.CLOSED
+    if user.is_active and Assistant.objects.open_to(Principal(user)).filter(pk=assistant.pk).exists():
+        return None
     match assistant.access:
         case Assistant.Access.PRIVATE:
-            return Door.CLOSED if is_known else Door.SIGN_IN
-        case Assistant.Access.SIGNED_IN if not is_known:
-            return Door.SIGN_IN
-        case Assistant.Access.LINK if link_id is None or not _usable_links(assistant).filter(pk=link_id).exists():
-            return Door.LINK
-    return Door.PASSWORD if assistant.password and not has_password else Door.OPEN
+            return Requirement.CLOSED if user.is_active else Requirement.SIGN_IN
+        case Assistant.Access.SIGNED_IN if not user.is_active:
+            return Requirement.SIGN_IN
+        case Assistant.Access.LINK if link_id is None or not assistant.links.usable().filter(pk=link_id).exists():
+            return Requirement.LINK
+    return Requirement.PASSWORD if assistant.password and not has_password else None
 
 
 def enter(
@@ -142,14 +133,13 @@ def enter(
     link: str = "",
     password: str = "",
     known_as: UUID | None = None,
-) -> Visit | Door:
-    """A visit, or what is still missing for one. `known_as` is the id of an earlier visit of the same browser."""
+) -> Visit | Requirement:
+    """A visit, or what is lacking for one. `known_as` is the id of an earlier visit of the same browser."""
     found = usable_link(assistant, link) if link else None
     link_id = found.pk if found else None
     is_right = bool(password and assistant.password and check_password(password, assistant.password))
-    result = door(assistant, user, link_id=link_id, has_password=is_right)
-    if result is not Door.OPEN:
-        return result
+    if lacking := requirement(assistant, user, link_id=link_id, has_password=is_right):
+        return lacking
     if isinstance(user, User):
         return Visit(assistant, visitor_of(assistant, user), user, link_id, is_right)
     return Visit(assistant, known_as or uuid4(), None, link_id, is_right)
@@ -159,4 +149,4 @@ def _password_digest(assistant: Assistant) -> str:
     """Changes with the password, whose hash it does not give away; blank where there is none."""
     if not assistant.password:
         return ""
-    return hmac.new(settings.SECRET_KEY.encode(), assistant.password.encode(), hashlib.sha256).hexdigest()[:16]
+    return salted_hmac("kb.assistants.password", assistant.password, algorithm="sha256").hexdigest()[:16]

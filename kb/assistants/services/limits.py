@@ -1,16 +1,14 @@
 """How much may be asked of an assistant in a day: counted in one statement before a chat model is asked."""
 
-import hashlib
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _, gettext_noop
 
 from kb.assistants.models import Assistant
@@ -91,7 +89,8 @@ def question_count(assistant: Assistant, visitor_id: UUID, address: str, *, answ
         f"v:{visitor_id}": (assistant.visitor_questions, assistant.visitor_tokens),
     }
     if address:
-        limits[f"a:{_hashed(address, day)}"] = (assistant.address_questions, assistant.address_tokens)
+        hashed = salted_hmac("kb.assistants.address", f"{day} {address}", algorithm="sha256").hexdigest()[:32]
+        limits[f"a:{hashed}"] = (assistant.address_questions, assistant.address_tokens)
     # A limit below what one question may take admits one at a time, and none once anything was taken.
     most = min(
         [PROMPT_TOKENS + answer_tokens, *(tokens for _questions, tokens in limits.values() if tokens is not None)]
@@ -113,8 +112,3 @@ def question_count(assistant: Assistant, visitor_id: UUID, address: str, *, answ
             transaction.set_rollback(True)
             raise LimitReached(beyond[0][:1])
     return counted
-
-
-def _hashed(address: str, day: date) -> str:
-    keyed = f"kb.assistants {settings.SECRET_KEY}".encode()
-    return hmac.new(keyed, f"{day} {address}".encode(), hashlib.sha256).hexdigest()[:32]

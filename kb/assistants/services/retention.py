@@ -2,20 +2,18 @@
 
 from datetime import timedelta
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
 from kb.answers.models import Conversation, Message
 from kb.assistants.models import Assistant, AssistantUse, Visitor
+from kb.base.db.transactions import delete_in_batches
 from kb.search.models import SearchLog
 from kb.search.services import search_log
 
-BATCH = 2_000
 # Limits look at today alone; what all together have asked is shown for longer.
 DAYS_OF_EACH, DAYS_OF_ALL = 2, 400
-# An answer takes minutes at most: whoever wrote an older one was killed.
-ABANDONED = timedelta(hours=1)
 
 _CONVERSATIONS = """
 WITH old AS (
@@ -45,11 +43,9 @@ def assistants_purge() -> None:
     for assistant in Assistant.objects.filter(retention_days__gt=0).only("pk", "retention_days"):
         before = now - timedelta(days=assistant.retention_days)
         for statement in (_CONVERSATIONS, _SEARCHES, _VISITORS):
-            _delete_in_batches(statement, {"assistant": assistant.pk, "before": before, "batch": BATCH})
+            delete_in_batches(statement, assistant=assistant.pk, before=before)
     AssistantUse.objects.filter(day__lt=today - timedelta(days=DAYS_OF_EACH)).exclude(whose="").delete()
     AssistantUse.objects.filter(day__lt=today - timedelta(days=DAYS_OF_ALL)).delete()
-    abandoned = Message.objects.filter(status=Message.Status.WRITING, created_at__lt=now - ABANDONED)
-    abandoned.update(status=Message.Status.BROKEN)
 
 
 def visitor_delete(visitor: Visitor) -> None:
@@ -71,11 +67,3 @@ def _delete_searches(conversations: QuerySet[Conversation]) -> None:
     search_log.flush()
     asked = Message.objects.filter(conversation__in=conversations, trace_id__isnull=False)
     SearchLog.objects.filter(pk__in=list(asked.values_list("trace_id", flat=True))).delete()
-
-
-def _delete_in_batches(statement: str, values: dict[str, object]) -> None:
-    with connection.cursor() as cursor:
-        while True:
-            cursor.execute(statement, values)  # type: ignore[arg-type] # numbers and a time
-            if cursor.rowcount < BATCH:
-                return

@@ -1,14 +1,13 @@
 """What a visitor has asked, and what the sources of an answer lead to now."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, cast
 from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import Principal
 from kb.answers.models import Conversation, Message
 from kb.answers.selectors import questions_of
 from kb.assistants.services.entry import Visit
@@ -17,8 +16,6 @@ from kb.base.errors import found_in
 from kb.content.models import Chunk, Document
 from retrieval.answer import check_citations
 
-CONVERSATIONS_LISTED = 100
-TURNS_READ = 30
 NEAR = "n"
 
 
@@ -41,30 +38,17 @@ def own_answer(visit: Visit, message_id: int) -> Message:
     return found_in(rows, _("There is no such answer."))
 
 
-def turns_of(
-    conversation: Conversation, before: int | None = None
-) -> tuple[Sequence[tuple[Message, Message]], int | None]:
-    """The last questions with their answers, oldest first, and the id before which there are more; None: there are none."""
-    rows = conversation.messages.filter(is_replaced=False).order_by("-pk")
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
-    stored = list(rows[: 2 * TURNS_READ + 1])
-    more = stored[2 * TURNS_READ - 1].pk if len(stored) > 2 * TURNS_READ else None
-    both = pairwise(stored[2 * TURNS_READ - 1 :: -1])
-    return [(question, answer) for question, answer in both if answer.role == Message.Role.ASSISTANT], more
-
-
 def cited_chunk(reader: Principal, message: Message, place: str) -> Chunk:
     """The chunk of a source of an answer ("3") or of a near miss ("n1"), as it is now.
 
-    Raises NotVisible where the answer has none there, and where the reader may not see it any more, or it is gone.
+    Raises NotVisible where the answer has none there, and where the reader may not see it any more, or it was deleted.
     """
     is_near = place.startswith(NEAR)
     stored: Iterable[Mapping[str, Any]] = message.near_misses if is_near else message.sources
     chunk_ids = [each["chunk_id"] for each in stored if str(each["number"]) == place.removeprefix(NEAR)]
     rows = Chunk.objects.visible_to(reader).select_related("document__knowledge_base")
-    gone = _("The document has changed since: this is what the answer rested on.")
-    return cast(Chunk, found_in(rows.filter(pk__in=[each for each in chunk_ids if each is not None]), gone))
+    otherwise = _("The document has changed since: this is what the answer rested on.")
+    return cast(Chunk, found_in(rows.filter(pk__in=[each for each in chunk_ids if each is not None]), otherwise))
 
 
 def suggestions(reader: Principal, settings: AssistantSettings) -> Sequence[str]:
@@ -85,7 +69,3 @@ def follow_ups(reader: Principal, settings: AssistantSettings, message: Message)
     documents = Document.objects.visible_to(reader).filter(pk__in=document_ids)
     from_names = settings.shows != "nothing"
     return questions_of(documents, asked_already=list(asked), from_names=from_names) if document_ids else []
-
-
-def readable_bases(reader: Principal) -> frozenset[int]:
-    return frozenset(KnowledgeBase.objects.visible_to(reader).values_list("pk", flat=True))

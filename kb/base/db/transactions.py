@@ -16,6 +16,8 @@ from django.db import connection, connections, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from numpy.typing import NDArray
 
+BATCH = 2_000
+
 
 @contextmanager
 def binary_cursor() -> Iterator["psycopg.Cursor[Any]"]:
@@ -78,6 +80,23 @@ def fetch_all(statement: str, values: Any = None, session: Any = connection) -> 
     with session.cursor() as cursor:
         cursor.execute(statement, values)
         return list(cursor.fetchall())
+
+
+def delete_in_batches(statement: str, **values: Any) -> int:
+    """Runs a DELETE of at most `%(batch)s` rows, each time in a transaction of its own, until none is left; returns how many."""
+    deleted, batch = 0, BATCH
+    with connection.cursor() as cursor:
+        while batch == BATCH:
+            cursor.execute(statement, {**values, "batch": BATCH})
+            batch = cursor.rowcount
+            deleted += batch
+    return deleted
+
+
+def give_connection_back() -> None:
+    """To the pool, which is small, before a wait of seconds; an open transaction keeps it."""
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def vector_text(vector: NDArray[np.float32]) -> str:

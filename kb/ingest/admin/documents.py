@@ -22,7 +22,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import NotVisible, Rejected, ServiceError
-from kb.base.text import validate_metadata
+from kb.base.text import validate_metadata, web_address
 from kb.content.folders.services import Tree, folder_in
 from kb.content.hub import failed_documents_page
 from kb.content.models import Document, Folder
@@ -223,7 +223,7 @@ class DocumentAdmin(DocumentListAdmin):
             "picture_count": (count := row.pictures.count() if row.picture_bytes else 0),
             "pictures": [shown_picture(each) for each in row.pictures.all()[:PICTURES_SHOWN]] if count else [],
             # The address that it was read from, where that is one a browser may be led to
-            "page_url": url if url.startswith(("http://", "https://")) else "",
+            "page_url": web_address(url),
         }
         return {**super().form_context(request, row), **own}
 

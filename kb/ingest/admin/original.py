@@ -1,7 +1,5 @@
 """The left side of a document's page: its file as pages that are drawn, or as text, and where its chunks stand there."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -13,37 +11,16 @@ from django.utils.translation import gettext as _
 
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk, Document
-from kb.ingest.admin.original_text import html_of
-from kb.ingest.parser.office import PRESENTATIONS
 from kb.ingest.parser.parsed import ParseError
+from kb.ingest.services.original_text import html_of
 from kb.ingest.services.originals import part_of
-from kb.ingest.services.previews import (
-    USUAL_WIDTH,
-    Shown,
-    extension_of,
-    is_pending,
-    page_image,
-    page_sizes,
-    reason_of,
-    shown_as,
-)
+from kb.ingest.services.passages import drawn_page, page_label, places_of
+from kb.ingest.services.previews import USUAL_WIDTH, Shown, is_pending, page_sizes, reason_of, shown_as
 from kb.web.admin.scoped import row_id
 from kb.web.admin.site import add_part
 
 PAGES_AT_ONCE: Final = 100
 _MOST_ON_PAGE: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class PagePlace:
-    """A box of a chunk on a page, in per cent of it; `is_first` of the chunk's boxes there."""
-
-    chunk: Chunk
-    left: float
-    top: float
-    width: float
-    height: float
-    is_first: bool
 
 
 def original_view(request: HttpRequest, document: Document) -> HttpResponse:
@@ -112,10 +89,6 @@ def _text(request: HttpRequest, document: Document, chunk_id: int | None) -> dic
     }
 
 
-def page_label(document: Document) -> str:
-    return _("Slide {page}") if extension_of(document) in PRESENTATIONS else _("Page {page}")
-
-
 def _page_of(document: Document, chunk_id: int) -> int | None:
     found = Chunk.objects.filter(document=document, pk=chunk_id).values_list("page", "regions").first()
     if found is None:
@@ -135,22 +108,6 @@ def page_view(request: HttpRequest, document: Document) -> HttpResponse:
     return render(request, "ingest/original/page.html", context)
 
 
-def drawn_page(document: Document, number: int) -> dict[str, Any]:
-    """What a page is called and how wide its image is, once it is drawn; else `problem` says why not, or `is_awaited`."""
-    context: dict[str, Any] = {"width": USUAL_WIDTH, "label": page_label(document).format(page=number)}
-    try:
-        page_image(document, number, USUAL_WIDTH)
-    except ParseError as error:
-        context["problem"] = reason_of(error)
-    except Rejected as error:
-        if not is_pending(error):
-            raise
-        context["is_awaited"] = True
-    except NotVisible as error:
-        context["problem"] = str(error)
-    return context
-
-
 def page_image_url(document: Document, number: int) -> str:
     return f"/api/v1/documents/{document.pk}/pages/{number}/?width={USUAL_WIDTH}"
 
@@ -161,17 +118,6 @@ def _chunks_on(document: Document, number: int) -> dict[str, Any]:
     places = [place for chunk in chunks for place in places_of(chunk, number)]
     boxed = {place.chunk.pk for place in places}
     return {"places": places, "unplaced": [chunk for chunk in chunks if chunk.pk not in boxed]}
-
-
-def places_of(chunk: Chunk, page: int) -> Sequence[PagePlace]:
-    """The boxes of a chunk on a page; none where only the page is known."""
-    boxes = [each["box"] for each in chunk.regions if each["page"] == page and each["box"]]
-    places = []
-    for number, (left, top, right, bottom) in enumerate(boxes):
-        places.append(
-            PagePlace(chunk, 100 * left, 100 * top, 100 * (right - left), 100 * (bottom - top), is_first=not number)
-        )
-    return places
 
 
 def _added(of: Any) -> list[URLPattern]:

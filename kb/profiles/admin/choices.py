@@ -6,25 +6,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, get_args
+from typing import Any
 
-from django import forms
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 from django.urls import reverse
-from django.utils.translation import gettext as _, gettext_lazy, pgettext
-from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
+from django.utils.translation import gettext as _
 
 from kb.access.models import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import AT, SettingDifference, find_version, name_and_version, reference, scorer_text
-from retrieval.config import SETTINGS, TYPES
+from kb.web.admin import fields
+from kb.web.admin.fields import Choices, labels_of, listed
+from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
 VERSIONS_OFFERED = 20
-
-Choices = list[tuple[str, str | list[tuple[str, str]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,38 +101,10 @@ def profile_url(profile: RetrievalProfile) -> str:
     return reverse("admin:kb_retrievalprofile_change", args=[profile.pk])
 
 
-def text_input(**attrs: Any) -> forms.TextInput:
-    """A text field, so that a number that is none stays in it to be corrected."""
-    return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
-
-
-def select(**attrs: Any) -> forms.Select:
-    return forms.Select({"class": " ".join(SELECT_CLASSES), **attrs})
-
-
-def setting_field(name: str) -> forms.Field:
-    """The field of a setting that may be left empty; who makes the form offers the values of one that is chosen."""
-    declared = SETTINGS[name]
-    options: dict[str, Any] = {"label": gettext_lazy(declared.label), "required": False}
-    if declared.choices or TYPES[name] is bool:
-        return forms.ChoiceField(widget=select(), **options)
-    low, high = declared.between or (None, None)
-    is_whole = int in (get_args(TYPES[name]) or (TYPES[name],))
-    widget = text_input(inputmode="numeric" if is_whole else "decimal")
-    options |= {"min_value": low, "max_value": high, "widget": widget}
-    return forms.IntegerField(**options) if is_whole else forms.FloatField(**options)
-
-
 def configuration_error(error: InvalidConfiguration) -> str:
     if error.field in {"keyword_weight", "hybrid_text_weight"}:
         return _("Both weights are 0: give at least one channel a weight.")
     return str(error)
-
-
-def groups() -> dict[str, list[str]]:
-    """The names of the settings by the title of their group, in the order of the forms."""
-    titles = dict.fromkeys(declared.group for declared in SETTINGS.values())
-    return {_(title): [name for name, declared in SETTINGS.items() if declared.group == title] for title in titles}
 
 
 def setting_label(name: str) -> str:
@@ -144,20 +114,14 @@ def setting_label(name: str) -> str:
 
 def choices_of(name: str) -> dict[str, str]:
     """The labels of the values of a setting that is one of a few words."""
-    return {value: _(label) for value, label in SETTINGS[name].choices.items()} if name in SETTINGS else {}
+    return labels_of(SETTINGS.get(name))
 
 
 def value_text(name: str, value: Any) -> str:
-    """A setting's value as a page shows it; None is the value that the search works out by itself."""
-    if value is None:
-        return _("auto")
-    if isinstance(value, bool):
-        return _("on") if value else _("off")
+    """A setting's value as a page shows it, with rerankers by what they are called."""
     if isinstance(value, list | tuple):
-        return pgettext("between the members of a list", ", ").join(map(scorer_text, value)) or _("none")
-    if isinstance(value, float):
-        return f"{value:g}"
-    return choices_of(name).get(str(value), str(value))
+        return listed(map(scorer_text, value)) or _("none")
+    return fields.value_text(SETTINGS.get(name), value)
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -15,11 +15,11 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
 from kb.assistants.admin.frame import TABS, AssistantPage, page_url
-from kb.assistants.settings import AssistantSettings
 from kb.base.errors import ServiceError
-from kb.quality.asked.services import Cluster, questions_asked
+from kb.quality.asked.services import Cluster, questions_asked, sets_of
+from kb.quality.eval_sets.admin import figures_text
 from kb.quality.eval_sets.services.sets import eval_set_named, query_of
-from kb.quality.models import EvalSet
+from kb.quality.models import EvalRun, EvalSet
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import admin_page
 
@@ -65,7 +65,7 @@ class QuestionsView(AssistantPage):
         asked = questions_asked(principal(self.request), self.assistant, since, only_unanswered=only_unanswered)
         page = Paginator(asked.clusters, CLUSTERS_A_PAGE).get_page(self.request.GET.get("page"))
         rows = [self._row(cluster, int(days)) for cluster in page.object_list]
-        sets = EvalSet.objects.filter(knowledge_base__in=self.bases).select_related("knowledge_base")
+        sets = sets_of(principal(self.request), self.assistant)
         return super().get_context_data(
             **kwargs,
             asked=asked,
@@ -76,7 +76,7 @@ class QuestionsView(AssistantPage):
             days_chosen=days,
             only_unanswered=only_unanswered,
             chart={"width": BAR_WIDTH * int(days), "height": CHART_HEIGHT, "bar": BAR_WIDTH - 1},
-            sets=[{"set": each, "url": self._run_url(each)} for each in sets],
+            sets=[self._set_line(eval_set, run) for eval_set, run in sets],
         )
 
     def _row(self, cluster: Cluster, days: int) -> dict[str, Any]:
@@ -97,9 +97,13 @@ class QuestionsView(AssistantPage):
             "write_url": f"{reverse('admin:ask_write')}?{asked}",
         }
 
-    def _run_url(self, eval_set: EvalSet) -> str:
-        """A run of the set as the assistant searches: by its profile, or by the knowledge base's own."""
-        published = self.assistant.published
-        profile = AssistantSettings.of(published.settings).profile if published else ""
+    def _set_line(self, eval_set: EvalSet, run: EvalRun | None) -> dict[str, Any]:
+        """A set with the figures of its last run as the assistant searches, and where the next one is begun."""
+        profile = self.assistant.published_settings.profile
         given = {"eval_set": eval_set.pk, **({"profile": profile} if profile else {})}
-        return f"{reverse('admin:kb_evalrun_add')}?{urlencode(given)}"
+        return {
+            "set": eval_set,
+            "run": run,
+            "figures": run and figures_text(run.report.get("stages", {}).get("reranked")),
+            "evaluate_url": f"{reverse('admin:kb_evalrun_add')}?{urlencode(given)}",
+        }

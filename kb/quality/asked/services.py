@@ -7,13 +7,17 @@ from datetime import date, datetime
 
 import numpy as np
 from django.db import connection
+from django.db.models import F
 from django.utils import timezone
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.assistants.models import Assistant
+from kb.base.errors import NotVisible
 from kb.base.text import normalized_key
+from kb.profiles.services import find_version, name_and_version
 from kb.providers.embedding_models import load_tokenizer, query_vectors
+from kb.quality.models import EvalRun, EvalSet
 from kb.search.wiring import vector_scope
 from retrieval.clusters import clusters
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -110,6 +114,22 @@ def questions_asked(
     found = clusters(_terms(bases, texts), [len(group) for group in groups], _vectors(bases, texts))
     made = tuple(_cluster([groups[place] for place in places]) for places in found)
     return Questions(made, len(turns), len(turns) - sum(each.count for each in made))
+
+
+def sets_of(principal: Principal, assistant: Assistant) -> list[tuple[EvalSet, EvalRun | None]]:
+    """The evaluation sets of an assistant's knowledge bases, each with its last run that searched as the assistant does."""
+    kb_ids = set(assistant.knowledge_bases.values_list("pk", flat=True))
+    sets = EvalSet.objects.visible_to(principal).filter(knowledge_base__in=kb_ids).select_related("knowledge_base")
+    runs = EvalRun.objects.filter(eval_set__in=sets, status=EvalRun.Status.DONE, overrides={})
+    if chosen := assistant.published_settings.profile:
+        try:
+            runs = runs.filter(profile=find_version(principal, *name_and_version(chosen), scope=kb_ids))
+        except NotVisible:
+            runs = runs.none()
+    else:
+        runs = runs.filter(profile=F("eval_set__knowledge_base__profile"))
+    last = {run.eval_set_id: run for run in runs.order_by("eval_set_id", "-created_at", "-pk").distinct("eval_set_id")}
+    return [(each, last.get(each.pk)) for each in sets]
 
 
 def _terms(bases: Sequence[KnowledgeBase], texts: Iterable[str]) -> list[list[str]]:

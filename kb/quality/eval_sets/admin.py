@@ -1,7 +1,7 @@
 """Evaluation sets: their list, their pages with queries and judgments, import and export."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -263,10 +263,15 @@ class DeleteQueriesView(OfSetView):
 
 def last_run_text(eval_set: Any) -> str:
     """The figures of the last run that is done; blank where there is none."""
-    figures = eval_set.last_figures or {}
+    return figures_text(eval_set.last_figures) if eval_set.last_run_id else ""
+
+
+def figures_text(figures: Mapping[str, float] | None) -> str:
+    """Those of a stage of a run, in one line."""
     labels = {"recall@5": "Recall@5", "ndcg@10": "NDCG@10"}
-    text = " · ".join(f"{label} {figures[name]:.3f}" for name, label in labels.items() if name in figures)
-    return text or (_("nothing measured") if eval_set.last_run_id else "")
+    known = figures or {}
+    text = " · ".join(f"{label} {known[name]:.3f}" for name, label in labels.items() if name in known)
+    return text or _("nothing measured")
 
 
 def query_table(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:

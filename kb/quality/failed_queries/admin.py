@@ -225,7 +225,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return False
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:
-        """Rows with `named` (see `name_knowledge_bases`), `asked_for` and `assistants`.
+        """Rows with `named` and `editable` (see `name_knowledge_bases`), `asked_for` and `assistants`.
 
         That is what the last search, if kept, asked for, and the names of those that were asked, as far as the caller may
         edit them. Not joined in the list's own query: a long search log would then slow down its count.
@@ -360,15 +360,22 @@ class FailedQueryAdmin(ScopedModelAdmin):
             (_page_with("why_not", failed), _("Find out why")),
             (_page_with("ask_write", failed), _("Write the answer")),
         ]
-        return format_html(
-            '<span class="fq-links">{}</span>', format_html_join("", '<a href="{}" class="kb-link">{}</a>', links)
-        )
+        shown = format_html_join("", '<a href="{}" class="kb-link">{}</a>', links)
+        return format_html('<span class="fq-links">{}{}</span>', shown, _to_set_button(failed))
 
 
 def _page_with(name: str, failed: Any) -> str:
     """A page with the query filled in, and what was asked for with it."""
     given = search_parameters(failed.named, failed.query, failed.asked_for or {})
     return f"{reverse(f'admin:{name}')}?{urlencode(given)}"
+
+
+def _to_set_button(failed: Any) -> str:
+    """One click to the default set of the only knowledge base that was asked, if the caller may edit it."""
+    if not failed.editable or len(failed.knowledge_base_ids) > 1:
+        return ""
+    button = '<button form="to-set" formaction="{}" name="target" value="new-{}" class="kb-link">{}</button>'
+    return format_html(button, _to_set_url(failed), failed.editable[0], _("Add to an evaluation set"))
 
 
 def _to_set_url(failed: FailedQuery) -> str:

@@ -40,10 +40,11 @@ from kb.quality.why_not.services.places import (
 from kb.quality.why_not.services.remedies import apply_remedy, changed_with, may_share, own_draft_name, remedies
 from kb.quality.why_not.services.trials import changed_request, profile_in_force
 from kb.quality.why_not.services.walk import WhyNot, why_not_found
-from kb.search.admin.labels import degradation_heading, listed, notices, stage_label
+from kb.search.admin.labels import degradation_heading, notices, stage_label
 from kb.search.services.baseline import beyond_baseline
 from kb.search.services.search import SearchRequest, request_as_json
 from kb.web.admin.current import remember_knowledge_base
+from kb.web.admin.fields import listed
 from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.scoped import row_id
 from kb.web.admin.site import AdminPage, admin_page

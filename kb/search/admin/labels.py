@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.utils.text import capfirst
-from django.utils.translation import gettext as _, gettext_lazy, pgettext
+from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
@@ -100,10 +100,6 @@ def source_label(kind: str) -> str:
 
 def with_figure(name: str, figure: object) -> str:
     return _("%(name)s %(figure)s") % {"name": name, "figure": figure}
-
-
-def listed(parts: Iterable[str]) -> str:
-    return pgettext("between the members of a list", ", ").join(parts)
 
 
 def notices(

@@ -28,6 +28,14 @@ document.addEventListener("focusin", (event) => event.target.matches("[data-as-t
   show();
 })();
 
+// Answers as the chat page shows them; a number without a source stays text.
+const showMarkdown = (place) => {
+  const numbers = place.dataset.asCites.split(" ");
+  const cite = (number) => numbers.includes(String(number)) ? Markdown.element("sup", [String(number)], { className: "as-cite" }) : undefined;
+  Markdown.render(place, place.textContent, { cite, linkWords: place.dataset.asMarkdown });
+};
+document.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
+
 // The preview: what visitors see, under what the form says now.
 (() => {
   const preview = document.querySelector("[data-as-preview]");
@@ -42,8 +50,9 @@ document.addEventListener("focusin", (event) => event.target.matches("[data-as-t
   const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
   const greet = () => {
-    opening.textContent = settings.elements.opening.value;
-    opening.hidden = !opening.textContent.trim();
+    const words = settings.elements.opening.value;
+    Markdown.render(opening, words, { linkWords: preview.dataset.link });
+    opening.hidden = !words.trim();
     const own = lines(settings.elements.suggested_questions.value);
     suggested.replaceChildren(...(own.length ? own : lines(suggested.dataset.questions)).map((words) => {
       const item = document.createElement("li");
@@ -92,18 +101,21 @@ document.addEventListener("focusin", (event) => event.target.matches("[data-as-t
     const response = await fetch(preview.dataset.url, { method: "POST", body, signal: running.signal });
     if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) throw new Error(await refusal(response));
     const text = place.querySelector(".as-text");
+    let written = "";
     let done = null;
     for await (const { name, data } of eventsOf(response)) {
       if (name === "error") throw new Error(data.detail);
       if (name === "delta") {
         place.querySelector(".as-waiting")?.remove();
-        text.append(data.text);
+        written += data.text;
+        Markdown.render(text, written, { linkWords: preview.dataset.link });
         chat.scrollTop = chat.scrollHeight;
       }
       if (name === "done") done = data;
     }
     if (!done) throw new Error(preview.dataset.lost);
     place.innerHTML = done.html;
+    place.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
     history.push({ role: "user", text: words }, { role: "assistant", text: done.text });
   };
 
@@ -111,7 +123,7 @@ document.addEventListener("focusin", (event) => event.target.matches("[data-as-t
     if (running || !words) return question.focus();
     const place = newTurn(words);
     below(place, preview.dataset.searching, "as-hint as-waiting");
-    below(place, "", "as-text");
+    place.append(Markdown.element("div", [], { className: "as-text" }));
     place.ariaBusy = "true";
     running = new AbortController();
     [send.hidden, stop.hidden] = [true, false];

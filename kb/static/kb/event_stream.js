@@ -1,11 +1,12 @@
 "use strict";
 
-// The events of a streamed answer as they come in; a piece of the stream may end anywhere.
-globalThis.eventsOf = async function* eventsOf(response) {
+// The events of a streamed answer as they come in; a piece of the stream may end anywhere. `lost` makes the error of a connection
+// that breaks.
+globalThis.eventsOf = async function* eventsOf(response, lost = (error) => error) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => { throw error.name === "AbortError" ? error : lost(error); });
     if (done) return;
     buffer += value;
     let end;

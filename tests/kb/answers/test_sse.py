@@ -6,6 +6,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError
 from kb.answers.services.answers import AnswerEvent
 from kb.answers.sse import event_stream
 from kb.base import draining
+from kb.base.streams import Started
 
 
 def events(response):
@@ -38,6 +39,14 @@ def test_a_response_that_is_closed_closes_the_events():
     response = event_stream(steps(closed=closed))
     next(iter(response))
     response.close()
+    assert closed == [True]
+
+
+@pytest.mark.django_db
+def test_a_response_that_is_closed_before_anything_is_sent_closes_them_too():
+    closed = []
+    unread = Started(steps(closed=closed))
+    event_stream(unread).close()
     assert closed == [True]
 
 

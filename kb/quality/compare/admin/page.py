@@ -12,7 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views.decorators.http import require_POST
-from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
+from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
@@ -35,6 +35,7 @@ from kb.quality.runs.admin.pages import UNFINISHED, SetForm, compare_url, is_unf
 from kb.quality.runs.services.runs import cancel_run, start_run
 from kb.search.admin.labels import notices
 from kb.web.admin.current import remember_knowledge_base
+from kb.web.admin.fields import text_input
 from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
@@ -137,7 +138,7 @@ class PairForm(SetForm):
         required=False,
         min_value=1,
         max_value=10_000_000,
-        widget=forms.TextInput({"class": " ".join(INPUT_CLASSES), "inputmode": "numeric", "autocomplete": "off"}),
+        widget=text_input(inputmode="numeric"),
     )
 
     @property

@@ -20,7 +20,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.content.models import Document
-from kb.profiles.admin.choices import profile_url, profile_value, select, text_input
+from kb.profiles.admin.choices import profile_url, profile_value
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
     DEFAULT,
@@ -35,11 +35,12 @@ from kb.quality.debug.admin.form import SETTINGS, SearchPage, open_search_page, 
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url, judging
 from kb.quality.models import DEFAULT_SET
 from kb.search.admin.explain.explanation import explain, shown_results
-from kb.search.admin.labels import listed, notices
+from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.search.services.search import search
 from kb.search.wiring import explicit_count
 from kb.web.admin.current import remember_knowledge_base
+from kb.web.admin.fields import listed, select, text_input
 from kb.web.admin.navigation import Section, add_hub_tab, add_tab
 from kb.web.admin.scoped import KnowledgeBasePage, principal as principal_of, signed_in
 from kb.web.admin.site import AdminPage, add_part, admin_page

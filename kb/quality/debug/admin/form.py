@@ -10,7 +10,6 @@ from django.conf import settings
 from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, QueryDict
 from django.utils.translation import gettext as _, gettext_lazy
-from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.text import InvalidFilter
@@ -23,16 +22,14 @@ from kb.profiles.admin.choices import (
     configuration_error,
     profile_choices,
     profile_value,
-    select,
-    setting_field,
-    text_input,
 )
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config, name_and_version
 from kb.search.services.baseline import has_reranker
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
 from kb.web.admin.current import current_knowledge_base
-from retrieval.config import RetrievalConfig
+from kb.web.admin.fields import checkboxes, select, setting_field, text_input
+from retrieval.config import SETTINGS as DECLARED, RetrievalConfig
 from retrieval.errors import InvalidConfiguration
 from retrieval.fusion import channel_weights
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, result_count
@@ -85,7 +82,7 @@ class SearchForm(forms.Form):
         label=gettext_lazy("Knowledge bases"),
         required=False,
         coerce=int,
-        widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
+        widget=checkboxes(),
     )
     profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=select())
     budget = forms.IntegerField(
@@ -252,7 +249,9 @@ class SearchForm(forms.Form):
         self.add_error(field, configuration_error(error))
 
 
-SearchForm.base_fields.update({name: setting_field(setting) for name, setting in SETTINGS.items()})
+SearchForm.base_fields.update(
+    {name: setting_field(DECLARED[setting], may_be_empty=True) for name, setting in SETTINGS.items()}
+)
 
 
 def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:

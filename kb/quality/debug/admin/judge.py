@@ -17,7 +17,6 @@ from django.views.generic import View
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError, found_in
 from kb.content.models import Chunk
-from kb.profiles.admin.choices import select, text_input
 from kb.quality.debug.admin.form import search_parameters
 from kb.quality.eval_sets.services.sets import (
     IRRELEVANT,
@@ -32,6 +31,7 @@ from kb.quality.eval_sets.services.sets import (
     unjudge,
 )
 from kb.quality.models import DEFAULT_SET, MAX_GRADE, EvalQuery, EvalSet, set_label
+from kb.web.admin.fields import select, text_input
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import admin_page
 

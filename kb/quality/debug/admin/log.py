@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import F, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -69,11 +69,17 @@ class FeedbackFilter(ConditionFilter):
 
 
 def name_knowledge_bases(rows: Iterable[Any], request: HttpRequest) -> None:
-    """Gives each row `named`: the names by id of the knowledge bases that it searched, as far as the caller sees them."""
+    """Gives each row `named`: the names by id of the knowledge bases that it searched, as far as the caller sees them.
+
+    `editable` are the ids of those that the caller may edit.
+    """
     ids = {kb_id for row in rows for kb_id in row.knowledge_base_ids}
-    names = dict(visible(KnowledgeBase, request).filter(pk__in=ids).values_list("pk", "name"))
+    may_edit = Exists(KnowledgeBase.objects.editable_by(principal(request)).filter(pk=OuterRef("pk")))
+    bases = visible(KnowledgeBase, request).filter(pk__in=ids).annotate(may_edit=may_edit)
+    found = {pk: (name, is_mine) for pk, name, is_mine in bases.values_list("pk", "name", "may_edit")}
     for row in rows:
-        row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
+        row.named = {kb_id: found[kb_id][0] for kb_id in row.knowledge_base_ids if kb_id in found}
+        row.editable = [kb_id for kb_id in row.named if found[kb_id][1]]
 
 
 class SearchLogChangeList(ScopedChangeList):

@@ -8,21 +8,18 @@ from typing import Any, Final, get_args
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _, gettext_lazy
-from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase
 from kb.profiles.admin.choices import (
     choices_of,
     configuration_error,
-    groups,
-    select,
     setting_label,
-    text_input,
     value_text,
 )
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of, environment_config
-from retrieval.config import RERANKERS, SETTINGS, TYPES
+from kb.web.admin.fields import names_by_group, select, text_input, textarea
+from retrieval.config import RERANKERS, SETTINGS
 from retrieval.errors import InvalidConfiguration
 
 SHARED = "shared"
@@ -34,8 +31,9 @@ class SettingField(forms.CharField):
     """A setting as a text: a number, a choice, or names of rerankers; its value is the setting's, or `INHERITED`."""
 
     def __init__(self, name: str, inherited: Any) -> None:
-        self.kinds = get_args(TYPES[name]) or (TYPES[name],)
-        self.bounds = SETTINGS[name].between
+        declared = SETTINGS[name]
+        self.kinds = get_args(declared.kind) or (declared.kind,)
+        self.bounds = declared.between
         self.may_be_auto = type(None) in self.kinds
         self.labels = choices_of(name) or ({"on": _("on"), "off": _("off")} if bool in self.kinds else {})
         text = value_text(name, inherited)
@@ -50,7 +48,7 @@ class SettingField(forms.CharField):
                 placeholder=text,
                 **({} if self.may_be_auto else {"inputmode": ("decimal" if float in self.kinds else "numeric")}),
             )
-        super().__init__(label=setting_label(name), help_text=_(SETTINGS[name].help), required=False, widget=widget)
+        super().__init__(label=setting_label(name), help_text=_(declared.help), required=False, widget=widget)
 
     def clean(self, value: Any) -> Any:
         text = str(super().clean(value))
@@ -105,7 +103,7 @@ class ProfileForm(forms.Form):
         label=gettext_lazy("What is different"),
         required=False,
         max_length=10_000,
-        widget=forms.Textarea({"class": " ".join(TEXTAREA_CLASSES), "rows": 2}),
+        widget=textarea(2),
     )
 
     def __init__(
@@ -133,7 +131,7 @@ class ProfileForm(forms.Form):
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        fields_of = {title: [self[name] for name in names] for title, names in groups().items()}
+        fields_of = {title: [self[name] for name in names] for title, names in names_by_group(SETTINGS).items()}
         return [
             {
                 "title": title,

@@ -21,7 +21,6 @@ from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.generic import FormView, TemplateView
-from unfold.widgets import SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import Principal
 from kb.base.errors import ServiceError
@@ -33,10 +32,7 @@ from kb.profiles.admin.choices import (
     configuration_error,
     profile_state,
     profile_url,
-    select,
-    setting_field,
     setting_label,
-    text_input,
     value_text,
 )
 from kb.profiles.models import RetrievalProfile
@@ -58,6 +54,7 @@ from kb.quality.runs.admin.report import (
 )
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
 from kb.web.admin.current import current_knowledge_base
+from kb.web.admin.fields import select, setting_field, text_input, textarea
 from kb.web.admin.scoped import ModelPage, principal, row_ids
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
@@ -205,7 +202,7 @@ class SetForm(forms.Form):
         EvalSet.objects.none(),
         label=gettext_lazy("Evaluation set"),
         empty_label=gettext_lazy("Choose a set"),
-        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
+        widget=select(),
     )
 
     def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
@@ -237,9 +234,7 @@ class StartForm(SetForm):
         label=gettext_lazy("Other settings"),
         required=False,
         max_length=4_000,
-        widget=forms.Textarea(
-            {"class": " ".join([*TEXTAREA_CLASSES, "kb-mono"]), "rows": 3, "spellcheck": "false", "autocomplete": "off"}
-        ),
+        widget=textarea(3, is_code=True),
     )
 
     def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
@@ -312,7 +307,7 @@ class StartForm(SetForm):
         return values
 
 
-StartForm.base_fields.update({name: setting_field(name) for name in COMMON})
+StartForm.base_fields.update({name: setting_field(SETTINGS[name], may_be_empty=True) for name in COMMON})
 
 
 def again_parameters(run: EvalRun) -> dict[str, str]:

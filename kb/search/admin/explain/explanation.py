@@ -21,7 +21,6 @@ from kb.search.admin.labels import (
     STAND_INS,
     degradation_heading,
     fusion_text,
-    listed,
     milliseconds,
     notices,
     source_label,
@@ -30,6 +29,7 @@ from kb.search.admin.labels import (
 )
 from kb.search.services.baseline import beyond_baseline
 from kb.search.services.search import SearchOutcome, tier_that_answers, trace_as_json
+from kb.web.admin.fields import listed
 from retrieval.analysis import MOST_NAMES_A_CONCEPT
 from retrieval.config import RetrievalConfig
 from retrieval.errors import DegradationCode

@@ -9,10 +9,12 @@ from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
+from kb.base.text import web_address
 from kb.content.models import Chunk
 from kb.search.admin.explain.scores import USUAL_DECIMALS, character_scores, keyword_scores
-from kb.search.admin.labels import fusion_text, listed, source_label, stage_explanation, stage_label
+from kb.search.admin.labels import fusion_text, source_label, stage_explanation, stage_label
 from kb.search.services.search import SearchOutcome, pictures_of
+from kb.web.admin.fields import listed
 from retrieval.config import RetrievalConfig
 from retrieval.evidence import CHARACTERS
 from retrieval.highlight import Segment, excerpt, highlight
@@ -338,7 +340,7 @@ def found_url(passage: Passage) -> str:
     """Of the chunk, or the address of what was found elsewhere, where a browser may open it."""
     if passage.origin is None:
         return reverse("admin:kb_chunk_place", args=[passage.chunk_id])
-    return passage.origin.url if passage.origin.url.startswith(("https://", "http://")) else ""
+    return web_address(passage.origin.url)
 
 
 def _place(passage: Passage) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from kb.search.admin.labels import listed, with_figure
+from kb.search.admin.labels import with_figure
+from kb.web.admin.fields import listed
 from retrieval.character_counts import UNITS, written
 from retrieval.evidence import CHARACTERS, CharacterEvidence
 from retrieval.postings import hash_terms

@@ -6,7 +6,7 @@
   const { element, render } = Markdown;
   const { fill, icon, iconButton, wordButton } = Turn;
   const $ = (id) => document.getElementById(id);
-  const [field, send, stop, scroller, door, welcome, list] = ["question", "send", "stop", "scroller", "door", "welcome", "list"].map($);
+  const [field, send, stop, scroller, entry, welcome, list] = ["question", "send", "stop", "scroller", "entry", "welcome", "list"].map($);
   const NARROW = matchMedia("(width < 64rem)");
   const hasMouse = matchMedia("(pointer: fine)").matches;
   const MOST = field.maxLength;
@@ -61,8 +61,8 @@
   const shut = (...parts) => {
     for (const each of [$("composer"), welcome, $("new"), $("open-list")]) each.hidden = true;
     $("turns").replaceChildren();
-    door.hidden = false;
-    door.replaceChildren(...parts);
+    entry.hidden = false;
+    entry.replaceChildren(...parts);
   };
 
   const passwordForm = (error) => {
@@ -77,7 +77,7 @@
     return form;
   };
 
-  const showDoor = (error) => {
+  const showRequirement = (error) => {
     const heading = element("h2", [error.message], { tabIndex: -1 });
     const remedy = error.remedy ? [element("p", [error.remedy], { className: "quiet" })] : [];
     const retry = wordButton(words.retry, () => open(), "primary");
@@ -87,9 +87,9 @@
       link: () => [],
       closed: () => [retry],
     };
-    const way = (ways[error.door] ?? (() => [retry]))();
+    const way = (ways[error.requirement] ?? (() => [retry]))();
     shut(heading, ...remedy, ...way);
-    (door.querySelector("input") ?? heading).focus();
+    (entry.querySelector("input") ?? heading).focus();
   };
 
   const open = async (password) => {
@@ -102,9 +102,9 @@
       await enter(password);
     } catch (error) {
       if (error instanceof Client.Lost) error.remedy = words.unreachable_remedy;
-      return showDoor(Object.assign(error, { wasTried: Boolean(password) }));
+      return showRequirement(Object.assign(error, { wasTried: Boolean(password) }));
     }
-    door.hidden = true;
+    entry.hidden = true;
     for (const each of [$("composer"), $("new"), $("open-list")]) each.hidden = false;
     $("forget").hidden = !entered.keeps;
     await begin();
@@ -222,9 +222,9 @@
     const body = { question, sending_id: newId(), conversation_id: conversation };
     if (replaced) body.instead_of = replaced.answer.message_id;
     if (!entered.keeps && entered.remembers) {
-      const said = turns.filter((turn) => turn !== replaced).slice(-10).flatMap((turn) => [
-        { role: "user", text: turn.question.slice(0, 1000) },
-        { role: "assistant", text: turn.text.slice(0, 1000) },
+      const said = turns.filter((turn) => turn !== replaced).slice(-setup.turns / 2).flatMap((turn) => [
+        { role: "user", text: turn.question.slice(0, setup.turn_characters) },
+        { role: "assistant", text: turn.text.slice(0, setup.turn_characters) },
       ]);
       // More than the model is given, and less than what a request may hold.
       while (said.reduce((sum, { text }) => sum + text.length, 0) > 8000) said.splice(0, 2);
@@ -319,7 +319,7 @@
     settle();
     if (!turns.length && entered) showWelcome();
     if (!field.value) write(turn.question);
-    if (error.door) return showDoor(error);
+    if (error.requirement) return showRequirement(error);
     complain(error.message, error.remedy ?? "");
     field.focus();
   };
@@ -509,7 +509,7 @@
       if (source !== window.parent || !setup.origins.includes(origin) || data?.type !== "zhiku:hello" || !ports[0]) return;
       host = ports[0];
       host.onmessage = ({ data: told }) => {
-        if (told?.type === "focus") (entered ? field : door.querySelector("input, a, button") ?? $("close")).focus();
+        if (told?.type === "focus") (entered ? field : entry.querySelector("input, a, button") ?? $("close")).focus();
         if (told?.type === "page") {
           hostPage = told.page && { url: String(told.page.url ?? "").slice(0, 4000), title: String(told.page.title ?? "").slice(0, 4000) };
         }

@@ -69,30 +69,6 @@ const Client = (() => {
 
   const json = async (path, options) => (await call(path, options)).json();
 
-  // The stream of an answer, event by event; a piece of it may end anywhere.
-  async function* eventsOf(response) {
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    let buffer = "";
-    for (;;) {
-      let piece;
-      try {
-        piece = await reader.read();
-      } catch (error) {
-        if (error.name === "AbortError") throw error;
-        throw new Lost(words.lost);
-      }
-      if (piece.done) return;
-      buffer += piece.value;
-      let end;
-      while ((end = buffer.indexOf("\n\n")) >= 0) {
-        const lines = buffer.slice(0, end).split("\n");
-        buffer = buffer.slice(end + 2);
-        const field = (name) => lines.find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
-        yield { name: field("event"), data: JSON.parse(field("data")) };
-      }
-    }
-  }
-
   const pause = (seconds, signal) =>
     new Promise((resolve, reject) => {
       const done = (settle) => () => {
@@ -119,7 +95,7 @@ const Client = (() => {
         const response = asked.message_id
           ? await call(`answers/${asked.message_id}/?seen=${seen}`, { signal })
           : await call("ask/", { method: "POST", body: asked.body, signal });
-        for await (const { name, data } of eventsOf(response)) {
+        for await (const { name, data } of eventsOf(response, () => new Lost(words.lost))) {
           if (isAway) waiting(null);
           [attempt, isAway] = [0, false];
           if (name === "sources") {

@@ -3,11 +3,19 @@
 // The text of an answer as elements. Each is made here by its name: no HTML of a model is ever parsed, nothing is loaded, and
 // links lead out of the page only when they are clicked.
 const Markdown = (() => {
+  // An address in a text ends before Chinese punctuation, a bracket that was opened ahead of it, and the end of a sentence.
+  const ADDRESS = /^https?:\/\/(?:[^\s()<>\u2018-\u201d\u3000-\u303f\uff00-\uffef]|\([^\s()<>]*\))+(?<![?!.,:;*_~'"])/i;
   const parser = new marked.Marked({
     gfm: true,
     breaks: true,
     // Answers have no HTML, no images, and no links with other words than their address.
-    tokenizer: { html: () => undefined, tag: () => undefined, def: () => undefined, reflink: () => undefined },
+    tokenizer: {
+      html: () => undefined, tag: () => undefined, def: () => undefined, reflink: () => undefined,
+      url: (text) => {
+        const [raw] = ADDRESS.exec(text) ?? [];
+        return raw ? { type: "link", raw, text: raw, href: raw } : false;
+      },
+    },
   });
   // As the server's own: lists and ranges of numbers in brackets of either script.
   const CITATION = /\s?[[［【](\d{1,3}(?:\s*[,，、;；~–—～-]\s*\d{1,3})*)[\]］】]/g;
@@ -38,6 +46,12 @@ const Markdown = (() => {
     return parts.filter((part) => part !== "");
   };
 
+  // A link that leaves the page, and says so.
+  const outward = (text, href, words) => {
+    const said = element("span", [` (${words})`], { className: "unseen" });
+    return element("a", [text, said], { href, target: "_blank", rel: "noopener nofollow ugc", className: "out" });
+  };
+
   const link = (token, words) => {
     let address;
     try {
@@ -46,9 +60,7 @@ const Markdown = (() => {
       return token.raw;
     }
     if (!["http:", "https:", "mailto:"].includes(address.protocol)) return token.raw;
-    const made = element("a", [token.text], { href: address.href, target: "_blank", rel: "noopener nofollow ugc", className: "out" });
-    made.append(element("span", [` (${words})`], { className: "unseen" }));
-    return made;
+    return outward(token.text, address.href, words);
   };
 
   const table = (token, inline) => {
@@ -87,5 +99,5 @@ const Markdown = (() => {
   const render = (place, text, { cite = () => undefined, linkWords = "" } = {}) =>
     place.replaceChildren(...build(parser.lexer(text), { cite, linkWords }));
 
-  return { render, element };
+  return { render, element, outward };
 })();

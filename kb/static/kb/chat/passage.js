@@ -3,7 +3,7 @@
 // The sheet that a citation opens: the passage at once as the answer rested on it, then as it stands in its document now.
 const Passage = (() => {
   const { words } = Client;
-  const { element } = Markdown;
+  const { element, outward } = Markdown;
   const dialog = document.getElementById("passage");
   const title = document.getElementById("passage-title");
   const body = document.getElementById("passage-body");
@@ -13,6 +13,11 @@ const Passage = (() => {
   const note = (text) => element("p", [text], { className: "quiet" });
   const marked = (text) => element("p", [element("mark", [text])], { className: "around" });
   const around = (text) => (text ? [element("p", [text], { className: "around" })] : []);
+
+  const onWeb = ({ url }) => {
+    const text = () => words.open_web.replace("{host}", new URL(url).host);
+    return url ? [element("p", [outward(text(), url, words.link_of_answer)])] : [];
+  };
 
   const reveal = () => body.querySelector(".place, mark, [data-chunks]")?.scrollIntoView({ block: "center" });
 
@@ -92,7 +97,7 @@ const Passage = (() => {
     if (place.isConnected) place.prepend(note(error instanceof Client.Lost ? words.passage_lost : error.message));
   });
 
-  const load = async (base) => {
+  const load = async (base, source) => {
     const mine = opened;
     let passage;
     try {
@@ -104,7 +109,7 @@ const Passage = (() => {
     if (mine !== opened) return;
     const place = [passage.title, ...passage.headings].join(" › ");
     const text = element("div", [...around(passage.before), marked(passage.text), ...around(passage.after)]);
-    body.replaceChildren(element("p", [place], { className: "quiet" }), ...sides(base, passage, text));
+    body.replaceChildren(element("p", [place], { className: "quiet" }), ...onWeb(source), ...sides(base, passage, text));
     if (passage.has_original_text) guarded(showText(base, text), text);
     reveal();
   };
@@ -113,10 +118,10 @@ const Passage = (() => {
   const open = (messageId, source, place, heading) => {
     opened += 1;
     title.textContent = heading;
-    body.replaceChildren(...(source.text ? [marked(source.text)] : []));
+    body.replaceChildren(...onWeb(source), ...(source.text ? [marked(source.text)] : []));
     if (!dialog.open) dialog.showModal();
     title.focus();
-    if (source.has_page) load(`passages/${messageId}/${place}/`);
+    if (source.has_page) load(`passages/${messageId}/${place}/`, source);
   };
 
   dialog.addEventListener("close", () => {

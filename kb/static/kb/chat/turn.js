@@ -219,7 +219,8 @@ const Turn = (() => {
       const { feedback, feedback_text } = turn.answer;
       cancelAnimationFrame(frame);
       turn.answer = { ...answer, feedback: answer.feedback || feedback, feedback_text: answer.feedback_text || feedback_text };
-      turn.text = answer.answer || turn.text; // where nothing is kept, what was seen stays
+      // Where nothing is kept, what was seen stays; of a broken answer the server may have kept less than was sent.
+      if (answer.answer && (answer.status !== "broken" || answer.answer.length > turn.text.length)) turn.text = answer.answer;
       turn.finish(isLast);
     };
 

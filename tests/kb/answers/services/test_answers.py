@@ -360,9 +360,9 @@ def test_the_sentence_for_a_model_that_fails_is_in_the_language_of_the_knowledge
     kb = make_kb(owner)
     make_document(kb, "保修期是两年。")
     llm.always("chat", Reply(status=401))
-    assert ask(kb, query="保修期").answer.startswith("无法连接语言模型")
+    assert ask(kb, query="保修期").answer.startswith("无法连接对话模型")
     no_language_model(settings)
-    assert ask(kb, query="保修期").answer.startswith("没有配置语言模型")
+    assert ask(kb, query="保修期").answer.startswith("没有配置对话模型")
 
 
 def test_a_stream_that_breaks_off_leaves_what_was_written(stream, kb, llm):

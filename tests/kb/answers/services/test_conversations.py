@@ -1,6 +1,8 @@
 import uuid
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from kb.answers.services.conversations import (
     HISTORY_MESSAGES,
@@ -14,6 +16,7 @@ from kb.answers.services.conversations import (
 )
 from kb.base.errors import NotVisible, Rejected
 from kb.models import Conversation, Message
+from kb.tasks import purge_search_log
 from retrieval.characters import estimate_tokens
 from tests.factories import make_kb, make_user, principal
 
@@ -143,3 +146,10 @@ def test_a_conversation_belongs_to_its_user_alone(add, kb):
 def test_a_conversation_that_does_not_exist_is_not_there(caller):
     with pytest.raises(NotVisible):
         conversation_get(caller, uuid.uuid4())
+
+
+def test_an_answer_whose_process_was_killed_is_broken(begin):
+    killed, written = begin("Old?"), begin("New?")
+    Message.objects.filter(pk=killed.pk).update(created_at=timezone.now() - timedelta(hours=2))
+    purge_search_log()
+    assert [Message.objects.get(pk=each.pk).status for each in (killed, written)] == ["broken", "writing"]

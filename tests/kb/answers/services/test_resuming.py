@@ -1,3 +1,4 @@
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -28,14 +29,20 @@ def test_an_answer_that_is_written_already_is_told_at_once(message):
     assert (done.name, done.data["answer"], done.data["status"]) == ("done", "Two years.", "done")
 
 
+@contextmanager
+def written(message, text):
+    with progress.Progress(message.pk) as writing:
+        writing.text = text
+        progress.note([writing])
+        yield writing
+
+
 def test_a_reader_gets_what_was_missed_and_then_the_end(message):
-    writing = progress.Progress(message.pk)
-    writing.text = "Two years"
-    writing._note()
-    events = resume_answer(message, seen=4)
-    assert next(events).data == {"text": "years"}
-    turn_end(message.pk, Message.Status.DONE, text="Two years.")
-    writing.end()
+    with written(message, "Two years"):
+        events = resume_answer(message, seen=4)
+        assert next(events).name == "sources"
+        assert next(events).data == {"text": "years"}
+        turn_end(message.pk, Message.Status.DONE, text="Two years.")
     [done] = events
     assert done.data["answer"] == "Two years."
 
@@ -47,22 +54,29 @@ def long_ago(message):
 
 
 def test_an_answer_that_nobody_writes_is_broken_and_keeps_what_was_noted(message, monkeypatch):
-    writing = progress.Progress(message.pk)
-    writing.text = "Two"
-    with monkeypatch.context() as patched:
-        patched.setattr("time.time", lambda: 0.0)
-        writing._note()
-    [done] = resume_answer(message)
+    monkeypatch.setattr(progress, "LOST_SECONDS", -1)
+    with written(message, "Two"):
+        *_, done = resume_answer(message)
     assert (done.data["answer"], done.data["status"]) == ("Two", "broken")
     message.refresh_from_db()
     assert (message.status, message.text) == ("broken", "Two")
+
+
+def test_an_answer_of_a_silent_model_is_noted_again_and_again(message, monkeypatch):
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.01)
+    with written(message, "Two") as writing:
+        writing.text = "Two years"
+        assert any(progress.noted(message.pk).text == "Two years" for _ in range(100_000))
+        assert text_so_far(message) == "Two years"
+        assert message.status == "writing"
+    assert progress.noted(message.pk) is None
 
 
 def test_without_a_note_only_time_tells_that_nobody_writes(message):
     assert text_so_far(message) == ""
     assert message.status == "writing"
     long_ago(message)
-    [done] = resume_answer(message)
+    *_, done = resume_answer(message)
     assert done.data["status"] == "broken"
 
 
@@ -80,13 +94,10 @@ def test_what_an_assistant_keeps_no_text_of_is_shown_and_not_stored(message):
     assistant = make_assistant(kb.owner, kb, keeps_text=False)
     visitor = Visitor.objects.create(assistant=assistant)
     Conversation.objects.update(user=None, visitor=visitor)
-    writing = progress.Progress(message.pk)
-    writing.text = "The secret answer"
-    writing._note()
-    events = resume_answer(message)
-    next(events)
-    turn_end(message.pk, Message.Status.DONE, text="")
-    writing.end()
+    with written(message, "The secret answer"):
+        events = resume_answer(message)
+        next(events), next(events)
+        turn_end(message.pk, Message.Status.DONE, text="")
     assert list(events)[-1].data["answer"] == "The secret answer"
     Message.objects.update(status="writing")
     message.refresh_from_db()

@@ -56,7 +56,10 @@ def test_days_are_counted_one_by_one(page, assistant):
             assistant=assistant, day=today - timedelta(days=days), questions=questions, tokens=10
         )
     AssistantUse.objects.create(assistant=assistant, day=today, whose=f"v:{uuid.uuid4()}", questions=2)
-    assert "Questions 7 Model tokens 20" in Page(page("use", assistant.pk)).text("figures")
+    opened = page("use", assistant.pk)
+    assert "Questions 7 Model tokens 20" in Page(opened).text("figures")
+    assert [chart.verdict for chart in opened.context["charts"]] == ["At most 4 on one day.", "At most 10 on one day."]
+    assert opened.context["charts"][0].series[0].values == [4, *[0] * 28, 3]
 
 
 def test_thumbs_and_misses_are_counted(page, assistant, visited):

@@ -48,7 +48,7 @@ LEAKS = ("score", "trace", "profile", "model", "timing", "degraded", "chunk", "d
 
 def test_a_visitor_is_sent_these_keys_and_no_others(browser, owner, kb, llm):
     llm.always("chat", Reply("Two years [1]."))
-    of_source = {"number", "label", "title", "text", "has_page"}
+    of_source = {"number", "label", "title", "text", "url", "has_page"}
     of_answer = {
         "message_id",
         "conversation_id",
@@ -80,7 +80,7 @@ def test_a_chat_that_shows_nothing_sends_numbers_alone(owner, kb, llm):
     llm.always("chat", Reply("Two years [1]."))
     told = events(browser.ask())
     done = told[-1][1]
-    assert done["sources"] == [{"number": 1, "label": "", "title": "", "text": "", "has_page": False}]
+    assert done["sources"] == [{"number": 1, "label": "", "title": "", "text": "", "url": "", "has_page": False}]
     assert WARRANTY not in json.dumps(told)
     assert "ProductFAQ" not in json.dumps([told, browser.get(f"conversations/{done['conversation_id']}/").json()])
     assert browser.get(f"passages/{done['message_id']}/1/").status_code == 404
@@ -92,6 +92,31 @@ def test_a_chat_that_shows_passages_opens_no_document(owner, kb, llm):
     assert (done["sources"][0]["text"], done["sources"][0]["has_page"]) == (WARRANTY, False)
     for part in ("", "text/", "pages/1/", "pages/1/image/"):
         assert browser.get(f"passages/{done['message_id']}/1/{part}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("shows", "source", "url"),
+    [
+        ("page", "https://example.org/faq?id=1#warranty", "https://example.org/faq?id=1#warranty"),
+        ("passage", "http://example.org", "http://example.org"),
+        ("nothing", "https://example.org/faq", ""),
+        ("page", "ftp://example.org/faq", ""),
+        ("page", "javascript:alert(1)//https://example.org/", ""),
+        ("page", "https://user:password@example.org/faq", ""),
+        ("page", "ProductFAQ.md", ""),
+    ],
+)
+def test_a_source_on_the_web_is_sent_with_its_address_where_the_chat_shows_passages(owner, llm, shows, source, url):
+    kb = make_kb(owner, language="en")
+    make_document(kb, WARRANTY, source=source)
+    browser = shown(owner, kb, shows=shows)
+    told = events(browser.ask())
+    done = told[-1][1]
+    assert done["sources"][0]["url"] == url
+    read = browser.get(f"conversations/{done['conversation_id']}/").json()
+    assert read["turns"][0]["answer"]["sources"][0]["url"] == url
+    if shows == "nothing":
+        assert "example.org" not in json.dumps([told, read])
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -330,7 +355,7 @@ def test_conversations_are_listed_renamed_and_deleted(browser, llm):
 
 
 def test_a_long_conversation_is_read_in_parts(browser, llm, monkeypatch):
-    monkeypatch.setattr("kb.assistants.services.visitors.TURNS_READ", 2)
+    monkeypatch.setattr("kb.assistants.chat.conversations.TURNS_READ", 2)
     first = browser.answered("Question 0?")
     for number in (1, 2):
         browser.answered(f"Question {number}?", conversation_id=first["conversation_id"])

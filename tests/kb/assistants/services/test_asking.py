@@ -265,6 +265,12 @@ def test_a_reader_who_leaves_is_counted_by_what_was_written(visit, llm):
     assert kept.input_tokens > 0
 
 
+def test_a_stream_that_nobody_reads_gives_its_tokens_back(visit, llm):
+    stream_ask(visit, QUESTION).close()
+    assert (Message.objects.get(role="assistant").status, llm.requests) == ("broken", [])
+    assert used_today(visit.assistant).tokens == 0
+
+
 def test_a_conversation_that_is_deleted_while_it_is_answered_gives_no_tokens_back(visit, llm):
     llm.always("chat", Reply(["Two ", "years"], usage={"prompt_tokens": 70, "completion_tokens": 5}))
     events = stream_ask(visit, QUESTION)

@@ -6,7 +6,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.utils import timezone
 
 from kb.assistants.services.assistants import assistant_close, assistant_update, link_create, link_revoke
-from kb.assistants.services.entry import Door, Visit, enter, link_token, visit_of
+from kb.assistants.services.entry import Requirement, Visit, enter, link_token, visit_of
 from kb.models import Membership, ShareLink, Visitor
 from tests.factories import make_user, principal
 from tests.kb.assistants.making import make_assistant
@@ -30,9 +30,9 @@ def let_in(assistant, user=NOBODY, **given):
 @pytest.mark.parametrize(
     ("access", "stranger", "signed_in"),
     [
-        ("private", Door.SIGN_IN, Door.CLOSED),
-        ("signed_in", Door.SIGN_IN, None),
-        ("link", Door.LINK, Door.LINK),
+        ("private", Requirement.SIGN_IN, Requirement.CLOSED),
+        ("signed_in", Requirement.SIGN_IN, None),
+        ("link", Requirement.LINK, Requirement.LINK),
         ("public", None, None),
     ],
 )
@@ -46,7 +46,7 @@ def test_who_may_come_in(make, owner, kb, access, stranger, signed_in):
 
 def test_a_draft_is_closed_to_all(make, owner):
     assistant = make(access="public", published=False)
-    assert {enter(assistant, user) for user in (NOBODY, owner)} == {Door.CLOSED}
+    assert {enter(assistant, user) for user in (NOBODY, owner)} == {Requirement.CLOSED}
 
 
 def test_a_link_lets_in_until_it_is_revoked(make, owner):
@@ -55,7 +55,7 @@ def test_a_link_lets_in_until_it_is_revoked(make, owner):
     visit = let_in(assistant, link=link_token(link))
     assert visit_of(assistant, NOBODY, visit.token()) == visit
     link_revoke(link)
-    assert enter(assistant, NOBODY, link=link_token(link)) is Door.LINK
+    assert enter(assistant, NOBODY, link=link_token(link)) is Requirement.LINK
     assert visit_of(assistant, NOBODY, visit.token()) is None
 
 
@@ -69,18 +69,18 @@ def test_a_link_that_expires_lets_nobody_in_any_more(make, owner):
 
 @pytest.mark.parametrize("forged", ["", "0" * 32, "0" * 32 + ":x", "x"])
 def test_a_link_cannot_be_guessed(make, forged):
-    assert enter(make(access="link"), NOBODY, link=forged) is Door.LINK
+    assert enter(make(access="link"), NOBODY, link=forged) is Requirement.LINK
 
 
 def test_a_link_of_one_assistant_opens_no_other(make, owner):
     assistant, other = make(access="link"), make(access="link", name="Other")
-    assert enter(other, NOBODY, link=link_token(link_create(principal(owner), assistant))) is Door.LINK
+    assert enter(other, NOBODY, link=link_token(link_create(principal(owner), assistant))) is Requirement.LINK
 
 
 def test_a_password_is_asked_for_and_a_new_one_ends_visits(make, owner):
     assistant = make(access="public", password="correct horse")
-    assert enter(assistant, NOBODY) is Door.PASSWORD
-    assert enter(assistant, NOBODY, password="wrong") is Door.PASSWORD
+    assert enter(assistant, NOBODY) is Requirement.PASSWORD
+    assert enter(assistant, NOBODY, password="wrong") is Requirement.PASSWORD
     visit = let_in(assistant, password="correct horse")
     token = visit.token()
     assert visit_of(assistant, NOBODY, token) == visit
@@ -95,7 +95,7 @@ def test_a_member_who_is_put_out_needs_the_password_like_everybody(make, owner, 
     assert visit_of(assistant, member, token)
     Membership.objects.filter(user=member).delete()
     assert visit_of(assistant, member, token) is None
-    assert enter(assistant, member) is Door.PASSWORD
+    assert enter(assistant, member) is Requirement.PASSWORD
     assert visit_of(assistant, member, let_in(assistant, member, password="correct horse").token())
 
 
@@ -110,7 +110,7 @@ def test_who_has_deleted_everything_is_a_new_visitor_in_every_browser(make):
 
 
 def test_a_password_alone_does_not_replace_a_link(make):
-    assert enter(make(access="link", password="correct horse"), NOBODY, password="correct horse") is Door.LINK
+    assert enter(make(access="link", password="correct horse"), NOBODY, password="correct horse") is Requirement.LINK
 
 
 def test_who_is_signed_in_is_the_same_visitor_everywhere(make):

@@ -5,7 +5,6 @@ from django.utils import timezone
 
 from kb import tasks
 from kb.models import FailedQuery, SearchLog
-from kb.operations.services import retention
 from kb.operations.services.retention import purge_search_log
 from kb.quality.failed_queries.services import note_failures
 from tests.factories import make_kb
@@ -46,7 +45,7 @@ def test_searches_past_their_time_are_deleted(kb):
 
 
 def test_it_goes_on_until_all_batches_are_gone(kb, monkeypatch):
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr("kb.base.db.transactions.BATCH", 2)
     for _ in range(5):
         logged(kb, 31)
 

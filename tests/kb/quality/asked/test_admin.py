@@ -5,7 +5,7 @@ from django.urls import reverse
 
 from kb.assistants.services.assistants import version_create, version_publish
 from kb.assistants.settings import AssistantSettings
-from kb.models import Conversation, EvalQuery, EvalSet, Membership, Visitor
+from kb.models import Conversation, EvalQuery, EvalRun, EvalSet, Membership, RetrievalProfile, Visitor
 from tests.factories import make_kb, make_user, principal
 from tests.kb.assistants.making import make_assistant
 from tests.kb.web.admin.pages import Page
@@ -63,8 +63,33 @@ def test_its_sets_are_run_as_it_searches(page, assistant, owner, kb):
     eval_set = EvalSet.objects.create(knowledge_base=kb, name="returns")
     version = version_create(principal(owner), assistant, AssistantSettings(profile="balanced"))
     version_publish(principal(owner), version)
-    [link] = Page(page("questions", assistant.pk)).tree.xpath("//ul[@data-testid='measure']//a/@href")
+    [link] = Page(page("questions", assistant.pk)).tree.xpath(
+        "//ul[@data-testid='measure']//a[@data-testid='evaluate']/@href"
+    )
     assert link == f"{reverse('admin:kb_evalrun_add')}?eval_set={eval_set.pk}&profile=balanced"
+
+
+def test_a_set_shows_its_last_run_that_searched_as_the_assistant_does(page, assistant, owner, kb):
+    def run(eval_set, profile, ndcg, **fields):
+        report = {"stages": {"reranked": {"ndcg@10": ndcg}}}
+        return EvalRun.objects.create(eval_set=eval_set, profile=profile, status="done", report=report, **fields)
+
+    def figures():
+        lines = Page(page("questions", assistant.pk)).tree.xpath("//ul[@data-testid='measure']/li/small/a[1]")
+        return [line.text_content() for line in lines]
+
+    eval_set = EvalSet.objects.create(knowledge_base=kb, name="returns")
+    other = RetrievalProfile.objects.live("balanced")
+    assert other != kb.profile
+    run(eval_set, kb.profile, 0.5)
+    run(eval_set, kb.profile, 0.625)
+    run(eval_set, kb.profile, 0.9, overrides={"top_k": 3})
+    run(eval_set, other, 0.75)
+    assert figures() == ["NDCG@10 0.625"]
+    version_publish(
+        principal(owner), version_create(principal(owner), assistant, AssistantSettings(profile="balanced"))
+    )
+    assert figures() == ["NDCG@10 0.750"]
 
 
 def test_who_may_not_edit_all_its_knowledge_bases_finds_no_page(page, kb):

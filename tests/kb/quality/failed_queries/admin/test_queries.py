@@ -290,3 +290,25 @@ def test_a_query_that_cannot_be_taken_is_refused_in_words(client, kb):
 
     assert "longer than" in words(tree(response).xpath("//form[contains(@class, 'fq-form')]")[0])
     assert not EvalSet.objects.exists()
+
+
+def test_one_click_in_the_list_puts_a_query_into_the_default_set(client, open_list, failed, kb):
+    (button,) = tree(open_list()).xpath("//*[@id='result_list']//button[@form='to-set']")
+    client.post(button.get("formaction"), {button.get("name"): button.get("value")})
+    query = EvalQuery.objects.get()
+    assert (query.text, query.eval_set.knowledge_base, query.answerable) == (failed.query, kb, True)
+    assert not query.judgments.exists()
+
+
+@pytest.mark.parametrize("case", ["viewer", "several knowledge bases"])
+def test_where_there_is_no_one_set_to_put_it_in_the_list_has_no_such_button(open_list, curator, kb, case):
+    make_failed(kb, make_kb(curator)) if case != "viewer" else make_failed(viewed(curator))
+    page = tree(open_list())
+    assert page.xpath("//*[@id='result_list']//tbody")
+    assert page.xpath("//button[@form='to-set']") == []
+
+
+def viewed(user):
+    other = make_kb()
+    make_member(other, user=user)
+    return other

@@ -3,9 +3,10 @@ import dataclasses
 import pytest
 
 from kb.models import RetrievalProfile
-from kb.profiles.admin.choices import changes_text, groups, setting_label, value_text
+from kb.profiles.admin.choices import changes_text, setting_label, value_text
 from kb.profiles.services import SettingDifference
 from kb.quality.profiles.admin.form import ProfileForm
+from kb.web.admin.fields import names_by_group
 from retrieval.config import SETTINGS, RetrievalConfig
 
 
@@ -25,7 +26,7 @@ def test_every_setting_has_words_and_a_place_in_the_form():
     settings = [field.name for field in dataclasses.fields(RetrievalConfig)]
 
     assert all(SETTINGS[name].label and SETTINGS[name].help for name in settings)
-    assert [name for names in groups().values() for name in names] == settings
+    assert [name for names in names_by_group(SETTINGS).values() for name in names] == settings
 
 
 @pytest.mark.parametrize(

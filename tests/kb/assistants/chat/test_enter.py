@@ -13,13 +13,13 @@ from tests.kb.assistants.making import make_assistant
 pytestmark = pytest.mark.django_db
 
 
-def door(response):
+def lacking(response):
     assert response.status_code == 403, response.content
     told = response.json()
-    assert told["code"] == "door"
+    assert told["code"] == "access_required"
     assert told["detail"]
     assert told["remedy"]
-    return told["door"]
+    return told["requirement"]
 
 
 def test_a_public_chat_lets_anybody_in_and_tells_what_the_page_needs(browser, assistant, kb):
@@ -39,14 +39,14 @@ def test_a_public_chat_lets_anybody_in_and_tells_what_the_page_needs(browser, as
 def test_a_stranger_is_told_what_stands_before_it(owner, kb, access, expected):
     browser = Browser(make_assistant(owner, kb, access=access))
     response = browser.enter()
-    assert door(response) == expected
+    assert lacking(response) == expected
     login = response.json()["login"]
     assert ("next=%2Fchat%2Fheaters%2F" in login) is (expected == "sign_in")
 
 
 def test_who_is_signed_in_but_no_member_is_told_that_it_is_closed_to_the_account(owner, kb):
     response = Browser(make_assistant(owner, kb, access="private"), make_user()).enter()
-    assert door(response) == "closed"
+    assert lacking(response) == "closed"
     assert "account" in response.json()["detail"]
 
 
@@ -59,7 +59,7 @@ def test_a_member_enters_as_the_same_visitor_in_every_browser(owner, kb):
 
 
 def test_a_draft_is_closed(owner, kb):
-    assert door(Browser(make_assistant(owner, kb, access="public", published=False)).enter()) == "closed"
+    assert lacking(Browser(make_assistant(owner, kb, access="public", published=False)).enter()) == "closed"
 
 
 def test_a_link_opens_until_it_expires_or_is_revoked(owner, kb, llm):
@@ -71,7 +71,7 @@ def test_a_link_opens_until_it_expires_or_is_revoked(owner, kb, llm):
     ShareLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
     assert browser.ask().json()["code"] == "not_let_in"
     expired = browser.enter(key=link_token(link))
-    assert door(expired) == "link"
+    assert lacking(expired) == "link"
     assert "not valid any more" in expired.json()["detail"]
 
     other = Browser(assistant)
@@ -84,9 +84,9 @@ def test_a_link_opens_until_it_expires_or_is_revoked(owner, kb, llm):
 
 def test_a_password_is_asked_for_and_a_wrong_one_said_to_be_wrong(owner, kb):
     browser = Browser(make_assistant(owner, kb, access="public", password="correct horse"))
-    assert door(browser.enter()) == "password"
+    assert lacking(browser.enter()) == "password"
     wrong = browser.enter(password="battery staple")
-    assert door(wrong) == "password"
+    assert lacking(wrong) == "password"
     assert "not the password" in wrong.json()["detail"]
     assert browser.enter(password="correct horse").status_code == 200
     assert browser.enter().status_code == 200
@@ -107,7 +107,7 @@ def test_a_new_password_ends_visits_and_the_browser_stays_the_same_visitor(owner
     browser.answered()
     assistant_update(principal(owner), assistant, password="battery staple")
     assert browser.get("conversations/").json()["code"] == "not_let_in"
-    assert door(browser.enter()) == "password"
+    assert lacking(browser.enter()) == "password"
     assert browser.enter(password="battery staple").status_code == 200
     assert [row["title"] for row in browser.get("conversations/").json()] == [QUESTION]
 
@@ -143,7 +143,7 @@ def test_a_visit_of_one_chat_is_none_of_another(browser, owner, kb):
 def test_a_closed_chat_answers_nobody_any_more(browser, assistant, llm):
     assistant_close(assistant)
     assert browser.ask().status_code == 403
-    assert door(browser.enter()) == "closed"
+    assert lacking(browser.enter()) == "closed"
     assert llm.requests == []
 
 

@@ -1,11 +1,11 @@
-"""What the script of the chat page says, in the language of the request."""
+"""The labels and sentences of the chat page's script, in the language of the request."""
 
 from collections.abc import Mapping
 
 from django.utils.translation import gettext as _
 
 
-def words() -> Mapping[str, str]:
+def labels() -> Mapping[str, str]:
     return {
         "searching": _("Searching…"),
         "writing": _("Writing the answer…"),
@@ -45,6 +45,7 @@ def words() -> Mapping[str, str]:
         "loading": _("Loading…"),
         "preparing": _("The server prepares the page: it appears here in a moment."),
         "unplaced": _("Where on this page the passage stands is not known."),
+        "open_web": _("Open on the web: {host}"),
         "page": _("Page"),
         "text": _("Text"),
         "no_conversations": _("There are no conversations yet: what is asked appears here."),

@@ -1,0 +1,80 @@
+"""Entering a chat: a visit, or what is lacking for one."""
+
+from http import HTTPStatus
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _, gettext_lazy
+
+from kb.access.services.rate_limits import address_spend
+from kb.assistants.chat.requests import ChatView, require_left, sent
+from kb.assistants.chat.shapes import EnterBody, Entered
+from kb.assistants.services.entry import Requirement, Visit, chat_path, earlier_visitor, enter, visit_of
+from kb.assistants.services.visitors import suggestions
+from kb.web.api.errors import ApiError
+
+_DETAILS = {
+    Requirement.SIGN_IN: gettext_lazy("Sign in to use this chat."),
+    Requirement.LINK: gettext_lazy("This chat opens with a link that somebody shares."),
+    Requirement.PASSWORD: gettext_lazy("This chat asks for a password."),
+    Requirement.CLOSED: gettext_lazy("This chat is not open at the moment."),
+}
+_REMEDIES = {
+    Requirement.SIGN_IN: gettext_lazy("Sign in, then this page opens by itself."),
+    Requirement.LINK: gettext_lazy("Ask whoever told you of it for the whole link."),
+    Requirement.PASSWORD: gettext_lazy("Ask whoever told you of it for the password."),
+    Requirement.CLOSED: gettext_lazy("Try again later, or ask whoever runs it."),
+}
+
+
+class EnterView(ChatView):
+    needs_visit = False
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        body = self.read(EnterBody)
+        if body.password:
+            require_left(address_spend(self.address()))
+        visit = self._let_in(request, body)
+        chosen = self.showing.settings
+        return sent(
+            Entered(
+                visit=visit.token(),
+                name=self.assistant.name,
+                opening=chosen.opening,
+                suggested_questions=suggestions(self.showing.reader, chosen),
+                remembers=chosen.remembers,
+                keeps=self.assistant.keeps_text,
+            )
+        )
+
+    def _let_in(self, request: HttpRequest, body: EnterBody) -> Visit:
+        """A visit that still holds, of who is signed in now; else a new one of the same browser."""
+        earlier = visit_of(self.assistant, request.user, body.visit) if body.visit else None
+        if earlier is not None and (earlier.user is not None or not request.user.is_active):
+            return earlier
+        result = enter(
+            self.assistant,
+            request.user,
+            link=body.key,
+            password=body.password,
+            known_as=earlier_visitor(self.assistant, body.visit) if body.visit else None,
+        )
+        if isinstance(result, Visit):
+            return result
+        if earlier is not None:
+            return earlier
+        detail = str(_DETAILS[result])
+        if result is Requirement.LINK and body.key:
+            detail = _("This link is not valid any more.")
+        elif result is Requirement.PASSWORD and body.password:
+            detail = _("This is not the password of this chat.")
+        elif result is Requirement.CLOSED and request.user.is_active:
+            detail = _("This chat is not open, or not for this account.")
+        next_page = urlencode({"next": chat_path(self.assistant)})
+        more = {
+            "requirement": result.value,
+            "login": f"{settings.LOGIN_URL}?{next_page}" if result is Requirement.SIGN_IN else "",
+            "remedy": str(_REMEDIES[result]),
+        }
+        raise ApiError(HTTPStatus.FORBIDDEN, "access_required", detail, **more)
