@@ -97,6 +97,10 @@ def table(columns, rows):
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def values_of(said):
+    return "–".join(f"{value:,}" for value in said.between) if said.between else ", ".join(said.choices)
+
+
 def settings_table(words):
     from django.utils.translation import gettext
 
@@ -107,8 +111,7 @@ def settings_table(words):
         variables = " / ".join(f"`{name}`" for name in (said.env, said.alias) if name)
         value = ",".join(said.default) if isinstance(said.default, tuple) else said.default
         default = words["auto"] if value is None else f"`{str(value).lower()}`"
-        values = "–".join(f"{value:,}" for value in said.between) if said.between else ", ".join(said.choices)
-        return f"`{name}`", variables, default, values, gettext(said.help)
+        return f"`{name}`", variables, default, values_of(said), gettext(said.help)
 
     return table(words["settings_columns"], map(row, SETTINGS))
 
@@ -116,17 +119,13 @@ def settings_table(words):
 def assistants_table(words):
     from django.utils.translation import gettext
 
-    from kb.assistants.settings import SETTINGS, AssistantSettings
+    from kb.assistants.settings import SETTINGS
 
-    def row(field):
-        said = SETTINGS[field.name]
-        default = "" if field.default in ("", ()) else f"`{str(field.default).lower()}`"
-        values = "–".join(f"{value:,}" for value in said.between or ()) or ", ".join(
-            f"`{each}`" for each in said.choices
-        )
-        return gettext(said.label), default, values, gettext(said.help)
+    def row(said):
+        default = "" if said.default in ("", ()) else f"`{str(said.default).lower()}`"
+        return gettext(said.label), default, values_of(said), gettext(said.help)
 
-    return table(words["assistants_columns"], map(row, dataclasses.fields(AssistantSettings)))
+    return table(words["assistants_columns"], map(row, SETTINGS.values()))
 
 
 def models_table(words):
