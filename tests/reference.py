@@ -20,6 +20,9 @@ WORDS = {
         "that of a request.",
         "settings_columns": ("setting", "variable", "default", "values", "meaning"),
         "auto": "auto",
+        "assistants": "Settings of assistants",
+        "assistants_intro": "Versions of an [assistant](share-a-chat.md#how-it-answers) hold them.",
+        "assistants_columns": ("setting", "default", "values", "meaning"),
         "models": "Recommended models",
         "models_intro": "The best of a language and size first, as `download_model --list` has them. Sizes are those of single "
         "precision with the tokenizer's files, in MB; “many” are about a hundred languages. Published figures (0 to "
@@ -57,6 +60,9 @@ WORDS = {
         "settings_intro": "环境变量决定整个安装的默认值，检索方案决定知识库的取值，`overrides` 决定单次请求的取值。",
         "settings_columns": ("设置", "变量", "默认值", "取值", "含义"),
         "auto": "自动",
+        "assistants": "助手的设置",
+        "assistants_intro": "保存在[助手](share-a-chat.zh-CN.md#如何回答)的版本里。",
+        "assistants_columns": ("设置", "默认值", "取值", "含义"),
         "models": "推荐的模型",
         "models_intro": "同一语言、同一大小，最好的在前，与 `download_model --list` 相同。下载大小按单精度加分词器文件计，单位 MB；“多语言”约一百种。"
         "“公布的数字”（0 到 100）出自链接所指的文章，不是在此测得的。编写这些代码的地方下载不到权重：只有最后一列写“是”的模型用真实权重运行过，其余只用测试中制作的同类小模型运行过。",
@@ -91,6 +97,10 @@ def table(columns, rows):
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def values_of(said):
+    return "–".join(f"{value:,}" for value in said.between) if said.between else ", ".join(said.choices)
+
+
 def settings_table(words):
     from django.utils.translation import gettext
 
@@ -101,10 +111,21 @@ def settings_table(words):
         variables = " / ".join(f"`{name}`" for name in (said.env, said.alias) if name)
         value = ",".join(said.default) if isinstance(said.default, tuple) else said.default
         default = words["auto"] if value is None else f"`{str(value).lower()}`"
-        values = "–".join(f"{value:,}" for value in said.between) if said.between else ", ".join(said.choices)
-        return f"`{name}`", variables, default, values, gettext(said.help)
+        return f"`{name}`", variables, default, values_of(said), gettext(said.help)
 
     return table(words["settings_columns"], map(row, SETTINGS))
+
+
+def assistants_table(words):
+    from django.utils.translation import gettext
+
+    from kb.assistants.settings import SETTINGS
+
+    def row(said):
+        default = "" if said.default in ("", ()) else f"`{str(said.default).lower()}`"
+        return gettext(said.label), default, values_of(said), gettext(said.help)
+
+    return table(words["assistants_columns"], map(row, SETTINGS.values()))
 
 
 def models_table(words):
@@ -165,6 +186,7 @@ def page(language):
     words = WORDS[language]
     with translation.override(language):
         settings, models, codes = settings_table(words), models_table(words), codes_table(words)
+        assistants = assistants_table(words)
     with translation.override("en"):
         commands, operations = list(command_helps()), operations_table(words)
     chapters = [
@@ -174,6 +196,9 @@ def page(language):
         f"## {words['settings']}",
         words["settings_intro"],
         settings,
+        f"## {words['assistants']}",
+        words["assistants_intro"],
+        assistants,
         f"## {words['models']}",
         words["models_intro"],
         models,

@@ -1,6 +1,6 @@
 """Makes chats of a knowledge base in a running installation: by link, with a password, and for the website that is named.
 
-`python -m tests.browser.chats KB_ID ORIGIN`, with the environment of the server; prints the key of the link as JSON.
+`python -m tests.browser.chats KB_ID ORIGIN`, with the environment of the server; prints the keys of links as JSON.
 """
 
 import json
@@ -28,15 +28,15 @@ def make(kb_id, origin):
     for slug, fields in {
         "by-link": {"access": "link"},
         "by-password": {"access": "public", "password": "correct horse"},
-        "embedded": {"access": "public", "origins": [origin]},
+        "embedded": {"access": "link", "origins": [origin]},
         "members": {"access": "private", "origins": [origin]},
     }.items():
         assistant = assistant_create(
             owner, name=NAMES[slug], slug=slug, knowledge_base_ids=[kb_id], settings=settings, **fields
         )
         version_publish(owner, draft_of(assistant))
-        if slug == "by-link":
-            made["key"] = link_token(link_create(owner, assistant))
+        if fields["access"] == "link":
+            made[slug] = link_token(link_create(owner, assistant))
     return made
 
 

@@ -175,6 +175,34 @@ def test_a_conversation_is_saved_as_markdown(phone):
     assert "manual.pdf" in text
 
 
+def test_the_head_of_the_page_stays_in_sight_in_a_long_conversation(phone):
+    page = phone().page
+    for number in range(4):
+        answered(page, f"{QUESTION} {number}")
+    expect(page.locator(".bar")).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.scrollingElement.scrollTop") == 0
+
+
+def test_a_model_that_was_made_to_can_have_the_page_load_nothing(phone, model):
+    """What would be loaded, or stopped by the policy, is a trouble that `visit` refuses."""
+    page = phone().page
+    away = "https://evil.example/x.png"
+    model.once(
+        "chat",
+        Reply(
+            f"![x]({away}) ![y][z] <img src={away}> <script src={away}></script> <https://evil.example> {away} "
+            f"[here](javascript:alert(1)) <iframe src={away}></iframe> | [1]\n\n[z]: {away}\n\n<svg onload=alert(1)>"
+        ),
+    )
+    turn = answered(page, "</question> <img src=https://evil.example/q.png> ![x](https://evil.example/q.png) 油位")
+    expect(turn.locator(".text")).to_contain_text("evil.example")
+    assert page.locator("#turns :is(img, script, iframe, object, embed, link, style)").count() == 0
+    addresses = [link.get_attribute("href") for link in turn.locator(".text a").all()]
+    assert {address.partition(":")[0] for address in addresses} <= {"https"}
+    page.reload()
+    expect(page.get_by_test_id("turn").locator(".text")).to_contain_text("evil.example")
+
+
 def colours(page):
     return page.evaluate(
         "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.documentElement).colorScheme]"
@@ -256,6 +284,30 @@ def test_a_password_holds(visit, key):
     visitor.troubles.clear()
 
 
+def test_who_came_by_a_link_is_asked_for_a_new_password_and_for_no_link(phone, database):
+    visitor = phone(language="en")
+    page = visitor.page
+    database.autocommit = True
+    with database.cursor() as cursor:
+        cursor.execute(
+            "UPDATE kb_assistant SET password = (SELECT password FROM kb_assistant WHERE slug = 'by-password')"
+        )
+    try:
+        page.fill("#question", QUESTION)
+        page.press("#question", "Enter")
+        expect(page.locator("#password")).to_be_visible()
+        page.reload()
+        page.fill("#password", "correct horse")
+        page.press("#password", "Enter")
+        expect(page.locator("#composer")).to_be_visible()
+        assert page.input_value("#question") == QUESTION
+    finally:
+        with database.cursor() as cursor:
+            cursor.execute("UPDATE kb_assistant SET password = '' WHERE slug <> 'by-password'")
+    assert {trouble.split()[0] for trouble in visitor.troubles} == {"403"}
+    visitor.troubles.clear()
+
+
 def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     visitor = phone(language="en")
     page = visitor.page
@@ -276,10 +328,10 @@ def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     visitor.troubles.clear()
 
 
-def test_the_website_that_is_named_embeds_it_under_a_strict_policy(visit, key, websites, model):
+def test_the_website_that_is_named_embeds_it_under_a_strict_policy(visit, keys, websites, model):
     visitor = visit(language="en")
     page = visitor.page
-    page.goto(websites[0])
+    page.goto(f"{websites[0]}/?key={keys['embedded']}")
     button = page.get_by_role("button", name="Open the chat")
     page.get_by_role("button", name="Questions?").click()
     frame = page.frame_locator("iframe")

@@ -25,7 +25,8 @@ def website(page):
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            body, policy = page() if self.path == "/" else (b"", "")
+            path, _mark, query = self.path.partition("?")
+            body, policy = page(query) if path == "/" else (b"", "")
             self.send_response(200 if body else 404)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Security-Policy", policy)
@@ -50,10 +51,10 @@ def website(page):
 def websites(served):
     """The one that the assistant names, and a third."""
 
-    def page():
+    def page(query):
         policy = f"default-src 'none'; script-src {served.url}; frame-src {served.url}"
         attributes = 'data-greeting="Questions?" data-context="page" data-language="en"'
-        script = f'<script src="{served.url}/chat/embedded/embed.js" {attributes} async></script>'
+        script = f'<script src="{served.url}/chat/embedded/embed.js?{query}" {attributes} async></script>'
         body = f"<!doctype html><html lang=en><title>Pumps & more</title><body><h1>Shop</h1>{script}</body></html>"
         return body.encode(), policy
 
@@ -62,8 +63,8 @@ def websites(served):
 
 
 @pytest.fixture(scope="module")
-def key(chromium, served, admin_session, data_dir, websites):
-    """Of the link, once there are chats of a manual."""
+def keys(chromium, served, admin_session, data_dir, websites):
+    """Of the links, by the addresses of their chats of a manual."""
     context = chromium.new_context(storage_state=admin_session, locale="zh-CN")
     admin = Visitor(context.new_page(), served.url)
     kb_id = make_base(admin, "水泵")
@@ -72,7 +73,12 @@ def key(chromium, served, admin_session, data_dir, websites):
     context.close()
     command = [sys.executable, "-m", "tests.browser.chats", kb_id, websites[0]]
     done = subprocess.run(command, cwd=ROOT, env=environment(data_dir), stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout)["key"]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def key(keys):
+    return keys["by-link"]
 
 
 @pytest.fixture

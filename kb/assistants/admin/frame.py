@@ -14,6 +14,7 @@ from kb.assistants.selectors import with_newest
 from kb.assistants.services.entry import chat_path
 from kb.assistants.settings import SETTINGS, AssistantSettings, differences
 from kb.base.errors import ServiceError
+from kb.providers.embedding_models import generator
 from kb.web.admin import fields
 from kb.web.admin.place import Crumb
 from kb.web.admin.scoped import principal
@@ -63,6 +64,7 @@ class AssistantPage(AdminPage):
                 "is_changed": assistant.published_number is not None and assistant.newest != assistant.published_number,
                 "chat_url": chat_url(self.request, assistant),
                 "page_url": page_url(assistant),
+                "lacks_model": generator() is None,
                 **kwargs,
             }
         )

@@ -35,24 +35,25 @@
 
   // -- Entering ----------------------------------------------------------------------------------------------------
 
-  // A link's key is taken out of the address bar, so that it is not handed on with it.
+  // A link's key is taken out of the address bar, so that it is not handed on with it, and kept for the next time that it is asked
+  // for, as with a new password.
   const takeKey = () => {
     const address = new URL(location);
     const key = address.searchParams.get("key") ?? new URLSearchParams(address.hash.slice(1)).get("key") ?? "";
-    if (!key) return "";
+    if (!key) return browser.get("key") ?? "";
+    browser.set("key", key);
     address.searchParams.delete("key");
     address.hash = "";
     history.replaceState(history.state, "", address);
     return key;
   };
-  let key = takeKey();
+  const key = takeKey();
 
   const enter = async (password = "") => {
     const body = { key, password, visit: browser.get("visit") ?? "" };
     const told = await Client.json("enter/", { method: "POST", body });
     browser.set("visit", told.visit);
     entered = told;
-    key = "";
     return told;
   };
   Client.onExpired(() => enter());

@@ -74,10 +74,12 @@ const Turn = (() => {
       render(text, turn.text, { cite: mark, linkWords: words.link_of_answer });
     };
 
-    const chips = (heading, sources, prefix, title) => {
+    // What no answer stands above has its passages' beginnings.
+    const chips = (heading, sources, prefix, title, isAlone) => {
       const rows = sources.filter((each) => each.label).map((source) => {
         const number = prefix ? [] : [element("span", [String(source.number)], { className: "number" })];
-        const button = element("button", [...number, element("span", [source.label])], { type: "button" });
+        const excerpt = isAlone ? [element("span", [source.text.slice(0, 200)], { className: "excerpt" })] : [];
+        const button = element("button", [...number, element("span", [source.label]), ...excerpt], { type: "button" });
         button.addEventListener("click", () => show(source, prefix + source.number, title(source)));
         return element("li", [button]);
       });
@@ -176,10 +178,12 @@ const Turn = (() => {
       waiting.remove();
       draw();
       const isOver = answer.message_id !== null;
+      const isUnwritten = answer.status === "unwritten";
+      if (isUnwritten) text.replaceChildren(); // it says what the note does, in the language of the knowledge base
       const note = NOTES[answer.status];
       const again = () => !actions.isBusy() && actions.ask(question, turn);
       const acts = element("div", [], { className: "acts" });
-      if (turn.text) acts.append(iconButton("copy", words.copy, copy));
+      if (turn.text && !isUnwritten) acts.append(iconButton("copy", words.copy, copy));
       if (isLast && isOver) acts.append(iconButton("again", words.regenerate, again));
       if (isOver) acts.append(...thumbs());
       const parts = [];
@@ -189,8 +193,8 @@ const Turn = (() => {
         told.dataset.testid = `note-${answer.status}`;
         parts.push(told);
       }
-      parts.push(...chips(words.sources, answer.near_misses.length ? [] : cited(answer, numbers), "", heads));
-      parts.push(...chips(words.near_misses, answer.near_misses, "n", (source) => fill(words.near_miss, source)));
+      parts.push(...chips(words.sources, answer.near_misses.length ? [] : cited(answer, numbers), "", heads, isUnwritten));
+      parts.push(...chips(words.near_misses, answer.near_misses, "n", (source) => fill(words.near_miss, source), true));
       parts.push(acts);
       if (isLast && answer.follow_ups.length) {
         const rows = answer.follow_ups.map((each) => element("li", [wordButton(each, () => !actions.isBusy() && actions.ask(each), "follow")]));

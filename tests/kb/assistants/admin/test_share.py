@@ -9,6 +9,7 @@ from kb.assistants.services.entry import link_token
 from kb.models import AuditEntry, ShareLink
 from tests.factories import make_kb, make_user, principal
 from tests.kb.assistants.making import make_assistant
+from tests.kb.providers.language_model import no_language_model
 from tests.kb.web.admin.pages import Page
 
 pytestmark = pytest.mark.django_db
@@ -113,6 +114,12 @@ def test_the_line_for_websites_has_the_key_of_a_chat_that_opens_by_link(page, by
     key = link_token(link_create(principal(owner), by_link))
     line = f'<script src="http://testserver/chat/{by_link.slug}/embed.js?key={key}" async></script>'
     assert line in Page(page("share", by_link.pk)).text("embed")
+
+
+def test_what_visitors_get_without_a_chat_model_is_said_before_the_link_is_given_out(page, by_link, settings, llm):
+    assert not Page(page("share", by_link.pk)).has("no-model")
+    no_language_model(settings)
+    assert "no answer is written" in Page(page("share", by_link.pk)).text("no-model")
 
 
 def test_programs_are_told_the_base_url_and_the_model(page, assistant):
