@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Q
+from django.db.models import Func, Q, TextField
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Membership, Principal, User, members_by_group
@@ -80,14 +80,14 @@ def note_unanswered(search: SearchLog, *, is_weak: bool) -> None:
 def forget_searches(rows: Sequence[SearchLog]) -> None:
     """Takes waiting queries out of the inbox of whose searches the log holds no more than these, which are deleted."""
     keys = {_key(row.knowledge_base_ids, _normalised(row.query)) for row in rows}
+    others = SearchLog.objects.exclude(pk__in=[row.pk for row in rows])
     for failed in FailedQuery.objects.filter(key__in=keys, state__in=FailedQuery.WAITING):
-        others = SearchLog.objects.exclude(pk__in=[row.pk for row in rows]).filter(
+        same = others.filter(
             knowledge_base_ids__contains=failed.knowledge_base_ids,
             knowledge_base_ids__contained_by=failed.knowledge_base_ids,
             created_at__gte=failed.first_seen - LONGEST_ANSWER,  # it may be seen only once it is answered
         )
-        words = _normalised(failed.query)
-        if all(_normalised(query) != words for query in others.values_list("query", flat=True)):
+        if not same.annotate(words=_Normalised("query")).filter(words=_normalised(failed.query)).exists():
             failed.delete()
 
 
@@ -161,6 +161,13 @@ def _take_back(entry: SearchLog) -> None:
 
 def _normalised(query: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", query).casefold().split())
+
+
+class _Normalised(Func):
+    """The same in the database."""
+
+    template = r"btrim(regexp_replace(lower(normalize(%(expressions)s, NFKC)), '\s+', ' ', 'g'))"
+    output_field = TextField()
 
 
 def _key(kb_ids: Iterable[int], words: str) -> str:
