@@ -23,7 +23,7 @@ from kb.assistants.chat.showing import Showing
 from kb.assistants.services.asking import Asked, stream_ask
 from kb.assistants.services.entry import Visit
 from kb.assistants.services.sending import sending_answered, sending_begin, sending_failed
-from kb.assistants.services.visitors import own_answer, own_conversation
+from kb.assistants.services.visitors import own_answer
 from kb.base.errors import NotVisible
 from kb.base.shapes import as_values
 from kb.base.text import storable
@@ -39,14 +39,11 @@ class AskView(ChatView):
     def post(self, request: HttpRequest) -> HttpResponseBase:  # noqa: ARG002 - the framework's interface
         body = self.read(AskBody)
         sender = self.visit.visitor_id, body.sending_id
-        if body.conversation_id is not None:
-            own_conversation(self.visit, body.conversation_id)
-        showing = self.showing  # read before the connection is given back
         answered = sending_begin(*sender)
         if answered is not None:
-            return _stream(self.visit, showing, resume_answer(own_answer(self.visit, answered)))
+            return _stream(self.visit, self.showing, resume_answer(own_answer(self.visit, answered)))
         try:
-            events = stream_ask(self.visit, _asked(body), address=self.address())
+            events = stream_ask(self.visit, _asked(body), address=self.address(), reader=self.showing.reader)
         except BaseException as error:
             sending_failed(*sender)
             if isinstance(error, NotVisible):
@@ -54,7 +51,7 @@ class AskView(ChatView):
                     _("This conversation was deleted, or nothing can be asked here at the moment.")
                 ) from error
             raise
-        return _stream(self.visit, showing, events, partial(_begun, *sender))
+        return _stream(self.visit, self.showing, events, partial(_begun, *sender))
 
 
 class AnswerView(ChatView):

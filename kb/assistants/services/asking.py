@@ -70,13 +70,16 @@ def ask(visit: Visit, asked: Asked, *, address: str = "") -> Answer:
     return finished
 
 
-def stream_ask(visit: Visit, asked: Asked, *, address: str = "") -> Generator[AnswerEvent, None, None]:
+def stream_ask(
+    visit: Visit, asked: Asked, *, address: str = "", reader: Principal | None = None
+) -> Generator[AnswerEvent, None, None]:
     """The same in steps.
 
-    `address` is the network address that it comes from, blank where it is not to be counted. Raises LimitReached before
-    anything is searched, NotAllowed where none of the knowledge bases can be searched now, and as `stream_answer`.
+    `address` is the network address that it comes from, blank where it is not to be counted; `reader` what `reader_of` has
+    made for this request already. Raises LimitReached before anything is searched, NotAllowed where none of the knowledge
+    bases can be searched now, and as `stream_answer`.
     """
-    principal, request, settings = _prepared(visit, asked)
+    principal, request, settings = _prepared(visit, asked, reader)
     with _counted(visit, settings, address) as counted:
         events = stream_answer(principal, request, settings)
     return Started(_settled(events, counted))
@@ -129,12 +132,14 @@ def _counted(visit: Visit, settings: AnswerSettings, address: str) -> Iterator[C
         raise
 
 
-def _prepared(visit: Visit, asked: Asked) -> tuple[Principal, AskRequest, AnswerSettings]:
+def _prepared(
+    visit: Visit, asked: Asked, reader: Principal | None = None
+) -> tuple[Principal, AskRequest, AnswerSettings]:
     assistant = visit.assistant
     if not assistant.is_answering:
         raise NotAllowed(_("This assistant is not published."))
     chosen = _asked_for(assistant.published_settings, asked)
-    reader = reader_of(assistant, assistant.publisher)
+    reader = reader or reader_of(assistant, assistant.publisher)
     settings = answer_settings(
         assistant,
         chosen,

@@ -63,7 +63,9 @@ def follow_ups(reader: Principal, settings: AssistantSettings, message: Message)
     """Questions that the documents which an answer cites answer too, without those of its conversation."""
     if not settings.follow_ups or not message.hit or message.status != Message.Status.DONE:
         return []
-    asked = message.conversation.messages.filter(role=Message.Role.USER).values_list("text", flat=True)
+    asked = Message.objects.filter(conversation=message.conversation_id, role=Message.Role.USER).values_list(
+        "text", flat=True
+    )
     numbers = check_citations(message.text, [each["number"] for each in message.sources]).cited
     document_ids = {each["document_id"] for each in message.sources if each["number"] in numbers} - {None}
     documents = Document.objects.visible_to(reader).filter(pk__in=document_ids)

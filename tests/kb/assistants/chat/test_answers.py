@@ -2,6 +2,8 @@ import json
 import uuid
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from kb.answers.services.conversations import HISTORY_TOKENS
 from kb.assistants.services.assistants import assistant_update
@@ -159,6 +161,16 @@ def shown_without(owner, kb):
     return entered(
         make_assistant(owner, kb, name="Silent", access="public", settings={"follow_ups": False}),
     )
+
+
+def test_a_question_reads_once_what_may_be_searched_and_its_conversation(browser, llm):
+    conversation_id = browser.answered()["conversation_id"]
+    with CaptureQueriesContext(connection) as captured:
+        browser.answered(conversation_id=conversation_id)
+    begins = [" ".join(query["sql"].split())[:200] for query in captured.captured_queries]
+    assert sum('INNER JOIN "kb_assistant_knowledge_bases"' in each for each in begins) == 1
+    # Again where it is locked to be continued.
+    assert sum(each.startswith('SELECT "kb_conversation"') for each in begins) == 2
 
 
 # -- Twice, again, stopped --------------------------------------------------------------------------------------------
