@@ -41,12 +41,12 @@ from kb.profiles.services import ensure_built_in_profiles, version_deleting
 from kb.providers.downloads.models import ModelDownload
 from kb.providers.endpoints import forget
 from kb.providers.models import ProviderModel
-from kb.quality.failed_queries.services import feedback, note_failures, note_unanswered
+from kb.quality.failed_queries.services import feedback, forget_searches, note_failures, note_unanswered
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
 from kb.search.services import search_log
-from kb.search.services.search_log import searches_by, searches_logged
+from kb.search.services.search_log import searches_by, searches_deleting, searches_logged
 from kb.sources.models import Source
 from kb.tasks import (
     enqueue,
@@ -141,6 +141,11 @@ def profile_version_is_deleted(profile: RetrievalProfile, **_: Any) -> str:
 @receiver(searches_logged)
 def searches_were_logged(rows: Sequence[SearchLog], **_: Any) -> None:
     note_failures(rows)
+
+
+@receiver(searches_deleting)
+def searches_are_deleted(rows: Sequence[SearchLog], **_: Any) -> None:
+    forget_searches(rows)
 
 
 @receiver(question_unanswered)

@@ -66,4 +66,6 @@ def _delete_searches(conversations: QuerySet[Conversation]) -> None:
     """Those of the answers, the ones too that this process has not yet written to the log."""
     search_log.flush()
     asked = Message.objects.filter(conversation__in=conversations, trace_id__isnull=False)
-    SearchLog.objects.filter(pk__in=list(asked.values_list("trace_id", flat=True))).delete()
+    rows = SearchLog.objects.filter(pk__in=list(asked.values_list("trace_id", flat=True)))
+    search_log.searches_deleting.send(SearchLog, rows=list(rows.only("query", "knowledge_base_ids")))
+    rows.delete()

@@ -5,6 +5,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from retrieval.errors import DegradationCode
 FIXABLE = frozenset(
     {DegradationCode.BM25_POSTINGS_OUTDATED, DegradationCode.MODEL_UNAVAILABLE, DegradationCode.THRESHOLD_NOT_APPLIED}
 )
+LONGEST_ANSWER = timedelta(hours=1)
 # Sorted, so that two writers never wait for each other's rows.
 _NOTE = """
 INSERT INTO kb_failedquery
@@ -73,6 +75,20 @@ def note_failures(rows: Iterable[SearchLog]) -> None:
 def note_unanswered(search: SearchLog, *, is_weak: bool) -> None:
     """Takes in a question for which passages were found that do not answer it or, if weak, are hardly about it."""
     _note([(search, {FailedQuery.Reason.WEAK if is_weak else FailedQuery.Reason.UNANSWERED})])
+
+
+def forget_searches(rows: Sequence[SearchLog]) -> None:
+    """Takes waiting queries out of the inbox of whose searches the log holds no more than these, which are deleted."""
+    keys = {_key(row.knowledge_base_ids, _normalised(row.query)) for row in rows}
+    for failed in FailedQuery.objects.filter(key__in=keys, state__in=FailedQuery.WAITING):
+        others = SearchLog.objects.exclude(pk__in=[row.pk for row in rows]).filter(
+            knowledge_base_ids__contains=failed.knowledge_base_ids,
+            knowledge_base_ids__contained_by=failed.knowledge_base_ids,
+            created_at__gte=failed.first_seen - LONGEST_ANSWER,  # it may be seen only once it is answered
+        )
+        words = _normalised(failed.query)
+        if all(_normalised(query) != words for query in others.values_list("query", flat=True)):
+            failed.delete()
 
 
 def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:

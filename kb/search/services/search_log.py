@@ -23,6 +23,8 @@ from kb.search.models import ResultIds, SearchLog
 
 # Sent with `rows`, searches that were written to the search log, but for explained ones.
 searches_logged = Signal()
+# Sent with `rows`, searches that are about to be deleted because their asker wants it.
+searches_deleting = Signal()
 
 logger = logging.getLogger(__name__)
 

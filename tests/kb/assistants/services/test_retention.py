@@ -1,3 +1,5 @@
+import dataclasses
+import uuid
 from datetime import timedelta
 
 import pytest
@@ -7,11 +9,12 @@ from kb.assistants.services import retention
 from kb.assistants.services.asking import Asked, ask
 from kb.assistants.services.assistants import assistant_update
 from kb.assistants.services.entry import Visit
-from kb.models import AssistantUse, Conversation, Message, SearchLog, Visitor
+from kb.models import AssistantUse, Conversation, FailedQuery, Message, SearchLog, Visitor
 from kb.search.services import search_log
 from kb.tasks import purge_search_log
 from tests.factories import principal
 from tests.kb.assistants.making import make_assistant
+from tests.servers import Reply
 
 pytestmark = pytest.mark.django_db
 
@@ -72,6 +75,22 @@ def test_a_conversation_goes_with_its_searches(asked, visit, llm):
     search_log.flush()
     assert SearchLog.objects.get().pk == kept.trace_id
     assert Conversation.objects.get().pk == kept.conversation_id
+
+
+@pytest.mark.parametrize(
+    ("asked_by_another", "state", "is_left"), [(False, "open", False), (True, "open", True), (False, "resolved", True)]
+)
+def test_the_words_of_a_failed_query_go_with_the_last_conversation_that_has_them(
+    visit, llm, asked_by_another, state, is_left
+):
+    llm.always("chat", Reply("NO_ANSWER"))
+    asked = ask(visit, QUESTION)
+    if asked_by_another:
+        again = dataclasses.replace(QUESTION, question=f" {QUESTION.question.upper()}")
+        ask(dataclasses.replace(visit, visitor_id=uuid.uuid4()), again)
+    FailedQuery.objects.update(state=state)
+    retention.conversation_delete(Conversation.objects.get(pk=asked.conversation_id))
+    assert FailedQuery.objects.exists() is is_left
 
 
 def test_everything_of_one_visitor_is_deleted_and_nothing_of_another(asked, visit, owner, kb, llm):
