@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from kb.signin.claims import LONGEST_GROUP, MOST_GROUPS, account_key, groups_of, identity_of, rights_of
+from kb.access.services.groups import LONGEST_NAME
+from kb.signin.claims import MOST_GROUPS, account_key, groups_of, identity_of, rights_of
 from kb.signin.provider import Provider
 
 PROVIDER = Provider(
@@ -37,7 +38,7 @@ PROVIDER = Provider(
         ({"realm_access": {}}, "realm_access.roles", None),
         ({"realm_access": "x"}, "realm_access.roles", None),
         ({"https://example.org/groups": ["a"]}, "https://example.org/groups", {"a"}),
-        ({"groups": ["x" * LONGEST_GROUP, "y" * (LONGEST_GROUP + 1)]}, "groups", {"x" * LONGEST_GROUP}),
+        ({"groups": ["x" * LONGEST_NAME, "y" * (LONGEST_NAME + 1)]}, "groups", {"x" * LONGEST_NAME}),
         ({"groups": ["研发部"]}, "groups", {"研发部"}),
     ],
 )
@@ -55,7 +56,7 @@ def test_there_is_a_most_of_groups():
 def test_whatever_a_claim_holds_the_groups_can_be_stored(value):
     groups = groups_of({"groups": value}, "groups")
 
-    assert groups is None or all(0 < len(each) <= LONGEST_GROUP and "\0" not in each for each in groups)
+    assert groups is None or all(0 < len(each) <= LONGEST_NAME and "\0" not in each for each in groups)
 
 
 @pytest.mark.parametrize(
