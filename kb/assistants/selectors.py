@@ -5,7 +5,7 @@ from datetime import date, timedelta
 from typing import Any
 
 from django.db.models import Count, Exists, F, IntegerField, Max, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Left
 from django.utils import timezone
 
 from kb.access.models import KnowledgeBase, Principal
@@ -85,18 +85,10 @@ def days_of_use(assistant: Assistant) -> list[DayOfUse]:
 
 def most_of_today(assistant: Assistant) -> dict[str, tuple[int, int]]:
     """The questions and tokens of today of everybody (""), and the most of one visitor ("v") and of one address ("a")."""
-    rows = AssistantUse.objects.filter(assistant=assistant, day=timezone.localdate())
-    most: dict[str, tuple[int, int]] = {}
-    kinds = {"": Q(whose=""), "v": Q(whose__startswith="v:"), "a": Q(whose__startswith="a:")}
-    named = {
-        f"{name}_{kind or 'all'}": Max(name, filter=which)
-        for kind, which in kinds.items()
-        for name in ("questions", "tokens")
-    }
-    found = rows.aggregate(**named)
-    for kind in kinds:
-        most[kind] = (found[f"questions_{kind or 'all'}"] or 0, found[f"tokens_{kind or 'all'}"] or 0)
-    return most
+    rows = AssistantUse.objects.filter(assistant=assistant, day=timezone.localdate()).values(kind=Left("whose", 1))
+    most = rows.annotate(most_questions=Max("questions"), most_tokens=Max("tokens"))
+    found = {each["kind"]: (each["most_questions"], each["most_tokens"]) for each in most}
+    return {kind: found.get(kind, (0, 0)) for kind in ("", "v", "a")}
 
 
 def outcomes_of(assistant: Assistant) -> Outcomes:

@@ -5,12 +5,12 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse
 
 from kb.answers.selectors import stored_answer, turns_of
-from kb.answers.services.conversations import conversation_rename
+from kb.answers.services.conversations import conversation_of_visitor, conversation_rename
 from kb.assistants.chat.requests import ChatView, sent
 from kb.assistants.chat.shapes import RenameBody, SentConversation, SentTurn
 from kb.assistants.models import Visitor
 from kb.assistants.services.retention import conversation_delete, visitor_delete
-from kb.assistants.services.visitors import conversations_of, own_conversation
+from kb.assistants.services.visitors import conversations_of
 from kb.web.admin.scoped import row_id
 
 CONVERSATIONS_LISTED, TURNS_READ = 100, 30
@@ -23,7 +23,7 @@ class ConversationsView(ChatView):
 
 class ConversationView(ChatView):
     def get(self, request: HttpRequest, conversation_id: UUID) -> HttpResponse:
-        conversation = own_conversation(self.visit, conversation_id)
+        conversation = conversation_of_visitor(self.visit.visitor_id, conversation_id)
         before = row_id(request.GET.get("before", ""))
         turns, earlier = turns_of(conversation, most=TURNS_READ, before=before)
         last = turns[-1][1].pk if turns and not before else None
@@ -50,12 +50,12 @@ class ConversationView(ChatView):
         )
 
     def patch(self, request: HttpRequest, conversation_id: UUID) -> HttpResponse:  # noqa: ARG002
-        conversation = own_conversation(self.visit, conversation_id)
+        conversation = conversation_of_visitor(self.visit.visitor_id, conversation_id)
         conversation_rename(conversation, self.read(RenameBody).title)
         return sent(SentConversation.listed(conversation))
 
     def delete(self, request: HttpRequest, conversation_id: UUID) -> HttpResponse:  # noqa: ARG002
-        conversation_delete(own_conversation(self.visit, conversation_id))
+        conversation_delete(conversation_of_visitor(self.visit.visitor_id, conversation_id))
         return sent({})
 
 

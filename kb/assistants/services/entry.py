@@ -1,5 +1,6 @@
 """Who may use an assistant now: looked at again with every request, so that what is taken back ends at once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -76,11 +77,8 @@ def usable_link(assistant: Assistant, token: str) -> ShareLink | None:
 
 def visit_of(assistant: Assistant, user: User | AnonymousUser, token: str) -> Visit | None:
     """The visit that a token stands for, if what it was given for still holds; None where it does not."""
-    try:
-        held = signing.loads(token, salt=_VISIT, max_age=VISIT_SECONDS)
-    except signing.BadSignature:
-        return None
-    if held["a"] != assistant.pk:
+    held = _held(assistant, token)
+    if held is None:
         return None
     signed_in = user if isinstance(user, User) and user.pk == held.get("u") else None
     if "u" in held and signed_in is None:
@@ -101,11 +99,17 @@ def visitor_of(assistant: Assistant, user: User) -> UUID:
 
 def earlier_visitor(assistant: Assistant, token: str) -> UUID | None:
     """Who a browser was when it was given a token, also where that opens nothing any more; None for a user's: they sign in."""
+    held = _held(assistant, token)
+    return UUID(hex=held["v"]) if held is not None and "u" not in held else None
+
+
+def _held(assistant: Assistant, token: str) -> Mapping[str, Any] | None:
+    """What `Visit.token` has put into a token; None where it is none, or another assistant's."""
     try:
-        held = signing.loads(token, salt=_VISIT, max_age=VISIT_SECONDS)
+        held: Mapping[str, Any] = signing.loads(token, salt=_VISIT, max_age=VISIT_SECONDS)
     except signing.BadSignature:
         return None
-    return UUID(hex=held["v"]) if held["a"] == assistant.pk and "u" not in held else None
+    return held if held["a"] == assistant.pk else None
 
 
 def requirement(

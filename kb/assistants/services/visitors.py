@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
-from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -23,12 +22,6 @@ def conversations_of(visit: Visit) -> QuerySet[Conversation]:
     """A visitor's own, the one continued last first; those of which no text is kept are none."""
     rows = Conversation.objects.filter(visitor=visit.visitor_id, visitor__assistant=visit.assistant)
     return rows.exclude(title="").order_by("-updated_at", "pk")
-
-
-def own_conversation(visit: Visit, conversation_id: UUID) -> Conversation:
-    """Raises NotVisible for another's."""
-    rows = Conversation.objects.filter(visitor=visit.visitor_id, visitor__assistant=visit.assistant)
-    return found_in(rows.filter(pk=conversation_id), _("There is no such conversation."))
 
 
 def own_answer(visit: Visit, message_id: int) -> Message:
