@@ -7,7 +7,15 @@ from playwright.sync_api import expect
 
 from tests.browser.chat_model import *  # noqa: F403 - its fixtures
 from tests.browser.steps import MANUAL, PHONE, Clicks, add_texts, make_base, tab_to, upload, wait_until_ready
-from tests.browser.visitors import answered, expected, is_narrow, is_refused, open_citation, website
+from tests.browser.visitors import (
+    QUESTION as PUMP_QUESTION,
+    answered,
+    expected,
+    is_narrow,
+    is_refused,
+    open_citation,
+    website,
+)
 from tests.servers import Reply
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
@@ -184,15 +192,21 @@ def save(page, form):
         page.locator(f"{form} [type=submit]").click()
 
 
+def give_password(page, password):
+    page.locator("#password").fill(password)
+    page.locator("#password").press("Enter")
+
+
 def ask_in_the_frame(reader, site, password):
     reader.page.goto(site)
     reader.page.get_by_role("button", name="Open the chat").click()
     frame = reader.page.frame_locator("iframe")
-    for tried, opens in (("wrong", False), (password, True)):
-        frame.locator("#password").fill(tried)
-        frame.locator("#password").press("Enter")
-        expect(frame.locator("#composer")).to_be_visible(visible=opens)
-    frame.locator("#question").fill(QUESTION)
+    give_password(frame, "wrong")
+    expect(frame.locator("#door h2")).to_contain_text("not the password")
+    expect(frame.locator("#composer")).to_be_hidden()
+    give_password(frame, password)
+    expect(frame.locator("#composer")).to_be_visible()
+    frame.locator("#question").fill(PUMP_QUESTION)
     frame.locator("#question").press("Enter")
     expect(frame.locator(".text")).to_contain_text("每周一")
     expected(reader, f"request to {site}", "404 /favicon.ico", "403 ")

@@ -112,7 +112,7 @@ def test_a_thumb_down_becomes_a_query_of_an_evaluation_set(phone, admin):
     expect(turn.locator(".why")).to_have_count(0)
 
     page = admin.page
-    admin.open("quality/")
+    admin.open("kb/failedquery/")
     row = page.locator("#result_list tbody tr", has_text=QUESTION)
     expect(row).to_contain_text(["水泵助手"])
     expect(row.locator(".fq-badge.disliked")).to_be_visible()
@@ -121,7 +121,7 @@ def test_a_thumb_down_becomes_a_query_of_an_evaluation_set(phone, admin):
     expect(page.locator("#result_list tbody tr", has_text=QUESTION)).to_have_count(1)  # until it is resolved
 
     admin.open("kb/evalset/")
-    page.locator("#result_list th a").first.click()
+    page.locator("#result_list tbody th a").click()
     expect(page.get_by_test_id("queries")).to_have_text("1")
     expect(page.get_by_test_id("judged")).to_contain_text("0")  # what did not help may still hold the answer
     page.locator(".es-query a", has_text=QUESTION).click()
@@ -132,7 +132,7 @@ def test_a_thumb_down_becomes_a_query_of_an_evaluation_set(phone, admin):
     button.click()
     expect(button).to_have_attribute("aria-pressed", "true")
     admin.open("kb/evalset/")
-    page.locator("#result_list th a").first.click()
+    page.locator("#result_list tbody th a").click()
     expect(page.get_by_test_id("judged")).to_contain_text("1")
 
     admin.open("assistants/")

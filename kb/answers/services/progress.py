@@ -12,8 +12,8 @@ from kb.base import cache as query_caches
 from kb.base.models import installation_id
 
 NOTE_SECONDS: Final = 1.0
-# Nobody writes an answer of which nothing was noted for so long.
-LOST_SECONDS: Final = 10.0
+# Nobody writes an answer of which nothing was noted for so long; Redis may be away for a moment, and is then left alone for five seconds.
+LOST_SECONDS: Final = 15.0
 # What a killed process has written is found for so long.
 KEPT_SECONDS: Final = 3 * 60 * 60
 # A model may say nothing for so long, after which whoever asked it would have given up.
