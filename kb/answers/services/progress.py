@@ -29,6 +29,7 @@ class Progress:
 
     def __init__(self, message_id: int | None) -> None:
         self.text = ""
+        self.message_id = message_id
         self.keys: tuple[str, ...] = () if message_id is None else _keys(message_id)
         self.is_stopped = False
 
@@ -40,9 +41,9 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         """The answer is stored."""
-        if self.keys:
+        if self.message_id is not None:
             _NOTES.remove(self)
-            _ask(lambda redis: redis.delete(*self.keys))
+            forget(self.message_id)
 
     def grow(self, text: str) -> None:
         """Raises Stopped where the reader has asked for that."""
@@ -118,6 +119,11 @@ def noted(message_id: int) -> Noted | None:
 
     text, left_ms = _ask(read) or (None, 0)
     return None if text is None else Noted(text.decode(), KEPT_SECONDS - left_ms / 1_000)
+
+
+def forget(message_id: int) -> None:
+    """Once an answer is stored, or nobody writes it."""
+    _ask(lambda redis: redis.delete(*_keys(message_id)))
 
 
 def longest_silence() -> float:

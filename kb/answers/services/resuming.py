@@ -24,6 +24,7 @@ def text_so_far(message: Message, known: str = "") -> str:
     text = (noted.text if noted else "") or known
     if message.status == Message.Status.WRITING and _is_lost(message, noted):
         turn_end(message.pk, Message.Status.BROKEN, text=text if _keeps_text(message) else "")
+        progress.forget(message.pk)
         message.refresh_from_db()
     return message.text or text
 
