@@ -172,7 +172,7 @@ def let_a_link_end(curator, friend, database):
     expect(friend.page.locator("#composer")).to_be_visible()
     database.execute("UPDATE kb_sharelink SET expires_at = now() WHERE expires_at IS NOT NULL")
     friend.page.reload()
-    expect(friend.page.locator("#door h2")).to_contain_text("link")
+    expect(friend.page.locator("#entry h2")).to_contain_text("link")
     expect(friend.page.locator("#composer")).to_be_hidden()
     expected(friend, "403 ")
 
@@ -202,7 +202,7 @@ def ask_in_the_frame(reader, site, password):
     reader.page.get_by_role("button", name="Open the chat").click()
     frame = reader.page.frame_locator("iframe")
     give_password(frame, "wrong")
-    expect(frame.locator("#door h2")).to_contain_text("not the password")
+    expect(frame.locator("#entry h2")).to_contain_text("not the password")
     expect(frame.locator("#composer")).to_be_hidden()
     give_password(frame, password)
     expect(frame.locator("#composer")).to_be_visible()
