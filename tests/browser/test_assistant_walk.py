@@ -228,7 +228,7 @@ def test_what_a_curator_shares_opens_for_those_it_is_meant_for_and_nobody_else(a
     visitor.page.reload()
     expect(visitor.page.get_by_test_id("turn")).to_be_visible()  # its link goes on
 
-    embedded = lambda: embedding(served, link.partition("?")[0])  # noqa: E731
+    embedded = lambda _query: embedding(served, link.partition("?")[0])  # noqa: E731
     with website(embedded) as named, website(embedded) as third:
         allow(admin.page, named, "correct horse")
         ask_in_the_frame(visit(language="en"), named, "correct horse")
