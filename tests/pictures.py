@@ -1,7 +1,7 @@
 """Makes the pictures of the docs, and the moving one of the README, from the product as its first start leaves it.
 
 `python -m tests.pictures` serves it with a data directory of its own, opens its pages in Chromium in both languages, and
-writes to docs/images. It takes three minutes.
+writes to docs/images. It takes three minutes. A server on the loopback says what a chat model says of the demo's passages.
 """
 
 import argparse
@@ -14,7 +14,9 @@ from urllib.parse import urlencode
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from tests.browser.chat_model import variables_for
 from tests.browser.conftest import CHROMIUM, CHROMIUM_SWITCHES, Visitor
+from tests.servers import ModelServer, Reply
 from tests.serving import environment, free_port, serving
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
@@ -27,6 +29,11 @@ QUESTIONS = {
     "zh-CN": ("保修期多久", "错误代码 E3 是什么意思", "怎么恢复出厂设置"),
 }
 """Asked before pictures are taken, so that pages of figures have some; the first is what the pictures show."""
+ANSWERS = {
+    "en": "The device has a warranty of **24 months** from the date of the invoice; customers who register in the app get **36 months**[1].",
+    "zh-CN": "整机保修 **24 个月**，从发票日期算起；在应用中完成注册的用户延长到 **36 个月**[1]。",
+}
+PHONE = {"width": 390, "height": 780}
 
 
 class Artist:
@@ -100,6 +107,7 @@ class Artist:
         self._ask(question)
         self.frame(3_500)
         self.film("tour")
+        self._share(question)
 
     def _search(self, question):
         """Typed letter by letter, as somebody does."""
@@ -117,6 +125,20 @@ class Artist:
         self.page.wait_for_load_state("networkidle")
         self.page.wait_for_timeout(1_500)
 
+    def _share(self, question):
+        """An assistant's link, and the chat that it opens on a phone."""
+        self.open(f"assistants/add/?kb={self.kb}")
+        with self.page.expect_navigation(url="**/share/"):
+            self.page.locator("[name=publish]").click()
+        self.page.wait_for_load_state("networkidle")
+        self.take("share")
+        self.page.set_viewport_size(PHONE)
+        self.page.goto(self.page.get_by_test_id("address").input_value())
+        self.page.fill("#question", question)
+        self.page.press("#question", "Enter")
+        self.page.locator(".acts").wait_for()
+        self.take("chat")
+
 
 def main():
     argparse.ArgumentParser(description=__doc__.split("\n", 1)[0]).parse_args()
@@ -126,12 +148,17 @@ def main():
     port = free_port()
     try:
         with (
-            serving(port, environment(root / "data"), "--no-mcp") as (_process, printed),
+            ModelServer() as model,
+            serving(port, environment(root / "data") | variables_for(model.base_url), "--no-mcp") as (
+                _process,
+                printed,
+            ),
             sync_playwright() as playwright,
         ):
             password = next(line.split()[-1] for line in printed.splitlines() if "password:" in line)
             browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM_SWITCHES)
             for language in LANGUAGES:
+                model.always("chat", Reply(ANSWERS[language]))
                 context = browser.new_context(viewport=SIZE, locale=language)
                 visitor = Visitor(context.new_page(), f"http://127.0.0.1:{port}")
                 visitor.log_in("admin", password)
