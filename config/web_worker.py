@@ -163,9 +163,9 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
             raise ValueError("This server speaks no TLS: put a proxy before it, as docs/deploying.md says.")
 
     def set_accept_enabled(self, enabled: bool) -> None:  # noqa: FBT001 - gunicorn's
-        """Once it ends it also closes the port: whoever comes is refused, and not kept waiting until it has ended."""
+        """Once it ends it also closes its copy of the port: nobody is kept waiting there until it has ended."""
         super().set_accept_enabled(enabled)
-        if not self.alive:
+        if not enabled and (not self.alive or self.ppid != os.getppid()):
             for listener in self.sockets:
                 listener.close()
 

@@ -270,9 +270,9 @@ class Question:
         return self._answer(written, status=Message.Status.STOPPED)
 
     def kept(self, answer: Answer) -> Answer:
-        """The answer, once it is part of the conversation, if it is to be."""
-        self._report_failure(answer)
+        """The answer, once it is part of the conversation, if it is to be and that was not deleted meanwhile."""
         if self.turn is None:
+            self._report_failure(answer)
             return answer
         is_kept = turn_end(
             self.turn.pk,
@@ -288,6 +288,7 @@ class Question:
         )
         if not is_kept:
             return answer
+        self._report_failure(answer)
         return dataclasses.replace(answer, conversation_id=self.turn.conversation_id, message_id=self.turn.pk)
 
     def _report_failure(self, answer: Answer) -> None:
@@ -364,6 +365,8 @@ def prepare(principal: Principal, request: AskRequest, answer_settings: AnswerSe
             sources=as_values(sources) if answer_settings.keeps_text else [],
             hit=bool(sources),
         )
+        if turn is None:  # the conversation was deleted meanwhile, and its words with it
+            request = dataclasses.replace(request, keeps_query=False)
     return Question(request, answer_settings, outcome, context, sources, near_misses, turn, tally, started)
 
 

@@ -77,10 +77,10 @@ class Notes:
 
     def add(self, progress: Progress) -> None:
         with self._lock:
-            self._under_way.add(progress)
             if not self._runs:
                 threading.Thread(target=self._run, name="answers", daemon=True).start()
                 self._runs = True
+            self._under_way.add(progress)
 
     def remove(self, progress: Progress) -> None:
         with self._lock:
@@ -95,6 +95,10 @@ class Notes:
             if not under_way:
                 return
             note(under_way)
+            with self._lock:
+                ended = [key for each in under_way if each not in self._under_way for key in each.keys]
+            if ended:  # while they were noted once more
+                _forget(ended)
 
 
 _NOTES: Final = Notes()
@@ -123,7 +127,11 @@ def noted(message_id: int) -> Noted | None:
 
 def forget(message_id: int) -> None:
     """Once an answer is stored, or nobody writes it."""
-    _ask(lambda redis: redis.delete(*_keys(message_id)))
+    _forget(_keys(message_id))
+
+
+def _forget(keys: Sequence[str]) -> None:
+    _ask(lambda redis: redis.delete(*keys))
 
 
 def longest_silence() -> float:

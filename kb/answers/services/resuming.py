@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Final
 
 from kb.answers.models import Message
@@ -32,7 +33,8 @@ def text_so_far(message: Message, known: str = "") -> str:
 def lost_answers_end() -> None:
     """Marks as broken off what nobody writes any more, with the text that is noted for a few hours."""
     for message in Message.objects.filter(status=Message.Status.WRITING):
-        text_so_far(message)
+        with suppress(Message.DoesNotExist):  # deleted meanwhile
+            text_so_far(message)
 
 
 def resume_answer(message: Message, seen: int = 0) -> Generator[AnswerEvent, None, None]:

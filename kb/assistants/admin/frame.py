@@ -64,7 +64,7 @@ class AssistantPage(AdminPage):
                 "is_changed": assistant.published_number is not None and assistant.newest != assistant.published_number,
                 "chat_url": chat_url(self.request, assistant),
                 "page_url": page_url(assistant),
-                "lacks_model": generator() is None,
+                "lacks_model": generator(assistant.published_settings.model or None) is None,
                 **kwargs,
             }
         )

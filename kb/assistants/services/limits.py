@@ -22,7 +22,6 @@ _COUNT = """
 INSERT INTO kb_assistantuse (assistant_id, day, whose, questions, tokens)
 SELECT %(assistant)s, %(day)s, l.whose, 1, %(tokens)s
 FROM unnest(%(whose)s::text[], %(questions)s::bigint[], %(most)s::bigint[]) AS l(whose, questions, most)
-WHERE l.most IS NULL OR l.most >= %(tokens)s
 ORDER BY l.whose
 ON CONFLICT (assistant_id, day, whose) DO UPDATE SET
     questions = kb_assistantuse.questions + 1, tokens = kb_assistantuse.tokens + EXCLUDED.tokens

@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Func, Q, TextField
+from django.db.models import Func, Q, TextField, Value
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Membership, Principal, User, members_by_group
@@ -78,16 +78,19 @@ def note_unanswered(search: SearchLog, *, is_weak: bool) -> None:
 
 
 def forget_searches(rows: Sequence[SearchLog]) -> None:
-    """Takes waiting queries out of the inbox of whose searches the log holds no more than these, which are deleted."""
+    """Deletes queries, whatever their state, of whose searches the log holds no more than these, which are deleted.
+
+    Runs in the transaction that deletes them.
+    """
     keys = {_key(row.knowledge_base_ids, _normalised(row.query)) for row in rows}
     others = SearchLog.objects.exclude(pk__in=[row.pk for row in rows])
-    for failed in FailedQuery.objects.filter(key__in=keys, state__in=FailedQuery.WAITING):
+    for failed in FailedQuery.objects.filter(key__in=keys).order_by("key").select_for_update():
         same = others.filter(
             knowledge_base_ids__contains=failed.knowledge_base_ids,
             knowledge_base_ids__contained_by=failed.knowledge_base_ids,
             created_at__gte=failed.first_seen - LONGEST_ANSWER,  # it may be seen only once it is answered
         )
-        if not same.annotate(words=_Normalised("query")).filter(words=_normalised(failed.query)).exists():
+        if not same.annotate(words=_Normalised("query")).filter(words=_Normalised(Value(failed.query))).exists():
             failed.delete()
 
 
@@ -164,7 +167,7 @@ def _normalised(query: str) -> str:
 
 
 class _Normalised(Func):
-    """The same in the database."""
+    """Nearly the same in the database, whose case folding depends on its locale: only to be compared with itself."""
 
     template = r"btrim(regexp_replace(lower(normalize(%(expressions)s, NFKC)), '\s+', ' ', 'g'))"
     output_field = TextField()

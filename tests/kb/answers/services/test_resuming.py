@@ -1,3 +1,4 @@
+import threading
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -6,7 +7,7 @@ from django.utils import timezone
 
 from kb.answers.services import progress
 from kb.answers.services.conversations import turn_begin, turn_end
-from kb.answers.services.resuming import resume_answer, text_so_far
+from kb.answers.services.resuming import lost_answers_end, resume_answer, text_so_far
 from kb.base.errors import Rejected
 from kb.base.streams import Streams
 from kb.models import Conversation, KnowledgeBase, Message, Visitor
@@ -73,6 +74,46 @@ def test_an_answer_of_a_silent_model_is_noted_again_and_again(message, monkeypat
         assert text_so_far(message) == "Two years"
         assert message.status == "writing"
     assert progress.noted(message.pk) is None
+
+
+def test_an_answer_that_ends_while_it_is_noted_leaves_no_note(message, monkeypatch):
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.01)
+    writing, noting, was_noted = progress.Progress(message.pk), progress.note, threading.Event()
+    with writing:
+        pass
+
+    def ends_meanwhile(under_way):
+        writing.__exit__()
+        noting(under_way)
+        was_noted.set()
+
+    monkeypatch.setattr(progress, "note", ends_meanwhile)
+    progress._NOTES.add(writing)
+    assert was_noted.wait(60)
+    assert any(progress.noted(message.pk) is None for _ in range(10_000))
+
+
+def test_an_answer_that_is_deleted_meanwhile_stops_no_sweep(message, monkeypatch):
+    conversation = message.conversation
+    other = turn_begin(
+        owner=conversation.user,
+        conversation=None,
+        knowledge_base_ids=conversation.knowledge_base_ids,
+        question="!",
+        trace_id="1" * 32,
+    )
+    long_ago(message)
+    long_ago(other)
+    noted = progress.noted
+
+    def deleted_meanwhile(message_id):
+        Message.objects.filter(pk=message.pk).delete()
+        return noted(message_id)
+
+    monkeypatch.setattr(progress, "noted", deleted_meanwhile)
+    lost_answers_end()
+    other.refresh_from_db()
+    assert other.status == "broken"
 
 
 def test_without_a_note_only_time_tells_that_nobody_writes(message):

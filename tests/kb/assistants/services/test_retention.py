@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from kb.assistants.services import retention
-from kb.assistants.services.asking import Asked, ask
+from kb.assistants.services.asking import Asked, ask, stream_ask
 from kb.assistants.services.assistants import assistant_update
 from kb.assistants.services.entry import Visit
 from kb.models import AssistantUse, Conversation, FailedQuery, Message, SearchLog, Visitor
@@ -78,7 +78,7 @@ def test_a_conversation_goes_with_its_searches(asked, visit, llm):
 
 
 @pytest.mark.parametrize(
-    ("asked_by_another", "state", "is_left"), [(False, "open", False), (True, "open", True), (False, "resolved", True)]
+    ("asked_by_another", "state", "is_left"), [(False, "open", False), (True, "open", True), (False, "resolved", False)]
 )
 def test_the_words_of_a_failed_query_go_with_the_last_conversation_that_has_them(
     visit, llm, asked_by_another, state, is_left
@@ -91,6 +91,29 @@ def test_the_words_of_a_failed_query_go_with_the_last_conversation_that_has_them
     FailedQuery.objects.update(state=state)
     retention.conversation_delete(Conversation.objects.get(pk=asked.conversation_id))
     assert FailedQuery.objects.exists() is is_left
+
+
+def test_the_words_of_a_failed_query_go_with_the_time_of_its_assistant(visit, owner, llm):
+    llm.always("chat", Reply("NO_ANSWER"))
+    ask(visit, QUESTION)
+    search_log.flush()
+    assistant_update(principal(owner), visit.assistant, retention_days=7)
+    age(6)
+    retention.assistants_purge()
+    assert FailedQuery.objects.exists()
+    age(8)
+    retention.assistants_purge()
+    assert not FailedQuery.objects.exists()
+
+
+def test_a_question_whose_conversation_is_deleted_while_it_is_answered_comes_to_no_inbox(visit, llm):
+    llm.always("chat", Reply("NO_ANSWER"))
+    events = stream_ask(visit, QUESTION)
+    assert next(events).name == "sources"
+    retention.conversation_delete(Conversation.objects.get())
+    assert [event.name for event in events][-1] == "done"
+    search_log.flush()
+    assert not FailedQuery.objects.exists()
 
 
 def test_everything_of_one_visitor_is_deleted_and_nothing_of_another(asked, visit, owner, kb, llm):
