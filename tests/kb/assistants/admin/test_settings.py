@@ -6,10 +6,11 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from PIL import Image
 
 from kb.assistants.models import PICTURE_BYTES
-from kb.assistants.services.assistants import draft_of
+from kb.assistants.services.assistants import draft_of, version_create, version_publish
 from kb.assistants.settings import SETTINGS, AssistantSettings
 from kb.models import Assistant, AssistantUse, Conversation
-from tests.factories import make_document, make_kb
+from kb.providers.services import provider_model_create
+from tests.factories import make_document, make_kb, principal
 from tests.kb.assistants.making import WARRANTY
 from tests.kb.providers.language_model import prompts
 from tests.kb.web.admin.pages import Page
@@ -123,6 +124,27 @@ def test_other_knowledge_bases_are_offered_only_where_they_may_be_edited(page, o
 
 
 # -- The preview ---------------------------------------------------------------------------------------------------
+
+
+def test_a_page_says_where_its_chat_model_does_not_answer(page, assistant, owner, admin_user):
+    def is_said():
+        return Page(page("change", assistant.pk)).has("no-model")
+
+    assert is_said()
+    fields = {
+        "user": admin_user,
+        "role": "chat",
+        "provider": "openai",
+        "base_url": "https://models.example/v1",
+        "api_key": "k",
+    }
+    provider_model_create(name="Default", model="m", **fields)
+    own = provider_model_create(name="Own", model="n", **fields)
+    assert not is_said()
+    version_publish(principal(owner), version_create(principal(owner), assistant, AssistantSettings(model=own.slug)))
+    assert not is_said()
+    own.delete()
+    assert is_said()
 
 
 def test_the_preview_answers_by_what_the_form_says(page, assistant, llm):
