@@ -110,7 +110,7 @@ def questions_asked(
             by_words.setdefault(normalized_key(core_intent(turn.question)), []).append(turn)
     groups = sorted(by_words.values(), key=lambda group: -len(group))[:MOST_QUESTIONS]
     texts = [group[0].question for group in groups]
-    bases = list(assistant.knowledge_bases.order_by("pk"))
+    bases = sorted(assistant.knowledge_bases.all(), key=lambda kb: kb.pk)
     found = clusters(_terms(bases, texts), [len(group) for group in groups], _vectors(bases, texts))
     made = tuple(_cluster([groups[place] for place in places]) for places in found)
     return Questions(made, len(turns), len(turns) - sum(each.count for each in made))
@@ -118,7 +118,7 @@ def questions_asked(
 
 def sets_of(principal: Principal, assistant: Assistant) -> list[tuple[EvalSet, EvalRun | None]]:
     """The evaluation sets of an assistant's knowledge bases, each with its last run that searched as the assistant does."""
-    kb_ids = set(assistant.knowledge_bases.values_list("pk", flat=True))
+    kb_ids = {kb.pk for kb in assistant.knowledge_bases.all()}
     sets = EvalSet.objects.visible_to(principal).filter(knowledge_base__in=kb_ids).select_related("knowledge_base")
     runs = EvalRun.objects.filter(eval_set__in=sets, status=EvalRun.Status.DONE, overrides={})
     if chosen := assistant.published_settings.profile:

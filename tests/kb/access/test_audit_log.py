@@ -374,7 +374,7 @@ def test_an_inactive_user_sees_nothing(by, owner, kb, document):
 
 def test_entries_past_their_time_go(document, settings, monkeypatch):
     settings.AUDIT_RETENTION_DAYS = 30
-    monkeypatch.setattr(retention, "BATCH", 2)
+    monkeypatch.setattr("kb.base.db.transactions.BATCH", 2)
     for _ in range(5):
         Document.objects.update(title=f"{_}")
     Document.objects.update(title="kept")
