@@ -1,5 +1,7 @@
 """Visitors of chats in a real browser: on a phone by link, with a password, in the frame of another website."""
 
+from contextlib import contextmanager
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -246,12 +248,20 @@ def test_an_address_in_a_chinese_text_ends_where_the_text_goes_on(phone, model):
     expect(turn.locator(".cite button")).to_have_count(1)
 
 
+@contextmanager
+def manual_from(database, source):
+    """The manual's source, for a while."""
+    database.autocommit = True
+    database.execute("UPDATE kb_document SET source = %s WHERE source = 'manual.pdf'", [source])
+    try:
+        yield
+    finally:
+        database.execute("UPDATE kb_document SET source = 'manual.pdf' WHERE source = %s", [source])
+
+
 def test_a_source_on_the_web_opens_in_a_window_of_its_own(phone, database):
     page = phone().page
-    database.autocommit = True
-    with database.cursor() as cursor:
-        cursor.execute("UPDATE kb_document SET source = 'https://example.org/manual' WHERE source = 'manual.pdf'")
-    try:
+    with manual_from(database, "https://example.org/manual"):
         turn = answered(page)
         turn.locator(".cite button").click()
         sheet = page.locator("#passage")
@@ -262,9 +272,15 @@ def test_a_source_on_the_web_opens_in_a_window_of_its_own(phone, database):
         expect(link).to_have_attribute("target", "_blank")
         expect(link).to_have_attribute("rel", "noopener nofollow ugc")
         expect(turn.get_by_role("link")).to_have_count(0)
-    finally:
-        with database.cursor() as cursor:
-            cursor.execute("UPDATE kb_document SET source = 'manual.pdf' WHERE source = 'https://example.org/manual'")
+
+
+def test_a_source_whose_address_no_browser_takes_opens_without_a_link(phone, database):
+    page = phone().page
+    with manual_from(database, "http://999.999.999.999/manual"):
+        turn = answered(page)
+        turn.locator(".cite button").click()
+        expect(page.locator("#passage").get_by_test_id("page-image")).to_be_visible()
+        expect(page.locator("#passage").get_by_role("link")).to_have_count(0)
 
 
 def test_a_password_holds(visit, key):
