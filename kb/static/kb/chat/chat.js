@@ -443,8 +443,10 @@
 
   const deleteConversation = async (id) => {
     if (!(await confirmed(words.delete_sure, words.delete))) return;
-    await quietly(() => Client.json(`conversations/${id}/`, { method: "DELETE" }));
-    if (id === conversation) startOver();
+    await quietly(async () => {
+      await Client.json(`conversations/${id}/`, { method: "DELETE" });
+      if (id === conversation) startOver();
+    });
     await listConversations();
     (document.querySelector("[data-conversation]") ?? $("close-list")).focus();
   };
