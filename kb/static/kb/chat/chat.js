@@ -9,7 +9,7 @@
   const [field, send, stop, scroller, entry, welcome, list] = ["question", "send", "stop", "scroller", "entry", "welcome", "list"].map($);
   const NARROW = matchMedia("(width < 64rem)");
   const hasMouse = matchMedia("(pointer: fine)").matches;
-  const MOST = field.maxLength;
+  const MOST = setup.question_characters;
 
   let entered = null; // what the server told when it let the visitor in
   let conversation = null; // its id
