@@ -330,6 +330,25 @@ def test_who_came_by_a_link_is_asked_for_a_new_password_and_for_no_link(phone, d
     visitor.troubles.clear()
 
 
+def test_a_link_that_is_made_up_takes_the_chat_from_nobody(phone, visit):
+    page = phone().page
+    chat = page.url
+    for key in ("x" * 300, "revoked"):
+        page.goto(f"{chat}?key={key}")
+        expect(page.locator("#composer")).to_be_visible()
+    page.evaluate("localStorage.removeItem('zhiku-chat:by-link:visit')")
+    page.reload()
+    expect(page.locator("#composer")).to_be_visible()
+
+    stranger = visit(language="en")
+    stranger.page.goto(f"{chat}?key=revoked")
+    expect(stranger.page.locator("#entry h2")).to_contain_text("not valid any more")
+    stranger.page.reload()
+    expect(stranger.page.locator("#entry h2")).to_contain_text("opens with a link")
+    assert set(stranger.troubles) == {"403 /chat/by-link/enter/"}
+    stranger.troubles.clear()
+
+
 def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):
     visitor = phone(language="en")
     page = visitor.page

@@ -26,6 +26,7 @@ from kb.answers.services.conversations import FEEDBACK_CHARACTERS, MESSAGE_CHARA
 from kb.assistants.chat.colours import DARK, LIGHT, ink_on, readable
 from kb.assistants.chat.labels import labels
 from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant_at, language_of
+from kb.assistants.chat.shapes import CREDENTIAL_CHARACTERS
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
@@ -65,6 +66,7 @@ class ChatPageView(View):
                 "language_header": LANGUAGE_HEADER,
                 "turns": MAX_TURNS,
                 "turn_characters": MESSAGE_CHARACTERS,
+                "credential_characters": CREDENTIAL_CHARACTERS,
                 "question_characters": MAX_QUERY_CHARS,
                 "feedback_characters": FEEDBACK_CHARACTERS,
                 "title_characters": TITLE_CHARACTERS,

@@ -35,26 +35,35 @@
 
   // -- Entering ----------------------------------------------------------------------------------------------------
 
-  // A link's key is taken out of the address bar, so that it is not handed on with it, and kept for the next time that it is asked
-  // for, as with a new password.
+  // A link's key is taken out of the address bar, so that it is not handed on with it.
   const takeKey = () => {
     const address = new URL(location);
     const key = address.searchParams.get("key") ?? new URLSearchParams(address.hash.slice(1)).get("key") ?? "";
-    if (!key) return browser.get("key") ?? "";
-    browser.set("key", key);
+    if (!key) return "";
     address.searchParams.delete("key");
     address.hash = "";
     history.replaceState(history.state, "", address);
     return key;
   };
-  const key = takeKey();
+  // One that let this browser in is kept for the next time that it is asked for, as with a new password, and tried before that of
+  // the address: whatever link is opened, it takes nothing away.
+  const keys = [browser.get("key"), takeKey()].filter((key) => key && key.length <= setup.credential_characters);
+  const keepKey = () => keys.length && browser.set("key", keys[0]);
 
   const enter = async (password = "") => {
-    const body = { key, password, visit: browser.get("visit") ?? "" };
-    const told = await Client.json("enter/", { method: "POST", body });
-    browser.set("visit", told.visit);
-    entered = told;
-    return told;
+    const body = { key: keys[0] ?? "", password, visit: browser.get("visit") ?? "" };
+    try {
+      entered = await Client.json("enter/", { method: "POST", body });
+    } catch (error) {
+      if (error.requirement === "password") keepKey(); // the link was right
+      if (error.requirement !== "link") throw error;
+      browser.remove("key");
+      keys.shift();
+      if (!keys.length) throw error;
+      return enter(password);
+    }
+    browser.set("visit", entered.visit);
+    keepKey();
   };
   Client.onExpired(() => enter());
 
