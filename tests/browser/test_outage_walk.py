@@ -186,6 +186,21 @@ def test_a_network_that_is_cut_before_the_answer_begins_and_again_in_its_middle(
     assert messages(database) == ASKED_ONCE
 
 
+def test_a_network_that_is_cut_where_no_text_is_kept(phone, model, database, network):
+    page = phone(at=network.url).page
+    page.goto(f"{network.url}/chat/unkept/")
+    turn = begun(page)
+    network.cut()
+    expect(page.locator("#network")).to_be_visible()
+    model.say("go")
+    assert is_stored(database)
+    network.restore()
+    expect(turn.get_by_test_id("note-broken")).to_be_visible()
+    expect(turn.locator(".text")).to_contain_text(BEGINNING)
+    expect(turn.locator(".sources")).to_contain_text("manual.pdf")
+    ask_again(page)
+
+
 def test_a_browser_that_is_offline_asks_as_soon_as_it_is_not(phone, model, database):
     model.say("go")
     page = phone().page

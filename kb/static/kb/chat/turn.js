@@ -208,7 +208,7 @@ const Turn = (() => {
     };
 
     turn.found = ({ message_id, conversation_id, sources }) => {
-      Object.assign(turn.answer, { message_id, conversation_id, sources });
+      Object.assign(turn.answer, { message_id, conversation_id, sources: sources.length ? sources : turn.answer.sources });
       waiting.lastChild.data = words.writing;
     };
     turn.grow = (piece) => {
@@ -217,11 +217,13 @@ const Turn = (() => {
       frame ||= requestAnimationFrame(draw);
     };
     turn.end = (answer, isLast) => {
-      const { feedback, feedback_text } = turn.answer;
+      const { feedback, feedback_text, sources } = turn.answer;
       cancelAnimationFrame(frame);
       turn.answer = { ...answer, feedback: answer.feedback || feedback, feedback_text: answer.feedback_text || feedback_text };
-      // Where nothing is kept, what was seen stays; of a broken answer the server may have kept less than was sent.
-      if (answer.answer && (answer.status !== "broken" || answer.answer.length > turn.text.length)) turn.text = answer.answer;
+      // Of one that is not finished the server may have kept less than was sent, or nothing: what was seen stays.
+      const isDone = answer.status === "done";
+      if (!isDone && !answer.sources.length) turn.answer.sources = sources;
+      if (answer.answer && (isDone || answer.answer.length > turn.text.length)) turn.text = answer.answer;
       turn.finish(isLast);
     };
 
