@@ -112,7 +112,7 @@ const Client = (() => {
         }
         throw new Lost(words.restart); // the stream ended before the answer did
       } catch (error) {
-        const isBusy = error.code === "in_progress";
+        const isBusy = error.code === "in_progress" || (asked.message_id && [429, 503].includes(error.status));
         if (!(error instanceof Lost) && !isBusy) throw error;
         const seconds = isBusy ? error.wait : WAITS[Math.min(attempt, WAITS.length - 1)];
         attempt += 1;
