@@ -137,6 +137,23 @@ def test_a_server_that_is_killed(phone, model, database, served):
     assert has_one_whole_turn(page)
 
 
+def test_a_server_that_fails_again_and_again(phone, model, database):
+    page = phone().page
+    turn = begun(page)
+    database.autocommit = True
+    database.execute("ALTER TABLE kb_chunk RENAME TO kb_chunk_away")  # from which come the questions to ask next
+    try:
+        model.say("go")
+        expect(turn.get_by_test_id("note-broken")).to_be_visible()
+    finally:
+        database.execute("ALTER TABLE kb_chunk_away RENAME TO kb_chunk")
+    expect(page.locator("#trouble")).not_to_be_empty()
+    assert has_one_whole_turn(page)
+    page.reload()
+    assert has_one_whole_turn(page)
+    assert messages(database) == ASKED_ONCE
+
+
 @pytest.fixture
 def network(served):
     with Network(urlsplit(served.url).port) as made:

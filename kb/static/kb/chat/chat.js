@@ -318,8 +318,13 @@
     if (hasMouse && (wasOnStop || document.activeElement === document.body)) field.focus({ preventScroll: true });
   };
 
-  // Nothing was stored of it: the question is in the composer again, with what was wrong.
+  // Of an answer that has begun, what was written stays. Of any other nothing was stored: the question is in the composer again, with
+  // what was wrong.
   const failed = (turn, error, replaced) => {
+    if (error.hasBegun) {
+      turn.end({ ...turn.answer, status: "broken" }, true);
+      return complain(error.message, error.remedy);
+    }
     turn.element.remove();
     turns = turns.filter((each) => each !== turn);
     if (replaced) replaced.element.hidden = false;
