@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
 from django.utils import timezone
@@ -21,7 +22,7 @@ from retrieval.tokenize import normalize
 KEY_CHARACTERS = 300
 # By so many of a name's first characters the indexes find the names that may stand in a text.
 PREFIX_CHARACTERS = 4
-_WEB_ADDRESS = re.compile(r"https?://[^\s/?#@]+(?:[/?#]\S*)?", re.IGNORECASE)
+_WEB_ADDRESS = re.compile(r"https?://[^\s/?#@%\[\]]+(?:[/?#]\S*)?", re.IGNORECASE)
 
 
 def normalized_key(text: str) -> str:
@@ -152,7 +153,11 @@ def read_scalar(field: str, value: Any) -> Scalar:
 
 def web_address(text: str) -> str:
     """The text where it is an address on the web, to which a browser may be led, and names no user; else blank."""
-    return text if _WEB_ADDRESS.fullmatch(text) else ""
+    try:
+        port = urlsplit(text).port
+    except ValueError:
+        return ""
+    return text if port != 0 and _WEB_ADDRESS.fullmatch(text) else ""
 
 
 def file_name(name: str) -> str:

@@ -10,7 +10,13 @@ import django
 
 from config import embedded
 
-NAMES = {"by-link": "水泵助手", "by-password": "水泵内部助手", "embedded": "水泵网站助手", "members": "水泵成员助手"}
+NAMES = {
+    "by-link": "水泵助手",
+    "by-password": "水泵内部助手",
+    "embedded": "水泵网站助手",
+    "members": "水泵成员助手",
+    "unkept": "水泵匿名助手",
+}
 
 
 def make(kb_id, origin):
@@ -30,6 +36,7 @@ def make(kb_id, origin):
         "by-password": {"access": "public", "password": "correct horse"},
         "embedded": {"access": "link", "origins": [origin]},
         "members": {"access": "private", "origins": [origin]},
+        "unkept": {"access": "public", "keeps_text": False},
     }.items():
         assistant = assistant_create(
             owner, name=NAMES[slug], slug=slug, knowledge_base_ids=[kb_id], settings=settings, **fields

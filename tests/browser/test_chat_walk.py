@@ -1,5 +1,7 @@
 """Visitors of chats in a real browser: on a phone by link, with a password, in the frame of another website."""
 
+from contextlib import contextmanager
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
@@ -157,6 +159,12 @@ def test_conversations_are_kept_by_the_browser_and_renamed_and_deleted(phone):
     rows.click()
     expect(page.get_by_test_id("turn").locator(".text")).to_contain_text("润滑油")
     page.click("#open-list")
+    page.context.set_offline(True)
+    page.locator(".list li [data-act=delete]").click()
+    page.click("#confirm-yes")
+    expect(page.locator("#trouble")).not_to_be_empty()
+    expect(page.get_by_test_id("turn")).to_have_count(1)
+    page.context.set_offline(False)
     page.locator(".list li [data-act=delete]").click()
     page.click("#confirm-yes")
     expect(rows).to_have_count(0)
@@ -246,12 +254,20 @@ def test_an_address_in_a_chinese_text_ends_where_the_text_goes_on(phone, model):
     expect(turn.locator(".cite button")).to_have_count(1)
 
 
+@contextmanager
+def manual_from(database, source):
+    """The manual's source, for a while."""
+    database.autocommit = True
+    database.execute("UPDATE kb_document SET source = %s WHERE source = 'manual.pdf'", [source])
+    try:
+        yield
+    finally:
+        database.execute("UPDATE kb_document SET source = 'manual.pdf' WHERE source = %s", [source])
+
+
 def test_a_source_on_the_web_opens_in_a_window_of_its_own(phone, database):
     page = phone().page
-    database.autocommit = True
-    with database.cursor() as cursor:
-        cursor.execute("UPDATE kb_document SET source = 'https://example.org/manual' WHERE source = 'manual.pdf'")
-    try:
+    with manual_from(database, "https://example.org/manual"):
         turn = answered(page)
         turn.locator(".cite button").click()
         sheet = page.locator("#passage")
@@ -262,9 +278,15 @@ def test_a_source_on_the_web_opens_in_a_window_of_its_own(phone, database):
         expect(link).to_have_attribute("target", "_blank")
         expect(link).to_have_attribute("rel", "noopener nofollow ugc")
         expect(turn.get_by_role("link")).to_have_count(0)
-    finally:
-        with database.cursor() as cursor:
-            cursor.execute("UPDATE kb_document SET source = 'manual.pdf' WHERE source = 'https://example.org/manual'")
+
+
+def test_a_source_whose_address_no_browser_takes_opens_without_a_link(phone, database):
+    page = phone().page
+    with manual_from(database, "http://999.999.999.999/manual"):
+        turn = answered(page)
+        turn.locator(".cite button").click()
+        expect(page.locator("#passage").get_by_test_id("page-image")).to_be_visible()
+        expect(page.locator("#passage").get_by_role("link")).to_have_count(0)
 
 
 def test_a_password_holds(visit, key):
@@ -306,6 +328,25 @@ def test_who_came_by_a_link_is_asked_for_a_new_password_and_for_no_link(phone, d
             cursor.execute("UPDATE kb_assistant SET password = '' WHERE slug <> 'by-password'")
     assert {trouble.split()[0] for trouble in visitor.troubles} == {"403"}
     visitor.troubles.clear()
+
+
+def test_a_link_that_is_made_up_takes_the_chat_from_nobody(phone, visit):
+    page = phone().page
+    chat = page.url
+    for key in ("x" * 300, "revoked"):
+        page.goto(f"{chat}?key={key}")
+        expect(page.locator("#composer")).to_be_visible()
+    page.evaluate("localStorage.removeItem('zhiku-chat:by-link:visit')")
+    page.reload()
+    expect(page.locator("#composer")).to_be_visible()
+
+    stranger = visit(language="en")
+    stranger.page.goto(f"{chat}?key=revoked")
+    expect(stranger.page.locator("#entry h2")).to_contain_text("not valid any more")
+    stranger.page.reload()
+    expect(stranger.page.locator("#entry h2")).to_contain_text("opens with a link")
+    assert set(stranger.troubles) == {"403 /chat/by-link/enter/"}
+    stranger.troubles.clear()
 
 
 def test_an_expiry_holds_in_the_middle_and_keeps_the_question(phone, database):

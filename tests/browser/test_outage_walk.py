@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from tests.browser.chat_model import variables_for
 from tests.browser.conftest import SECONDS
 from tests.browser.visitors import *  # noqa: F403 - its fixtures
-from tests.browser.visitors import ANSWER, answered, ask, messages
+from tests.browser.visitors import ANSWER, answered, ask, expected, messages
 from tests.model_process import ModelProcess
 from tests.network import Network
 
@@ -32,7 +32,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def variables(model):
-    return {**variables_for(model.base_url), "WEB_GRACE_SECONDS": "10"}
+    return {**variables_for(model.base_url), "WEB_GRACE_SECONDS": "10", "WEB_STREAMS": "4"}
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +137,23 @@ def test_a_server_that_is_killed(phone, model, database, served):
     assert has_one_whole_turn(page)
 
 
+def test_a_server_that_fails_again_and_again(phone, model, database):
+    page = phone().page
+    turn = begun(page)
+    database.autocommit = True
+    database.execute("ALTER TABLE kb_chunk RENAME TO kb_chunk_away")  # from which come the questions to ask next
+    try:
+        model.say("go")
+        expect(turn.get_by_test_id("note-broken")).to_be_visible()
+    finally:
+        database.execute("ALTER TABLE kb_chunk_away RENAME TO kb_chunk")
+    expect(page.locator("#trouble")).not_to_be_empty()
+    assert has_one_whole_turn(page)
+    page.reload()
+    assert has_one_whole_turn(page)
+    assert messages(database) == ASKED_ONCE
+
+
 @pytest.fixture
 def network(served):
     with Network(urlsplit(served.url).port) as made:
@@ -184,6 +201,39 @@ def test_a_network_that_is_cut_before_the_answer_begins_and_again_in_its_middle(
     expect(turn.locator(".acts")).to_be_visible()
     assert has_one_whole_turn(page)
     assert messages(database) == ASKED_ONCE
+
+
+def test_a_network_that_is_cut_while_the_server_writes_as_many_answers_as_it_can(phone, model, network):
+    visitor = phone(at=network.url)
+    page = visitor.page
+    begun(page)
+    others = [begun(phone().page) for _ in range(3)]
+    network.cut()
+    expect(page.locator("#network")).to_be_visible()
+    with page.expect_response(lambda response: response.status == 503):
+        network.restore()
+    expect(page.get_by_test_id("turn").locator(".text")).to_contain_text(BEGINNING)
+    model.say("go")
+    for turn in others:
+        expect(turn.locator(".acts")).to_be_visible()
+    page.evaluate("dispatchEvent(new Event('online'))")  # waits no longer
+    assert has_one_whole_turn(page)
+    expected(visitor, "503 /chat/by-link/answers/")
+
+
+def test_a_network_that_is_cut_where_no_text_is_kept(phone, model, database, network):
+    page = phone(at=network.url).page
+    page.goto(f"{network.url}/chat/unkept/")
+    turn = begun(page)
+    network.cut()
+    expect(page.locator("#network")).to_be_visible()
+    model.say("go")
+    assert is_stored(database)
+    network.restore()
+    expect(turn.get_by_test_id("note-broken")).to_be_visible()
+    expect(turn.locator(".text")).to_contain_text(BEGINNING)
+    expect(turn.locator(".sources")).to_contain_text("manual.pdf")
+    ask_again(page)
 
 
 def test_a_browser_that_is_offline_asks_as_soon_as_it_is_not(phone, model, database):

@@ -59,8 +59,10 @@ def _rest(message: Message, seen: int) -> Generator[AnswerEvent, None, None]:
             seen = len(text)
         give_connection_back()
         time.sleep(LOOK_SECONDS)
-    # Where no text is stored, what was seen of it
-    yield AnswerEvent("done", stored_answer(message) | {"answer": message.text or text})
+    data = stored_answer(message) | {"answer": message.text or text}
+    if not message.text and message.status == Message.Status.DONE:
+        data["status"] = Message.Status.BROKEN  # none is stored: what came after this text is lost
+    yield AnswerEvent("done", data)
 
 
 def _is_lost(message: Message, noted: progress.Noted | None) -> bool:

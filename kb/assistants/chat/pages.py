@@ -22,10 +22,11 @@ from django.utils.translation import get_language, gettext as _, override
 from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.generic import View
 
-from kb.answers.services.conversations import MESSAGE_CHARACTERS
+from kb.answers.services.conversations import FEEDBACK_CHARACTERS, MESSAGE_CHARACTERS, TITLE_CHARACTERS
 from kb.assistants.chat.colours import DARK, LIGHT, ink_on, readable
 from kb.assistants.chat.labels import labels
 from kb.assistants.chat.requests import LANGUAGE_HEADER, VISIT_HEADER, assistant_at, language_of
+from kb.assistants.chat.shapes import CREDENTIAL_CHARACTERS
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
@@ -52,7 +53,6 @@ class ChatPageView(View):
         other = "en" if (get_language() or "").startswith("zh") else "zh-hans"
         return {
             "assistant": assistant,
-            "most_characters": MAX_QUERY_CHARS,
             "is_frame": self.is_frame,
             "has_picture": assistant.has_picture,  # type: ignore[attr-defined] # an annotation
             "other_language": other,
@@ -66,6 +66,10 @@ class ChatPageView(View):
                 "language_header": LANGUAGE_HEADER,
                 "turns": MAX_TURNS,
                 "turn_characters": MESSAGE_CHARACTERS,
+                "credential_characters": CREDENTIAL_CHARACTERS,
+                "question_characters": MAX_QUERY_CHARS,
+                "feedback_characters": FEEDBACK_CHARACTERS,
+                "title_characters": TITLE_CHARACTERS,
                 "is_frame": self.is_frame,
                 "is_embeddable": not self.is_frame or assistant.access not in NOT_IN_FRAMES,
                 "origins": assistant.origins if self.is_frame else [],

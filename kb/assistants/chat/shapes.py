@@ -11,6 +11,8 @@ from kb.answers.models import Conversation
 from kb.answers.services.conversations import FEEDBACK_CHARACTERS, TITLE_CHARACTERS
 from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURN_CHARS, MAX_TURNS
 
+CREDENTIAL_CHARACTERS = 200
+
 Question = Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
 
 
@@ -21,8 +23,8 @@ Question = Annotated[str, Meta(min_length=1, max_length=MAX_QUERY_CHARS)]
 class EnterBody:
     """`visit` is the token of an earlier visit."""
 
-    key: Annotated[str, Meta(max_length=200)] = ""
-    password: Annotated[str, Meta(max_length=200)] = ""
+    key: Annotated[str, Meta(max_length=CREDENTIAL_CHARACTERS)] = ""
+    password: Annotated[str, Meta(max_length=CREDENTIAL_CHARACTERS)] = ""
     visit: Annotated[str, Meta(max_length=1_000)] = ""
 
 

@@ -9,7 +9,7 @@
   const [field, send, stop, scroller, entry, welcome, list] = ["question", "send", "stop", "scroller", "entry", "welcome", "list"].map($);
   const NARROW = matchMedia("(width < 64rem)");
   const hasMouse = matchMedia("(pointer: fine)").matches;
-  const MOST = field.maxLength;
+  const MOST = setup.question_characters;
 
   let entered = null; // what the server told when it let the visitor in
   let conversation = null; // its id
@@ -35,26 +35,35 @@
 
   // -- Entering ----------------------------------------------------------------------------------------------------
 
-  // A link's key is taken out of the address bar, so that it is not handed on with it, and kept for the next time that it is asked
-  // for, as with a new password.
+  // A link's key is taken out of the address bar, so that it is not handed on with it.
   const takeKey = () => {
     const address = new URL(location);
     const key = address.searchParams.get("key") ?? new URLSearchParams(address.hash.slice(1)).get("key") ?? "";
-    if (!key) return browser.get("key") ?? "";
-    browser.set("key", key);
+    if (!key) return "";
     address.searchParams.delete("key");
     address.hash = "";
     history.replaceState(history.state, "", address);
     return key;
   };
-  const key = takeKey();
+  // One that let this browser in is kept for the next time that it is asked for, as with a new password, and tried before that of
+  // the address: whatever link is opened, it takes nothing away.
+  const keys = [browser.get("key"), takeKey()].filter((key) => key && key.length <= setup.credential_characters);
+  const keepKey = () => keys.length && browser.set("key", keys[0]);
 
   const enter = async (password = "") => {
-    const body = { key, password, visit: browser.get("visit") ?? "" };
-    const told = await Client.json("enter/", { method: "POST", body });
-    browser.set("visit", told.visit);
-    entered = told;
-    return told;
+    const body = { key: keys[0] ?? "", password, visit: browser.get("visit") ?? "" };
+    try {
+      entered = await Client.json("enter/", { method: "POST", body });
+    } catch (error) {
+      if (error.requirement === "password") keepKey(); // the link was right
+      if (error.requirement !== "link") throw error;
+      browser.remove("key");
+      keys.shift();
+      if (!keys.length) throw error;
+      return enter(password);
+    }
+    browser.set("visit", entered.visit);
+    keepKey();
   };
   Client.onExpired(() => enter());
 
@@ -309,8 +318,13 @@
     if (hasMouse && (wasOnStop || document.activeElement === document.body)) field.focus({ preventScroll: true });
   };
 
-  // Nothing was stored of it: the question is in the composer again, with what was wrong.
+  // Of an answer that has begun, what was written stays. Of any other nothing was stored: the question is in the composer again, with
+  // what was wrong.
   const failed = (turn, error, replaced) => {
+    if (error.hasBegun) {
+      turn.end({ ...turn.answer, status: "broken" }, true);
+      return complain(error.message, error.remedy);
+    }
     turn.element.remove();
     turns = turns.filter((each) => each !== turn);
     if (replaced) replaced.element.hidden = false;
@@ -443,8 +457,10 @@
 
   const deleteConversation = async (id) => {
     if (!(await confirmed(words.delete_sure, words.delete))) return;
-    await quietly(() => Client.json(`conversations/${id}/`, { method: "DELETE" }));
-    if (id === conversation) startOver();
+    await quietly(async () => {
+      await Client.json(`conversations/${id}/`, { method: "DELETE" });
+      if (id === conversation) startOver();
+    });
     await listConversations();
     (document.querySelector("[data-conversation]") ?? $("close-list")).focus();
   };

@@ -5,6 +5,7 @@ const Client = (() => {
   const setup = JSON.parse(document.getElementById("setup").textContent);
   const { words, address } = setup;
   const WAITS = [1, 2, 4, 8, 15, 30];
+  const MOST_FAULTS = 3;
 
   // A browser may forbid a frame of another website to keep anything: then it is kept until the page is closed.
   const kept = (area) => {
@@ -84,11 +85,12 @@ const Client = (() => {
       signal?.addEventListener("abort", leave);
     });
 
-  // Asks, or with `asked.message_id` takes an answer up again; goes on until it is whole. The same `sending_id` makes sure that
-  // what is sent twice is asked once.
+  // Asks, or with `asked.message_id` takes an answer up again; goes on until it is whole, or the server has failed too often at one
+  // that has begun. The same `sending_id` makes sure that what is sent twice is asked once.
   const answer = async (asked, { sources, delta, waiting, signal }) => {
     let seen = 0;
     let attempt = 0;
+    let faults = 0;
     let isAway = false;
     for (;;) {
       try {
@@ -96,23 +98,27 @@ const Client = (() => {
           ? await call(`answers/${asked.message_id}/?seen=${seen}`, { signal })
           : await call("ask/", { method: "POST", body: asked.body, signal });
         for await (const { name, data } of eventsOf(response, () => new Lost(words.lost))) {
+          if (name === "error") {
+            faults += 1;
+            if (asked.message_id && faults < MOST_FAULTS) throw new Lost(words.restart);
+            throw Object.assign(new Error(data.detail), data, { hasBegun: Boolean(asked.message_id) });
+          }
           if (isAway) waiting(null);
-          [attempt, isAway] = [0, false];
+          isAway = false;
           if (name === "sources") {
             asked.message_id = data.message_id;
             sources(data);
           } else if (name === "delta") {
             seen += [...data.text].length; // the server counts characters, not halves of them
+            attempt = 0;
             delta(data.text);
           } else if (name === "done") {
             return data;
-          } else if (name === "error" && !asked.message_id) {
-            throw Object.assign(new Error(data.detail), data);
           }
         }
         throw new Lost(words.restart); // the stream ended before the answer did
       } catch (error) {
-        const isBusy = error.code === "in_progress";
+        const isBusy = error.code === "in_progress" || (asked.message_id && [429, 503].includes(error.status));
         if (!(error instanceof Lost) && !isBusy) throw error;
         const seconds = isBusy ? error.wait : WAITS[Math.min(attempt, WAITS.length - 1)];
         attempt += 1;

@@ -15,8 +15,9 @@ const Passage = (() => {
   const around = (text) => (text ? [element("p", [text], { className: "around" })] : []);
 
   const onWeb = ({ url }) => {
-    const text = () => words.open_web.replace("{host}", new URL(url).host);
-    return url ? [element("p", [outward(text(), url, words.link_of_answer)])] : [];
+    if (!URL.canParse(url)) return []; // also where there is none
+    const text = words.open_web.replace("{host}", new URL(url).host);
+    return [element("p", [outward(text, url, words.link_of_answer)])];
   };
 
   const reveal = () => body.querySelector(".place, mark, [data-chunks]")?.scrollIntoView({ block: "center" });

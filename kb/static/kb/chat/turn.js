@@ -2,10 +2,10 @@
 
 // A question with its answer on the page; what its buttons do is told by `actions`: ask, edit, regenerate.
 const Turn = (() => {
-  const { words } = Client;
+  const { setup, words } = Client;
   const { element, render } = Markdown;
   const NOTES = { stopped: words.stopped, broken: words.broken, unwritten: words.unwritten };
-  const REASONS = ["wrong", "incomplete", "other", "sources"];
+  const REASONS = ["wrong", "incomplete", "other", "sources"].map((each) => words[`reason_${each}`]);
 
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 
@@ -106,10 +106,11 @@ const Turn = (() => {
     const reasons = () => {
       const name = `reason-${turn.answer.message_id}`;
       const choices = REASONS.map((each) => {
-        const input = element("input", [], { type: "checkbox", name, value: words[`reason_${each}`] });
-        return element("label", [input, element("span", [words[`reason_${each}`]])], { className: "chip" });
+        const input = element("input", [], { type: "checkbox", name, value: each });
+        return element("label", [input, element("span", [each])], { className: "chip" });
       });
-      const more = element("textarea", [], { rows: 2, maxLength: 400, ariaLabel: words.why_more, placeholder: words.why_more });
+      const maxLength = setup.feedback_characters - [...REASONS, ""].join("; ").length;
+      const more = element("textarea", [], { rows: 2, maxLength, ariaLabel: words.why_more, placeholder: words.why_more });
       const form = element("form", [
         element("fieldset", [element("legend", [words.why]), ...choices]),
         more,
@@ -118,7 +119,7 @@ const Turn = (() => {
       form.addEventListener("submit", async (event) => {
         event.preventDefault();
         const chosen = [...form.querySelectorAll("input:checked")].map((each) => each.value);
-        await judge(-1, [...chosen, more.value.trim()].filter(Boolean).join("; ").slice(0, 500));
+        await judge(-1, [...chosen, more.value.trim()].filter(Boolean).join("; "));
         const thanks = element("p", [words.thanks], { className: "quiet", tabIndex: -1 });
         form.replaceWith(thanks);
         thanks.focus();
@@ -147,7 +148,7 @@ const Turn = (() => {
 
     const edit = () => {
       if (actions.isBusy()) return;
-      const field = element("textarea", [], { value: question, rows: 2, maxLength: 2000, ariaLabel: words.edit });
+      const field = element("textarea", [], { value: question, rows: 2, maxLength: setup.question_characters, ariaLabel: words.edit });
       const done = () => asked.replaceChildren(heading, pen);
       const pen = asked.querySelector("[data-act=edit]");
       const again = () => {
@@ -207,7 +208,7 @@ const Turn = (() => {
     };
 
     turn.found = ({ message_id, conversation_id, sources }) => {
-      Object.assign(turn.answer, { message_id, conversation_id, sources });
+      Object.assign(turn.answer, { message_id, conversation_id, sources: sources.length ? sources : turn.answer.sources });
       waiting.lastChild.data = words.writing;
     };
     turn.grow = (piece) => {
@@ -216,11 +217,13 @@ const Turn = (() => {
       frame ||= requestAnimationFrame(draw);
     };
     turn.end = (answer, isLast) => {
-      const { feedback, feedback_text } = turn.answer;
+      const { feedback, feedback_text, sources } = turn.answer;
       cancelAnimationFrame(frame);
       turn.answer = { ...answer, feedback: answer.feedback || feedback, feedback_text: answer.feedback_text || feedback_text };
-      // Where nothing is kept, what was seen stays; of a broken answer the server may have kept less than was sent.
-      if (answer.answer && (answer.status !== "broken" || answer.answer.length > turn.text.length)) turn.text = answer.answer;
+      // Of one that is not finished the server may have kept less than was sent, or nothing: what was seen stays.
+      const isDone = answer.status === "done";
+      if (!isDone && !answer.sources.length) turn.answer.sources = sources;
+      if (answer.answer && (isDone || answer.answer.length > turn.text.length)) turn.text = answer.answer;
       turn.finish(isLast);
     };
 

@@ -105,6 +105,10 @@ def test_a_chat_that_shows_passages_opens_no_document(owner, kb, llm):
         ("page", "ftp://example.org/faq", ""),
         ("page", "javascript:alert(1)//https://example.org/", ""),
         ("page", "https://user:password@example.org/faq", ""),
+        ("page", "https://example.org:8443/faq", "https://example.org:8443/faq"),
+        ("page", "https://example.org:99999/faq", ""),
+        ("page", "https://[example.org/faq", ""),
+        ("page", "https://example%2eorg/faq", ""),
         ("page", "ProductFAQ.md", ""),
     ],
 )
