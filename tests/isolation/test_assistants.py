@@ -16,8 +16,8 @@ from kb.models import KnowledgeBase, Message, RetrievalProfile, SearchLog
 from kb.search.services import search_log
 from tests.factories import make_api_key, make_document, make_kb, make_user, principal
 from tests.isolation.world import FIRST_ID, start_ids_at
-from tests.kb.assistants.chat.visiting import QUESTION, Browser, events
 from tests.kb.answers.asking import english_with_an_open_gate, llm  # noqa: F401 - fixtures
+from tests.kb.assistants.chat.visiting import QUESTION, Browser, events
 from tests.kb.assistants.making import make_assistant
 from tests.kb.providers.language_model import prompts
 from tests.servers import Reply
