@@ -25,7 +25,7 @@ COLOURS = 128  # of a picture's palette
 FRAME_SIZE, FRAME_COLOURS = (960, 600), 64
 LANGUAGES = {"en": ("", "Demo knowledge base"), "zh-CN": ("-zh", "演示知识库")}
 QUESTIONS = {
-    "en": ("How long is the warranty?", "What does error E3 mean?", "How do I reset the thermostat?"),
+    "en": ("What is the warranty period?", "What does error E3 mean?", "How do I reset the thermostat?"),
     "zh-CN": ("保修期多久", "错误代码 E3 是什么意思", "怎么恢复出厂设置"),
 }
 """Asked before pictures are taken, so that pages of figures have some; the first is what the pictures show."""
