@@ -61,17 +61,26 @@ def check(page):
     assert Axe().run(page, options=OPTIONS).response["violations"] == []
 
 
-def test_a_chief_signs_in_gives_a_group_a_role_and_logs_out_of_both(person, provider, served):
-    visitor = person("mei", "/admin/kb/knowledgebase/", groups=["chiefs", "engineering"])
+def test_a_chief_gives_a_group_a_role_and_its_reader_tries_the_api_out(person, provider, served):
+    chief = person("mei", "/admin/kb/knowledgebase/", groups=["chiefs", "engineering"])
+    documents = chief.page.locator("#content-main a[href$='/documents/']").first.get_attribute("href")
+    kb_id = re.search(r"/knowledgebase/(\d+)/", documents)[1]
+    chief.open(f"kb/knowledgebase/{kb_id}/sharing/")
+    chief.page.get_by_label("Group").fill("engineering")
+    chief.page.get_by_role("button", name="Add the group").click()
+    expect(chief.page.get_by_test_id("groups")).to_contain_text("engineering")
+    forget(chief, provider)
+
+    reader = person("li", "/admin/login/?next=/api/v1/docs/", groups=["engineering"])
+    expect(reader.page).to_have_url(f"{served.url}/api/v1/docs/")
+    answer = reader.page.request.get(f"{served.url}/api/v1/knowledge-bases/")
+    assert [each["role"] for each in answer.json()["results"]] == ["viewer"]
+    forget(reader, provider)
+
+
+def test_who_logs_out_here_is_offered_to_log_out_of_the_provider_too(person, provider, served):
+    visitor = person("mei", "/admin/kb/knowledgebase/", groups=["chiefs"])
     page = visitor.page
-    expect(page).to_have_url(f"{served.url}/admin/kb/knowledgebase/")
-
-    kb = re.search(r"/admin/kb/knowledgebase/(\d+)/", page.content())[1]
-    visitor.open(f"kb/knowledgebase/{kb}/sharing/")
-    page.get_by_label("Group").fill("engineering")
-    page.get_by_role("button", name="Add the group").click()
-    expect(page.get_by_test_id("groups")).to_contain_text("engineering")
-
     page.locator("#account-button").click()
     expect(page.get_by_role("link", name="Change password")).to_have_count(0)
     page.get_by_role("button", name="Log out").click()
@@ -80,15 +89,6 @@ def test_a_chief_signs_in_gives_a_group_a_role_and_logs_out_of_both(person, prov
     expect(page).to_have_url(f"{served.url}/admin/login/")
     page.get_by_role("link", name="Sign in with Example ID").click()
     expect(page.get_by_role("button", name="Log in at the provider")).to_be_visible()
-    forget(visitor, provider)
-
-
-def test_a_reader_comes_to_the_documentation_of_the_api_and_tries_it_out(person, provider, served):
-    visitor = person("li", "/admin/login/?next=/api/v1/docs/", groups=["engineering"])
-
-    expect(visitor.page).to_have_url(f"{served.url}/api/v1/docs/")
-    answer = visitor.page.request.get(f"{served.url}/api/v1/knowledge-bases/")
-    assert [each["role"] for each in answer.json()["results"]] == ["viewer"]
     forget(visitor, provider)
 
 

@@ -8,22 +8,31 @@
     const words = document.getElementById("replace-name");
     const trouble = document.getElementById("replace-trouble");
 
-    async function take() {
+    async function check() {
         const [file] = input.files;
-        if (!file) return;
+        if (!file) return null;
         const message = await kbFileCheck(file);
         trouble.hidden = !message;
         trouble.textContent = message;
         if (message) {
             input.value = "";
-            return;
+            return null;
         }
+        words.textContent = file.name;
+        return file;
+    }
+
+    async function take() {
+        const file = await check();
+        if (!file) return;
         words.textContent = `${file.name} · ${words.dataset.busy}`;
         zone.classList.add("busy");
         form.submit();
     }
 
     input.addEventListener("change", take);
+    // One that was chosen before this script had come, or that the browser put back: the button sends it.
+    addEventListener("pageshow", check);
     for (const type of ["dragenter", "dragover"]) {
         zone.addEventListener(type, (event) => {
             event.preventDefault();

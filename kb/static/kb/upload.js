@@ -71,10 +71,11 @@
         }
     }
 
-    input.addEventListener("change", () => {
+    const takeInput = () => {
         chosen = Array.from(input.files, (file) => ({file, path: file.name}));
         sortOut();
-    });
+    };
+    input.addEventListener("change", takeInput);
     folder.addEventListener("change", () => {
         if (!folder.files.length) return;
         choose(Array.from(folder.files, (file) => ({file, path: file.webkitRelativePath || file.name})));
@@ -239,7 +240,10 @@
     });
     for (const {path, ...answer} of JSON.parse(sessionStorage.getItem(LEFT) || "[]")) trouble(path, answer);
     sessionStorage.removeItem(LEFT);
-    if (isAtOnce) return;
+    if (isAtOnce) {
+        if (input.files.length) takeInput();  // chosen before this script had come
+        return;
+    }
     addEventListener("pageshow", () => {
         chosen = Array.from(input.files, (file) => ({file, path: file.name}));
         show();
