@@ -212,7 +212,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     add_title: ClassVar[str | Promise] = ""
     list_filter_submit = True
     actions: ClassVar[Sequence[str]] = ("delete_selected",)
-    list_per_page = 50
+    list_per_page = 30  # below 300 KB of HTML
     list_disable_select_all = True
     show_facets = admin.ShowFacets.NEVER
 

@@ -43,6 +43,29 @@ def test_a_list_without_work_in_progress_does_not_poll(client, document):
     assert '<div id="documents-poll"> </div>' in flat(client.get(reverse(LIST)))
 
 
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_a_full_page_of_documents_is_small(client, kb, language):
+    name = "设备维护与检修管理规定（第二版）" * 3
+    rows = [
+        Document(
+            knowledge_base=kb,
+            title=f"{name} {number}",
+            source=f"{name}.pdf",
+            sha256=f"{number:064}",
+            status="failed",
+            error="The file is damaged: open it with its program, save it again, and upload it.",
+        )
+        for number in range(60)
+    ]
+    Document.objects.bulk_create(rows)
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
+
+    pages = [client.get(url) for url in (reverse(LIST), reverse("admin:kb_knowledgebase_documents", args=[kb.pk]))]
+
+    assert [page.content.count(b"data-status=") for page in pages] == [30, 30]
+    assert max(len(page.content) for page in pages) < 300_000
+
+
 @pytest.mark.parametrize("status", ["pending", "processing"])
 def test_a_list_with_work_in_progress_polls_for_just_that(client, document, stored, status):
     set_status(stored, status)
