@@ -131,7 +131,8 @@ def questions_of(
         asked.setdefault(document_id, []).extend(questions)
         named.setdefault(document_id, []).extend(headings[-1:])
         titles[document_id] = title
-    of_headings = _in_turn([list(map(_as_question, headings)) for headings in named.values()])
+    # Those of one word last, such as “Architecture?”.
+    of_headings = sorted(_in_turn([list(map(_as_question, headings)) for headings in named.values()]), key=_is_one_word)
     of_titles = map(_as_question, () if asked_already else titles.values())
     candidates = chain(_in_turn(asked.values()), *((of_headings, of_titles) if from_names else ()))
     known = set(asked_already)
@@ -143,6 +144,11 @@ def _in_turn(lists: Iterable[Sequence[str]]) -> Iterator[str]:
     """The first of each, then the second of each, and so on."""
     for round_ in zip_longest(*lists, fillvalue=""):
         yield from round_
+
+
+def _is_one_word(question: str) -> bool:
+    """Of a language that puts spaces between its words."""
+    return question.isascii() and " " not in question
 
 
 def _as_question(heading: str) -> str:

@@ -46,7 +46,7 @@ EventTarget.prototype.addEventListener = function (type, ...rest) {
     return listen.call(this, type, ...rest);
 };
 """
-SETTLED = """() => !document.querySelector('.htmx-request') && document.fonts.status === 'loaded'
+SETTLED = """() => !document.querySelector('.htmx-request, [aria-busy=true]') && document.fonts.status === 'loaded'
     && document.getAnimations().every(each => each.playState !== 'running' || each.effect.getComputedTiming().iterations === Infinity)"""
 
 

@@ -141,7 +141,8 @@ def test_a_draft_differs_until_it_is_published_and_a_link_is_revoked(admin, kb_i
     expect(page.get_by_test_id("draft-differs")).to_have_count(0)
     page.goto(f"{url}share/")
     page.locator("a[href*='revoke=']").click()
-    page.get_by_test_id("confirm").locator("button").click()
+    with page.expect_navigation():
+        page.get_by_test_id("confirm").locator("button").click()
     expect(page.get_by_test_id("links")).to_have_count(0)
     expect(page.get_by_test_id("address")).to_have_count(0)
     assert page.evaluate("document.scrollingElement.scrollWidth") == PHONE["width"]

@@ -64,6 +64,7 @@ def test_a_reload_in_the_middle_takes_the_answer_up_again(phone, model, database
     expect(turn.locator(".answer")).to_have_attribute("aria-busy", "true")
     model.release()
     expect(turn.locator(".text")).to_contain_text("润滑油")
+    expect(turn.locator(".acts")).to_be_visible()
     expect(page.get_by_test_id("turn")).to_have_count(1)
     assert messages(database) == [("user", "done"), ("assistant", "done")]
 
@@ -75,12 +76,13 @@ def test_a_connection_that_is_lost_is_said_and_the_answer_goes_on(phone, model, 
     expect(page.locator("#network")).to_be_visible()
     expect(turn.locator(".text")).to_contain_text("润滑油")
     expect(page.locator("#network")).to_be_hidden()
+    expect(turn.locator(".acts")).to_be_visible()
     assert messages(database) == [("user", "done"), ("assistant", "done")]
 
 
 def test_an_answer_is_stopped_and_asked_for_again(phone, model):
     page = phone().page
-    model.once("chat", Reply(PIECES * 20, pause_s=0.3))
+    model.once("chat", Reply(PIECES * 200, pause_s=0.3))
     turn = ask(page)
     expect(turn.locator(".text")).to_contain_text("每周一")
     page.click("#stop")
@@ -164,6 +166,7 @@ def test_conversations_are_kept_by_the_browser_and_renamed_and_deleted(phone):
     page.click("#confirm-yes")
     expect(page.locator("#trouble")).not_to_be_empty()
     expect(page.get_by_test_id("turn")).to_have_count(1)
+    expect(rows).to_be_focused()
     page.context.set_offline(False)
     page.locator(".list li [data-act=delete]").click()
     page.click("#confirm-yes")
@@ -418,6 +421,7 @@ def test_everybody_can_use_it(phone, language, scheme):
     check("welcome")
     turn = answered(page)
     turn.locator("[data-act=bad]").click()
+    expect(turn.locator(".why")).to_be_visible()
     check("answer")
     turn.locator(".cite button").click()
     expect(page.locator("#passage").get_by_test_id("page-image")).to_be_visible()

@@ -73,7 +73,8 @@ def test_pages_are_drawn_as_they_come_into_view_and_marked_both_ways(admin, base
     assert page.locator(".kd-place.current span").inner_text() == number
     assert len(set(drawn)) < 12
 
-    place = page.locator(".kd-page .kd-place[aria-label]:not(.current)").last
+    chosen = page.locator(".kd-page .kd-place[aria-label]:not(.current)").last.get_attribute("data-chunk")
+    place = page.locator(f".kd-page .kd-place[data-chunk='{chosen}'][aria-label]").first
     other = place.locator("span").inner_text()
     place.click()
     expect(page.locator(".kd-chunk.current .kd-number")).to_have_text(other)

@@ -11,7 +11,7 @@ from tests.newcomer import FOLDER
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
 
-MINUTES_TO_READ_A_SCAN = 4
+MINUTES_TO_READ_A_SCAN = 10
 PROGRAM = {"name": "setup.exe", "mimeType": "application/octet-stream", "buffer": b"MZ\x90\0"}
 BROKEN = {"name": "broken.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4 broken"}
 NOTE = {"name": "note.txt", "mimeType": "text/plain", "buffer": "食堂每天十一点半开饭。".encode()}

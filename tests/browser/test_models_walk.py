@@ -48,7 +48,8 @@ def test_a_chat_model_is_set_up_and_tested_in_five_clicks_and_answers(visit, adm
     assert "sk-secret" not in page.content()
 
     if made.get_by_test_id("make-default").count():
-        made.get_by_test_id("make-default").click()
+        with page.expect_navigation():
+            made.get_by_test_id("make-default").click()
     kb_id = admin.call("POST", "knowledge-bases/", {"name": f"leave {language}", "language": "en"}).json()["id"]
     wait_for(admin, *post_texts(admin, kb_id, "Annual leave is fifteen days."))
     answer = admin.call("POST", "ask/", {"query": "annual leave fifteen days", "knowledge_base_ids": [kb_id]}).json()

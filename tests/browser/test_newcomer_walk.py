@@ -10,7 +10,7 @@ from tests.newcomer import FOLDER, questions
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
 
-MINUTES_TO_READ_A_SCAN = 4
+MINUTES_TO_READ_A_SCAN = 10
 DEMOS = {"demo-zh": "演示知识库", "demo-en": "Demo knowledge base"}
 
 

@@ -281,5 +281,6 @@ def test_no_page_scrolls_sideways_on_a_narrow_screen(visit, admin_session, pages
     for name, path in pages.items():
         assert visitor.open(path).status == 200, name
         expect(visitor.page.locator("html")).to_have_attribute("lang", re.compile(language[:2]))
+        visitor.page.evaluate("document.fonts.ready.then(() => null)")
         wide[name] = visitor.page.evaluate(READ_TOO_WIDE)
     assert wide == {name: [] for name in pages}

@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from retrieval.eval.judged_sets import squeezed
+from tests.browser.conftest import SECONDS
 from tests.browser.steps import make_base, search
 from tests.git_server import Bare, GitServer
 from tests.kb.ingest.parser.documents import make_table_pdf
@@ -54,7 +55,7 @@ def contents_wait(server):
 
     def hold(_environ):
         if server.fetches() > 1:  # the first is of the folders
-            seen.wait(60)
+            seen.wait(SECONDS)
 
     server.answer = hold
     yield seen

@@ -209,5 +209,7 @@
   if (!query.value) query.value = sessionStorage.getItem(DRAFT) ?? "";
   grow();
   turns.querySelector("[data-ask-turn]:last-of-type")?.scrollIntoView({ block: "start" });
-  if (matchMedia("(pointer: fine)").matches) query.focus({ preventScroll: true });
+  document.addEventListener("DOMContentLoaded", () => { // the page is hidden until then
+    if (matchMedia("(pointer: fine)").matches) query.focus({ preventScroll: true });
+  });
 })();

@@ -1,3 +1,8 @@
+// The theme hides the page until its own scripts have begun. Those of the page come after them, and so does htmx: until then
+// what one presses would do nothing.
+document.documentElement.classList.add("kb-waits");
+document.addEventListener("DOMContentLoaded", () => document.documentElement.classList.remove("kb-waits"));
+
 // The page is hidden, until its scripts have begun, when the browser would do this.
 window.addEventListener("load", () => {
     if (document.activeElement === document.body) document.querySelector("main [autofocus]")?.focus();

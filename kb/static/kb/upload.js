@@ -71,14 +71,15 @@
         }
     }
 
-    const takeInput = () => {
-        chosen = Array.from(input.files, (file) => ({file, path: file.name}));
+    const filesOf = ({files}) => Array.from(files, (file) => ({file, path: file.webkitRelativePath || file.name}));
+    const earlier = () => [...filesOf(input), ...filesOf(folder)];  // than this script, or put back by the browser
+
+    input.addEventListener("change", () => {
+        chosen = filesOf(input);
         sortOut();
-    };
-    input.addEventListener("change", takeInput);
+    });
     folder.addEventListener("change", () => {
-        if (!folder.files.length) return;
-        choose(Array.from(folder.files, (file) => ({file, path: file.webkitRelativePath || file.name})));
+        if (folder.files.length) choose(filesOf(folder));
     });
     const target = isAtOnce ? document : zone;
     const bringsFiles = (event) => [...event.dataTransfer.types].includes("Files");
@@ -241,11 +242,11 @@
     for (const {path, ...answer} of JSON.parse(sessionStorage.getItem(LEFT) || "[]")) trouble(path, answer);
     sessionStorage.removeItem(LEFT);
     if (isAtOnce) {
-        if (input.files.length) takeInput();  // chosen before this script had come
+        if (earlier().length) choose(earlier());
         return;
     }
     addEventListener("pageshow", () => {
-        chosen = Array.from(input.files, (file) => ({file, path: file.name}));
+        if (!chosen.length) chosen = earlier();
         show();
     });
 })();

@@ -45,6 +45,11 @@ def test_headings_that_say_nothing_are_left_out_and_none_comes_twice(kb):
     assert suggested_questions([kb.pk]) == ["保修？"]
 
 
+def test_headings_of_one_word_come_last(kb):
+    with_headings(kb, "Architecture", "保修", "Warranty period", "Returns")
+    assert suggested_questions([kb.pk]) == ["保修？", "Warranty period?", "Architecture?"]
+
+
 def test_without_headings_titles_are_suggested(kb):
     make_document(kb, "text", title="差旅制度")
     assert suggested_questions([kb.pk]) == ["差旅制度？"]
