@@ -143,7 +143,7 @@ ELSEWHERE: dict[str, tuple[str, str, Act | None]] = {
 """By who opens them (blank: nobody is logged in) and the address."""
 PARTS = {
     "original of a document", "page of a document", "chunks of a document", "card of a chunk", "form of a chunk",
-    "earlier turns", "last answer", "suggested questions", "passage", "write an answer", "rename a conversation",
+    "earlier turns", "answer of a conversation", "suggested questions", "passage", "write an answer", "rename a conversation",
     "text of a passage", "question of a passage", "search history", "checks",
     "page of a passage", "text of a passage in its document", "badges",
 }  # fmt: skip

@@ -20,6 +20,7 @@ DOGS = "狗可以带进办公室吗？"
 @pytest.fixture(autouse=True)
 def _model_answers(model):
     model.released.clear()
+    model.disconnected.clear()
     model.always("chat", Reply(ANSWER))
 
 

@@ -28,6 +28,7 @@ MODEL_KINDS = {
     "r": "document",
 }
 PATH = {
+    "answer_id": "answer",
     "chunk_id": "chunk",
     "content_type_id": "content_type",
     "id": "user",
@@ -43,7 +44,7 @@ PAGE_QUERIES = {
     "ask": {"kb": "kb", "conversation": "conversation"},
     "ask_answer": {"kb": "kb", "conversation": "conversation"},
     "ask_earlier": {"conversation": "conversation"},
-    "ask_last": {},
+    "ask_resume": {},
     "ask_suggestions": {"kb": "kb"},
     "ask_write": {"kb": "kb", "chunk": "chunk"},
     "autocomplete": {},

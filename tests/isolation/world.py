@@ -264,6 +264,7 @@ def _searches(tenant, word):
         user=tenant.user, knowledge_base_ids=[tenant.kb.pk], title=f"{word} asks"
     )
     Message.objects.create(conversation=conversation, role=Message.Role.USER, text=f"{word} asks for a bicycle")
+    answer = Message.objects.create(conversation=conversation, role=Message.Role.ASSISTANT, text=f"{word} has one")
     failed = FailedQuery.objects.create(
         key=f"{word}-key",
         knowledge_base_ids=[tenant.kb.pk],
@@ -275,7 +276,7 @@ def _searches(tenant, word):
         assignee=tenant.user,
         last_search=SearchLog.objects.get(user=tenant.user),
     )
-    return {"trace": found.trace_id, "conversation": conversation.pk, "failed": failed.pk}
+    return {"trace": found.trace_id, "conversation": conversation.pk, "answer": answer.pk, "failed": failed.pk}
 
 
 def _assistants(tenant, word):

@@ -8,6 +8,7 @@ from django import forms
 from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -178,27 +179,28 @@ class AskStreamView(View):
         return JsonResponse({"detail": detail}, status=status, headers=dict(headers))
 
 
-@admin_page("ask/<uuid:pk>/last/", name="ask_last")
-class LastAnswerView(AdminPage):
-    """The last answer of a conversation, which a page resumes that has lost its stream; a POST stops it."""
+@admin_page("ask/answers/<int:answer_id>/", name="ask_resume")
+class ResumedAnswerView(AdminPage):
+    """An answer of one of the caller's conversations, for a page that has lost its stream; a POST stops it."""
 
     template_name = "answers/answer.html"
 
     @cached_property
-    def conversation(self) -> Conversation:
-        return conversation_of(principal(self.request), str(self.kwargs["pk"]))
+    def answer(self) -> Message:
+        own = Conversation.objects.visible_to(principal(self.request))
+        answers = Message.objects.filter(conversation__in=own, role=Message.Role.ASSISTANT, is_replaced=False)
+        return get_object_or_404(answers.select_related("conversation"), pk=self.kwargs["answer_id"])
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:  # noqa: ARG002
-        for message in self.conversation.messages.filter(status=Message.Status.WRITING):
-            stop(message.pk)
+        if self.answer.status == Message.Status.WRITING:
+            stop(self.answer.pk)
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        caller = principal(self.request)
-        last = self.conversation.messages.filter(role=Message.Role.ASSISTANT, is_replaced=False).last()
-        text = text_so_far(last) if last is not None and last.status == Message.Status.WRITING else ""
-        turns, _more = turns_before(caller, self.conversation, asked_bases(caller))
-        return {**kwargs, "answer": {**turns[-1]["answer"], "so_far": text} if turns else None}
+        caller, answer, conversation = principal(self.request), self.answer, self.answer.conversation
+        text = text_so_far(answer) if answer.status == Message.Status.WRITING else ""
+        turns, _more = turns_before(caller, conversation, asked_bases(caller), before=answer.pk + 1)
+        return {**kwargs, "answer": {**turns[-1]["answer"], "so_far": text}}
 
 
 def asked_bases(caller: Principal) -> dict[int, KnowledgeBase]:
@@ -230,18 +232,18 @@ def _shown(
 
     def found(data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Where no model is to write an answer, the passages are what there is."""
-        kept = place(data["conversation_id"] and str(data["conversation_id"]))
+        kept = place(data["conversation_id"] and str(data["conversation_id"]), data["message_id"])
         if not data["hit"] or generator() is not None:
             return {"html": "", **kept}
         answer = {"kind": "passages", "sources": list(map(source_shown, data["sources"]))}
         return {"html": render_to_string("answers/answer.html", {"answer": answer}), **kept}
 
-    def place(conversation_id: str | None) -> Mapping[str, Any]:
-        """The conversation that an answer is kept in, its address, and that of its last answer."""
+    def place(conversation_id: str | None, answer_id: int | None) -> Mapping[str, Any]:
+        """The conversation that an answer is kept in, its address, and that of the answer."""
         return {
             "conversation": conversation_id or "",
             "url": f"{reverse('admin:ask')}?conversation={conversation_id}" if conversation_id else "",
-            "last": reverse("admin:ask_last", args=[conversation_id]) if conversation_id else "",
+            "answer": reverse("admin:ask_resume", args=[answer_id]) if answer_id else "",
         }
 
     def done(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -255,7 +257,7 @@ def _shown(
             "conversations": render_to_string(
                 "answers/conversations.html", {"conversations": listed, "current": conversation_id}
             ),
-            **place(conversation_id),
+            **place(conversation_id, data["message_id"]),
         }
 
     def shown(event: AnswerEvent) -> Mapping[str, Any]:

@@ -35,7 +35,7 @@ def turns_before(
 
     def shown(question: Message, message: Message) -> dict[str, Any]:
         if message.status == Message.Status.WRITING:
-            return {"kind": "writing", "conversation": conversation}
+            return {"kind": "writing", "id": message.pk}
         answer = answer_shown(stored_answer(message), asked, question.text)
         # A search that is no longer in the log can no longer be called helpful or not.
         trace_id = answer["trace_id"] if message.trace_id in feedback else ""

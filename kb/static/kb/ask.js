@@ -67,9 +67,9 @@
   };
 
   // The conversation is known before the answer is written, which goes on without this page.
-  const keep = (turn, { conversation, url, last }) => {
+  const keep = (turn, { conversation, url, answer }) => {
     if (!conversation) return;
-    turn.dataset.askLast = last;
+    turn.dataset.askKept = answer;
     form.elements.conversation.value = conversation;
     fixBases();
     form.dataset.url = url;
@@ -78,7 +78,7 @@
 
   // The server writes on what this page has lost, or holds what it has written; false where it cannot be reached either.
   const takeUp = async (turn) => {
-    const response = await fetch(turn.dataset.askLast).catch(() => null);
+    const response = await fetch(turn.dataset.askKept).catch(() => null);
     if (!response?.ok || response.redirected) return false;
     show(turn.querySelector("[data-ask-answer]"), await response.text());
     return true;
@@ -152,7 +152,7 @@
       await ask(turn, body);
       status.textContent = form.dataset.finished;
     } catch (failure) {
-      const isKept = turn.dataset.askLast && failure.name !== "AbortError";
+      const isKept = turn.dataset.askKept && failure.name !== "AbortError";
       if (!isKept || !(await takeUp(turn))) fail(turn, failure, words);
       status.textContent = "";
     } finally {
@@ -179,10 +179,10 @@
   });
   query.addEventListener("input", grow);
   stop.addEventListener("click", () => {
-    const last = turns.querySelector(".running")?.dataset.askLast;
-    if (last) {
+    const kept = turns.querySelector(".running")?.dataset.askKept;
+    if (kept) {
       const body = new URLSearchParams({ csrfmiddlewaretoken: form.elements.csrfmiddlewaretoken.value });
-      fetch(last, { method: "POST", body, keepalive: true });
+      fetch(kept, { method: "POST", body, keepalive: true });
     }
     running?.abort();
   });
@@ -194,7 +194,7 @@
     if (!again || running) return;
     const turn = again.closest("[data-ask-turn]");
     const words = again.dataset.askAgain || turn.querySelector("[data-ask-query]").textContent;
-    if (again.closest("[data-testid='failure']") && !turn.dataset.askLast) turn.remove(); // it was not kept
+    if (again.closest("[data-testid='failure']") && !turn.dataset.askKept) turn.remove(); // it was not kept
     submit(words);
   });
 

@@ -90,7 +90,7 @@ PAGES = {
     "ask": ("ask", None),
     "conversation": ("ask?conversation={conversation}", None),
     "earlier turns": ("ask_earlier?conversation={conversation}", None),
-    "last answer": ("ask_last", "conversation"),
+    "answer of a conversation": ("ask_resume", "answer"),
     "suggested questions": ("ask_suggestions?kb={kb}", None),
     "passage": ("kb_chunk_passage", "chunk"),
     "page of a passage": ("kb_chunk_passage_page", "chunk"),
@@ -274,7 +274,8 @@ def make_objects(kb, document, curator):
         "member": make_member(kb, user=other).pk,
         "group": make_group(kb, "viewer", other, name="101").pk,
         "change": _change(document).pk,
-        "conversation": _conversation(kb, curator).pk,
+        "conversation": (conversation := _conversation(kb, curator)).pk,
+        "answer": conversation.messages.last().pk,
         "draft": create_version(principal(curator), "legal", {"vector_weight": 0.3}, knowledge_base=kb).pk,
     }
 

@@ -8,6 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from kb.answers.admin.turns import TURNS_SHOWN
+from kb.answers.services.progress import Progress, forget, note
 from kb.base.streams import Streams
 from kb.models import Conversation, Message, SearchLog
 from tests.factories import make_document, make_kb, make_member, make_user
@@ -427,6 +428,41 @@ def test_a_long_conversation_takes_no_more_queries(open_page, kb, curator, djang
     with django_assert_max_num_queries(11):
         response = open_page(conversation.pk)
     assert len(response.content) < 100_000
+
+
+def test_an_answer_that_a_page_has_lost_is_taken_up_also_where_another_came_after_it(client, open_page, kb, curator):
+    conversation = Conversation.objects.create(user=curator, knowledge_base_ids=[kb.pk], title="two")
+    for number in ("one", "two"):
+        Message.objects.create(conversation=conversation, role="user", text=f"question {number}")
+        Message.objects.create(conversation=conversation, role="assistant", text=f"answer {number}", hit=True)
+    one, two = conversation.messages.filter(role="assistant").order_by("pk")
+    Message.objects.filter(pk=one.pk).update(status=Message.Status.WRITING, text="")
+
+    (lost,) = Page(open_page(conversation.pk)).tree.xpath("//*[@data-testid='writing']/@hx-get")
+    assert "answer two" not in client.get(lost).content.decode()
+    assert client.post(lost).status_code == 204
+    assert [is_to_stop(each) for each in (one, two)] == [True, False]
+
+    Message.objects.filter(pk=one.pk).update(status=Message.Status.STOPPED, text="answer o")
+    shown = client.get(lost, headers={"accept-language": "en"}).content.decode()
+    assert "answer o" in shown
+    assert "You stopped this answer here." in shown
+    assert "answer two" not in shown
+
+
+def is_to_stop(answer):
+    progress = Progress(answer.pk)
+    note([progress])
+    forget(answer.pk)
+    return progress.is_stopped
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_an_answer_to_a_stranger_is_not_taken_up(client, kb, method):
+    strange = Conversation.objects.create(user=make_user(), knowledge_base_ids=[kb.pk])
+    answer = Message.objects.create(conversation=strange, role="assistant", status=Message.Status.WRITING)
+    assert getattr(client, method)(reverse("admin:ask_resume", args=[answer.pk])).status_code == 404
+    assert not is_to_stop(answer)
 
 
 def test_earlier_turns_of_a_stranger_do_not_exist(client, kb):
