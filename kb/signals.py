@@ -45,6 +45,7 @@ from kb.quality.failed_queries.services import feedback, forget_searches, note_f
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
+from kb.search.services import search_log
 from kb.search.services.search_log import searches_by, searches_deleting, searches_logged
 from kb.sources.models import Source
 from kb.tasks import (
@@ -159,8 +160,12 @@ def answer_was_judged(message: Message, value: int | None, **_: Any) -> None:
     publisher = visitor.assistant.publisher if visitor is not None else None
     if publisher is None or message.trace_id is None:
         return
-    with suppress(NotVisible):  # no longer in the search log
+    try:
         feedback(Principal(publisher), message.trace_id, value)
+    except NotVisible:
+        search_log.flush()  # a quick visitor judges before the search is in it
+        with suppress(NotVisible):  # no longer in it
+            feedback(Principal(publisher), message.trace_id, value)
 
 
 @receiver(preview_wanted)

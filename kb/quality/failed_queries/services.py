@@ -25,7 +25,6 @@ from kb.quality.eval_sets.services.sets import (
 )
 from kb.quality.models import EvalQuery, EvalSet, FailedQuery
 from kb.search.models import SearchedQuerySet, SearchLog
-from kb.search.services import search_log
 from retrieval.errors import DegradationCode
 
 # Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to fix. Any other is a
@@ -103,8 +102,6 @@ def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
     there is no such search for this principal.
     """
     bad = SearchLog.Feedback.BAD
-    if not SearchLog.objects.filter(pk=trace_id).exists():
-        search_log.flush()  # it is being written
     with transaction.atomic():
         entries = SearchLog.objects.visible_to(principal).select_for_update().defer("trace", "configuration", "history")
         otherwise = _(
