@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from django import forms
 from django.db.models import Exists, OuterRef
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
@@ -198,9 +198,14 @@ class ResumedAnswerView(AdminPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         caller, answer, conversation = principal(self.request), self.answer, self.answer.conversation
-        text = text_so_far(answer) if answer.status == Message.Status.WRITING else ""
-        turns, _more = turns_before(caller, conversation, asked_bases(caller), before=answer.pk + 1)
-        return {**kwargs, "answer": {**turns[-1]["answer"], "so_far": text}}
+        try:
+            text = text_so_far(answer) if answer.status == Message.Status.WRITING else ""
+        except Message.DoesNotExist as error:  # deleted meanwhile
+            raise Http404 from error
+        turns, _more = turns_before(caller, conversation, asked_bases(caller), before=answer.pk + 1, most=1)
+        if not turns:
+            raise Http404
+        return {**kwargs, "answer": {**turns[0]["answer"], "so_far": text}}
 
 
 def asked_bases(caller: Principal) -> dict[int, KnowledgeBase]:

@@ -21,13 +21,18 @@ TURNS_SHOWN = 10
 
 
 def turns_before(
-    caller: Principal, conversation: Conversation, bases: Mapping[int, KnowledgeBase], before: int | None = None
+    caller: Principal,
+    conversation: Conversation,
+    bases: Mapping[int, KnowledgeBase],
+    before: int | None = None,
+    *,
+    most: int = TURNS_SHOWN,
 ) -> tuple[list[dict[str, Any]], int | None]:
     """The last questions with their answers, oldest first, and the id before which there are more; None: there are none.
 
     `before` is such an id. The bases are those of the conversation, as `asked_bases` reads them.
     """
-    turns, more = turns_of(conversation, most=TURNS_SHOWN, before=before)
+    turns, more = turns_of(conversation, most=most, before=before)
     trace_ids = [message.trace_id for _question, message in turns if message.trace_id]
     searches = SearchLog.objects.visible_to(caller).filter(pk__in=trace_ids)
     feedback = dict(searches.values_list("pk", "feedback"))

@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from kb.answers.admin.turns import TURNS_SHOWN
 from kb.answers.services.progress import Progress, forget, note
+from kb.answers.services.resuming import text_so_far
 from kb.base.streams import Streams
 from kb.models import Conversation, Message, SearchLog
 from tests.factories import make_document, make_kb, make_member, make_user
@@ -463,6 +464,20 @@ def test_an_answer_to_a_stranger_is_not_taken_up(client, kb, method):
     answer = Message.objects.create(conversation=strange, role="assistant", status=Message.Status.WRITING)
     assert getattr(client, method)(reverse("admin:ask_resume", args=[answer.pk])).status_code == 404
     assert not is_to_stop(answer)
+
+
+def test_an_answer_whose_conversation_was_deleted_meanwhile_is_not_there(client, kb, curator, monkeypatch):
+    conversation = Conversation.objects.create(user=curator, knowledge_base_ids=[kb.pk])
+    Message.objects.create(conversation=conversation, role="user", text="question")
+    answer = Message.objects.create(conversation=conversation, role="assistant", status=Message.Status.WRITING)
+
+    def look(message):
+        conversation.delete()
+        return text_so_far(message)
+
+    monkeypatch.setattr("kb.answers.admin.ask.text_so_far", look)
+    assert client.get(reverse("admin:ask_resume", args=[answer.pk])).status_code == 404
+    assert client.get("/admin/ask/answers/99999999999999999999/").status_code == 404
 
 
 def test_earlier_turns_of_a_stranger_do_not_exist(client, kb):
