@@ -32,7 +32,7 @@ stop:  ## the embedded PostgreSQL and Redis
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED_DEV)  ## all tests
-	@command -v chromium chromium-browser google-chrome >/dev/null \
+	@command -v chromium-headless-shell chromium chromium-browser google-chrome >/dev/null \
 		|| echo "***** NO CHROMIUM: the tests in tests/browser do not run. Install chromium to run them. *****" >&2
 	@$(PYTEST) $(COVERAGE) || { echo "make test failed: the failures are listed above; .venv/bin/pytest PATH runs one file." >&2; exit 1; }
 

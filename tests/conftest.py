@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections import Counter
@@ -25,6 +26,8 @@ hypothesis_settings.load_profile("tests")
 
 def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"
+    # The processes of a run share the cores, and threads of OpenMP wait for each other by working.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("ZHIKU_LOCAL", "true")  # also on servers of DATABASE_URL: no test has TLS unless it says so
     os.environ.setdefault("RERANKER_MODEL", "")  # the default one is not on the disk, so every search would be degraded
     for kind in ("", "ASK_", "UPLOAD_", "FAILURE_"):  # tests of limits set their own, and no other is to come upon one
@@ -52,6 +55,9 @@ def pytest_configure(config):
     settings.CACHES["bm25"]["OPTIONS"] |= {"SOCKET_CONNECT_TIMEOUT": 5, "SOCKET_TIMEOUT": 5}
     settings.WHITENOISE_AUTOREFRESH = True  # else every client of a test lists all static files first
     _delete_rows_instead_of_flushing()
+    from tests import databases
+
+    databases.begin_run()
 
 
 def _is_superuser():
@@ -113,20 +119,36 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("quality") is None)
 
 
+def _close_chromium():
+    if opened := sys.modules.get("tests.browser.chromium"):
+        opened.close()
+
+
 def pytest_unconfigure(config):
     from kb.providers.usage import counting
 
     counting.forget()  # what is left would wait for a database that is stopped now
-    if not hasattr(config, "workerinput") and os.environ.get("ZHIKU_EMBEDDED"):
-        from config import embedded
+    if hasattr(config, "workerinput"):
+        return
+    from config import embedded
+    from tests import databases
 
+    if os.environ.get("ZHIKU_EMBEDDED"):
         embedded.stop()
         shutil.rmtree(embedded.data_dir())
+    else:
+        databases.end_run()
+
+
+@pytest.fixture(scope="session")
+def _media(tmp_path_factory):
+    return tmp_path_factory.mktemp("media")
 
 
 @pytest.fixture(autouse=True)
-def _own_files(settings, tmp_path):
-    settings.MEDIA_ROOT = tmp_path / "media"
+def _own_files(settings, _media):
+    """A folder that is made when a test stores its first file."""
+    settings.MEDIA_ROOT = _media / uuid.uuid4().hex
 
 
 @pytest.fixture(autouse=True)
@@ -156,11 +178,17 @@ def _fresh_process_state(request, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def first_start(tmp_path_factory):
+def run_folder(tmp_path_factory):
+    """Of all processes of the run."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+
+
+@pytest.fixture(scope="session")
+def first_start(run_folder):
     from tests.first_start import first_start
 
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "first-start"
+    folder = run_folder / "first-start"
     folder.mkdir(exist_ok=True)
     return first_start(folder)
 
@@ -174,14 +202,20 @@ def english():
         yield
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown():
-    """Builders go on after they have handed out their index, to publish it; the tables must not be emptied under them."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Builders go on after they have handed out their index, to publish it; the tables must not be emptied under them.
+
+    Chromium is kept for the next file that has tests with it.
+    """
     from kb.index import bm25
 
     if bm25._shared_flights.cache_info().currsize:
         bm25._shared_flights()._executor.shutdown(wait=True)
         bm25._shared_flights.cache_clear()
+    yield
+    if nextitem is None or (nextitem.path != item.path and "chromium" not in nextitem.fixturenames):
+        _close_chromium()
 
 
 @pytest.fixture(scope="session")

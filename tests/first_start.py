@@ -1,28 +1,51 @@
-"""What the first start of `manage.py serve` leaves, made once for a test run and copied for whom it is not the matter."""
+"""What the first start of `manage.py serve` shows and leaves, made once for a test run and copied for whom it is not the matter."""
 
+import json
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from filelock import FileLock
 
-from tests.serving import connection, environment, free_port, serving
+from tests.serving import (
+    SECONDS,
+    connection,
+    environment,
+    free_port,
+    interruptible,
+    is_free,
+    servers_run,
+    serving,
+    status,
+)
 
 
 @dataclass(frozen=True)
 class FirstStart:
-    """The data directory of a server that has started for the first time, and has ended.
+    """The data directory of a server that has started for the first time, and was ended by Ctrl-C.
 
     Attributes:
         data: to be copied, not to be used.
-        printed: by the server until it was ready.
+        port: on which it listened; the MCP server on the one after it.
+        printed: until the server was ready.
+        statuses: of answers while it ran, by path.
+        output: what it printed at its end.
+        code: its exit code.
+        left: what it started and did not end.
     """
 
     data: Path
+    port: int
     printed: str
+    statuses: dict[str, int]
+    output: str
+    code: int
+    left: list[str]
 
     @property
     def password(self):
@@ -43,23 +66,33 @@ def first_start(folder):
     Args:
         folder: that all processes of the run share.
     """
-    kept, printed = folder / "data", folder / "printed"
+    kept, told = folder / "data", folder / "told.json"
     with FileLock(folder / "lock"):
-        if not printed.exists():
-            text = _start(kept)
-            printed.write_text(text)
-    return FirstStart(kept, printed.read_text())
+        if not told.exists():
+            facts = _start(kept)
+            told.write_text(json.dumps(facts))
+    return FirstStart(kept, **json.loads(told.read_text()))
 
 
 def _start(kept):
+    """Everything but where the data lie."""
     root = Path(tempfile.mkdtemp(prefix="zhiku-first-start-"))  # in which PostgreSQL's user may go
-    with serving(free_port(), environment(root / "data"), "--no-mcp") as (_process, printed):
-        _check_demo(root / "data")
-    shutil.rmtree(root / "data" / "redis")  # by its port and password, two copies would take one Redis for theirs
+    data, port = root / "data", free_port()
+    with interruptible(), serving(port, environment(data)) as (process, printed):
+        _check_demo(data)
+        statuses = {path: status(port, path) for path in ("/admin/login/",)}
+        statuses |= {path: status(port + 1, path) for path in ("/health", "/mcp")}
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=SECONDS)
+    left = [str(each) for each in psutil.wait_procs(started, timeout=60)[1]]
+    left += ["a server"] * servers_run(data) + [f"port {each}" for each in (port, port + 1) if not is_free(each)]
+    shutil.rmtree(data / "redis")  # by its port and password, two copies would take one Redis for theirs
     shutil.rmtree(kept, ignore_errors=True)
-    subprocess.run(["mv", root / "data", kept], check=True)
+    subprocess.run(["mv", data, kept], check=True)
     root.rmdir()
-    return printed
+    facts = {"port": port, "printed": printed, "statuses": statuses}
+    return facts | {"output": output, "code": process.returncode, "left": left}
 
 
 def _check_demo(data_dir):

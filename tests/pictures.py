@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from tests.browser import chromium
 from tests.browser.chat_model import variables_for
-from tests.browser.conftest import CHROMIUM, CHROMIUM_SWITCHES, Visitor
+from tests.browser.conftest import Visitor
 from tests.servers import ModelServer, Reply
 from tests.serving import environment, free_port, serving
 
@@ -142,7 +143,6 @@ class Artist:
 
 def main():
     argparse.ArgumentParser(description=__doc__.split("\n", 1)[0]).parse_args()
-    browser_path = next(filter(None, map(shutil.which, CHROMIUM)))
     root = Path(tempfile.mkdtemp(prefix="zhiku-pictures-"))
     root.chmod(0o711)
     port = free_port()
@@ -156,7 +156,7 @@ def main():
             sync_playwright() as playwright,
         ):
             password = next(line.split()[-1] for line in printed.splitlines() if "password:" in line)
-            browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM_SWITCHES)
+            browser = playwright.chromium.launch(executable_path=chromium.path(), args=chromium.SWITCHES)
             for language in LANGUAGES:
                 model.always("chat", Reply(ANSWERS[language]))
                 context = browser.new_context(viewport=SIZE, locale=language)

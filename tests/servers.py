@@ -130,6 +130,16 @@ class ModelServer:
         """Lets go of what hangs; from now on nothing does."""
         self.released.set()
 
+    def forget(self) -> None:
+        """All that was asked and what it would answer; nothing hangs until the next `release()`."""
+        self.release()
+        self.released.clear()
+        self.requests.clear()
+        self.listed.clear()
+        for endpoint in self._usual:
+            self._next[endpoint].clear()
+            self._usual[endpoint] = Reply()
+
     def wait_for_calls(self, count: int, timeout_s: float = 10.0) -> bool:
         """Whether so many requests have arrived in all."""
         with self._arrived:

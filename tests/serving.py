@@ -1,8 +1,10 @@
 """`manage.py serve` as its user runs it: a process of its own."""
 
 import contextlib
+import http.client
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import environ
 import psycopg
+from filelock import FileLock
 
 from config.embedded.servers import Postgres, Redis
 from config.installation import data_dir
@@ -30,6 +33,8 @@ NOT_INHERITED = (
     "LANGUAGE_CODE",
     "SECRET_KEY",
 )
+NAMED_SERVERS = {"DATABASE_URL": "postgres://zhiku@127.0.0.1:1/zhiku", "REDIS_URL": "redis://127.0.0.1:1/0"}
+"""Of an installation that is not local; nothing is there, so they are for what asks none of them."""
 
 
 def environment(folder):
@@ -43,9 +48,53 @@ def environment(folder):
     }
 
 
-def servers_run():
-    """Whether the PostgreSQL and the Redis of the data directory run."""
-    return Postgres(data_dir() / "postgres").answers() and Redis(data_dir() / "redis").answers()
+def servers_run(directory=None):
+    """Whether the PostgreSQL and the Redis of the data directory run, by default of that of the environment."""
+    directory = directory or data_dir()
+    return Postgres(directory / "postgres").answers() and Redis(directory / "redis").answers()
+
+
+@contextlib.contextmanager
+def interruptible():
+    """A shell starts what it runs in the background deaf to Ctrl-C, which children inherit and the server respects."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def status(port, path):
+    """Of the answer to a GET."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        client.request("GET", path)
+        return client.getresponse().status
+    finally:
+        client.close()
+
+
+def is_free(port):
+    with contextlib.suppress(OSError):
+        socket.create_server(("127.0.0.1", port)).close()
+        return True
+    return False
+
+
+def collected_static(folder):
+    """A STATIC_ROOT with the static files of an installation that serves others, collected once for a test run.
+
+    Args:
+        folder: that all processes of the run share.
+    """
+    root = folder / "static"
+    with FileLock(folder / "static.lock"):
+        if not (root / "staticfiles.json").exists():
+            inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+            variables = NAMED_SERVERS | {"STATIC_ROOT": str(root), "ZHIKU_DATA_DIR": str(folder / "static-data")}
+            command = [sys.executable, "manage.py", "collectstatic", "--no-input", "--verbosity", "0"]
+            subprocess.run(command, cwd=ROOT, env=inherited | variables, check=True)
+    return root
 
 
 def free_port() -> int:

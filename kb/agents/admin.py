@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
-from kb.agents.mcp.server import KEY_VARIABLE
+from kb.agents.mcp import KEY_VARIABLE
 from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.navigation import Section, add_tab, to_superusers
 from kb.web.admin.scoped import principal

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 from typing_extensions import Doc
 
 DECIMALS = 3
@@ -46,6 +45,8 @@ def kept_at_least(kept: int, count: int) -> float:
     share above the r-th lowest of n scores has the distribution Beta(n + 1 - r, r), whose quantile this is (Vovk,
     "Conditional validity of inductive conformal predictors", 2012).
     """
+    from scipy.special import betaincinv  # noqa: PLC0415 - every process would load it as it starts
+
     return float(betaincinv(kept, count - kept + 1, 1 - CONFIDENCE)) if kept else 0.0
 
 

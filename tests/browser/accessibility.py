@@ -25,7 +25,8 @@ if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     django.setup()
 
-from tests.browser.conftest import CHROMIUM, CHROMIUM_SWITCHES, Visitor
+from tests.browser import chromium
+from tests.browser.conftest import Visitor
 from tests.kb.admin.pages import ALL_PAGES, PAGES as PAGES_OF_CURATORS, needed_by, url_of
 from tests.serving import ROOT, environment, free_port, serving
 
@@ -284,8 +285,7 @@ def main() -> int:
     names = sys.argv[1:] or PAGES
     with serving(port, environment(root / "data"), "--no-mcp") as (_process, printed), sync_playwright() as playwright:
         password = next(line.split()[-1] for line in printed.splitlines() if "password:" in line)
-        path = next(filter(None, map(shutil.which, CHROMIUM)))
-        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_SWITCHES)
+        browser = playwright.chromium.launch(executable_path=chromium.path(), args=chromium.SWITCHES)
         visitor = Visitor(browser.new_context().new_page(), f"http://127.0.0.1:{port}")
         visitor.log_in("admin", password)
         walker = Walker(browser, visitor.url, furnish(root / "data"), visitor.page.context.storage_state())

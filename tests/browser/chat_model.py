@@ -2,19 +2,17 @@
 
 import pytest
 
-from tests.servers import ModelServer
-
 
 def variables_for(base_url):
     return {"LLM_BASE_URL": base_url, "LLM_MODEL": "test", "LLM_API_KEY": "none"}
 
 
 @pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
+def model(running_model):
+    running_model.forget()
+    return running_model
 
 
 @pytest.fixture(scope="module")
-def variables(model):
-    return variables_for(model.base_url)
+def variables(running_model):
+    return variables_for(running_model.base_url)

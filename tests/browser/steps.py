@@ -1,10 +1,11 @@
 """What people do in the admin's pages, and what they then see there."""
 
+import time
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from playwright.sync_api import expect
 
+from tests.browser.installation import SECONDS
 from tests.kb.ingest.parser.documents import make_pdf
 
 TRAVEL_PDF = {
@@ -81,14 +82,11 @@ def read_rows(page):
     ]
 
 
-def make_base(curator, name):
-    """Makes a knowledge base in the admin's form; returns its id. The page is then that of its documents."""
-    page = curator.page
-    curator.open("kb/knowledgebase/add/")
-    page.fill("#id_name", name)
-    with page.expect_navigation(url="**/kb/knowledgebase/*/documents/#upload"):
-        page.click("[name=_save]")
-    return urlsplit(page.url).path.split("/")[-3]
+def make_base(visitor, name, **settings):
+    """The id of a new knowledge base. Its form is the matter of the walk of its hub."""
+    answer = visitor.call("POST", "knowledge-bases/", {"name": name, **settings})
+    assert answer.status == 201, answer.text()
+    return str(answer.json()["id"])
 
 
 def upload(curator, kb_id, *files):
@@ -142,7 +140,7 @@ def add_texts(visitor, kb_id, *texts, **details):
 
 def add_documents(visitor, kb_id, *texts, **details):
     """Has texts made documents; returns the ids of each one's chunks."""
-    return chunks_of(visitor, kb_id, post_texts(visitor, kb_id, *texts, **details))
+    return chunks_of(visitor, post_texts(visitor, kb_id, *texts, **details))
 
 
 def post_texts(visitor, kb_id, *texts, **details):
@@ -153,10 +151,14 @@ def post_texts(visitor, kb_id, *texts, **details):
     return [answer.json()["id"] for answer in answers]
 
 
-def chunks_of(visitor, kb_id, document_ids):
-    """The ids of each one's chunks, once all documents of the knowledge base are ready."""
-    visitor.open(f"kb/document/?knowledge_base__id__exact={kb_id}")
-    expect(visitor.page.locator("[data-status]:not([data-status=ready])")).to_have_count(0)
+def chunks_of(visitor, document_ids):
+    """The ids of each one's chunks, once the documents are ready."""
+    deadline = time.monotonic() + SECONDS
+    for each in document_ids:
+        while (status := visitor.call("GET", f"documents/{each}/").json()["status"]) != "ready":
+            assert status != "failed"
+            assert time.monotonic() < deadline, status
+            time.sleep(0.1)
     chunks = [visitor.call("GET", f"documents/{each}/chunks/").json()["results"] for each in document_ids]
     return [[chunk["id"] for chunk in of_one] for of_one in chunks]
 

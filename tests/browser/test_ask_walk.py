@@ -7,7 +7,18 @@ from playwright.sync_api import expect
 
 from tests.browser.chat_model import *  # noqa: F403 - its fixtures
 from tests.browser.conftest import SECONDS
-from tests.browser.steps import MANUAL, PHONE, PUMPS, add_texts, make_base, tab_to, upload, wait_until_ready
+from tests.browser.steps import (
+    MANUAL,
+    PHONE,
+    PUMPS,
+    add_texts,
+    chunks_of,
+    make_base,
+    post_texts,
+    tab_to,
+    upload,
+    wait_until_ready,
+)
 from tests.servers import Reply
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
@@ -31,12 +42,13 @@ def kb_id(admin, database):
         cursor.execute("SELECT count(*) FROM kb_knowledgebase")
         (count,) = cursor.fetchone()
     made = make_base(admin, f"制度 {count}")
-    for title, text in {
+    texts = {
         "差旅": "住宿费每晚不超过四百五十元，凭增值税发票报销。",
         "食堂": "食堂中午十一点半开门，供应两荤两素。",
         "年假": "工作满一年的员工每年享有五天带薪年假。",
-    }.items():
-        add_texts(admin, made, f"# {title}\n\n{text}", title=title)
+    }
+    added = [post_texts(admin, made, f"# {title}\n\n{text}", title=title) for title, text in texts.items()]
+    chunks_of(admin, [document_id for (document_id,) in added])
     return made
 
 

@@ -1,10 +1,12 @@
 """Somebody new uploads ten files and asks thirty questions of them and of the demo, in a real browser, at the defaults."""
 
+from urllib.parse import urlencode
+
 import pytest
 from playwright.sync_api import expect
 
 from retrieval.eval.judged_sets import squeezed
-from tests.browser.steps import make_base, search, upload
+from tests.browser.steps import make_base, read_rows, upload
 from tests.newcomer import FOLDER, questions
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
@@ -30,7 +32,8 @@ def test_a_newcomer_finds_the_answers(admin):
 
     answered, certain, false = [], [], []
     for question in questions():
-        rows = [row for row in search(admin, bases[question.kb], question.query) if not row.cut_by]
+        admin.open(f"search-debug/?{urlencode({'kb': bases[question.kb], 'q': question.query, 'view': 'process'})}")
+        rows = [row for row in read_rows(page) if not row.cut_by]
         is_certain = page.locator("[data-testid=candidates] [data-cut=''] .sd-relevance.high").count() > 0
         if question.document is None:
             false += [question.id] if is_certain else []

@@ -19,6 +19,7 @@ from tests.network import Network
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
+OWN_SERVER = True  # its processes are ended
 
 BEGINNING, END = "每周一", "润滑油"
 ASKED_ONCE = [("user", "done"), ("assistant", "done")]

@@ -10,6 +10,7 @@ from tests.browser.accessibility import OPTIONS
 from tests.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 
 pytestmark = pytest.mark.browser
+OWN_SERVER = True  # nobody logs in with a password
 
 
 @pytest.fixture(scope="module")

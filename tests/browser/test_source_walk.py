@@ -14,6 +14,7 @@ from tests.kb.ingest.parser.documents import make_table_pdf
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
+OWN_SERVER = True  # it may read from the loopback
 
 PRICES = """# TH 系列价目表
 

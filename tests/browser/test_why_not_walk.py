@@ -10,7 +10,16 @@ from playwright.sync_api import expect
 
 from kb.quality.why_not.services.places import Stage
 from tests.browser.conftest import Visitor
-from tests.browser.steps import add_documents, add_texts, choose_base, chunks_of, post_texts, save_profile, tab_to
+from tests.browser.steps import (
+    add_documents,
+    add_texts,
+    choose_base,
+    chunks_of,
+    make_base,
+    post_texts,
+    save_profile,
+    tab_to,
+)
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
@@ -67,19 +76,13 @@ class Scene:
 
 def furnish(visitor, count):
     """Knowledge bases with the chunk and its rivals, which the worker indexes together; the ids of both."""
-    kb_ids = [make_base(visitor) for _ in range(count)]
+    kb_ids = [make_base(visitor, f"kb {next(_numbers)}") for _ in range(count)]
     added = [post_texts(visitor, kb_id, *RIVALS, SOUGHT) for kb_id in kb_ids]
-    return [(kb_id, chunks_of(visitor, kb_id, ids)[-1][0]) for kb_id, ids in zip(kb_ids, added, strict=True)]
-
-
-def make_base(visitor, **settings):
-    answer = visitor.call("POST", "knowledge-bases/", {"name": f"kb {next(_numbers)}", **settings})
-    assert answer.status == 201, answer.text()
-    return answer.json()["id"]
+    return [(kb_id, chunks_of(visitor, ids)[-1][0]) for kb_id, ids in zip(kb_ids, added, strict=True)]
 
 
 def in_another_base(scene):
-    other = make_base(scene.visitor)
+    other = make_base(scene.visitor, f"kb {next(_numbers)}")
     add_texts(scene.visitor, other, RIVALS[0])
     return replace(scene, kb_id=other, which=("chunk", str(scene.chunk_id)))
 
@@ -143,7 +146,7 @@ def of_the_same_content(scene):
 
 def of_the_same_longer_passage(scene):
     small_to_large = {"chunk_strategy": "parent_child", "chunk_size": 20, "chunk_overlap": 0, "parent_size": 100}
-    kb_id = make_base(scene.visitor, **small_to_large)
+    kb_id = make_base(scene.visitor, f"kb {next(_numbers)}", **small_to_large)
     text = "保修期为保修单上所写的保修期。人为损坏不在保修期的范围之内。"
     [[_first, second]] = add_documents(scene.visitor, kb_id, text)
     return replace(scene, kb_id=kb_id, chunk_id=second, which=("chunk", str(second)))

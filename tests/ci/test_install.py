@@ -4,6 +4,7 @@ import base64
 import functools
 import hashlib
 import http.server
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -118,9 +119,14 @@ def cpu(make_index):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    """An environment in which pip is all that is installed, to be copied."""
+    """An environment in which pip, that of this one, is all that is installed, to be copied."""
     folder = tmp_path_factory.mktemp("bare") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    ask = [folder / "bin" / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = Path(subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip())
+    pip = importlib.metadata.distribution("pip")
+    for name in {file.parts[0] for file in pip.files if ".." not in file.parts}:
+        shutil.copytree(pip.locate_file(name), packages / name)
     return folder
 
 

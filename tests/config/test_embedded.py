@@ -1,4 +1,4 @@
-"""Real servers in directories of their own; each test starts and stops its pair."""
+"""Real servers in directories of their own; a test starts and stops its pair, or only asks one that others ask too."""
 
 import contextlib
 import os
@@ -62,6 +62,24 @@ def running(shared_servers):
     path, environment = shared_servers
     with mock.patch.dict(os.environ, {**environment, "ZHIKU_DATA_DIR": str(path)}):
         yield path
+
+
+@pytest.fixture(scope="module")
+def _former_servers():
+    with servers_of_their_own() as path:
+        ensure()
+        embedded.stop()
+        yield path
+
+
+@pytest.fixture
+def used(_former_servers):
+    """The data directory of servers that were stopped, for a test that leaves them able to start again."""
+    with mock.patch.dict(os.environ, {"ZHIKU_DATA_DIR": str(_former_servers)}):
+        for name in OURS:
+            os.environ.pop(name, None)
+        yield _former_servers
+        embedded.stop()
 
 
 def ensure():
@@ -176,7 +194,7 @@ def test_they_are_refused_where_the_installation_serves_others(directory, value)
 
 
 @pytest.mark.parametrize(("durable", "fsync"), [(True, "on"), (False, "off")])
-def test_only_a_durable_server_waits_for_the_disk(directory, durable, fsync):
+def test_only_a_durable_server_waits_for_the_disk(used, durable, fsync):
     embedded.ensure(durable=durable)
     names = ("fsync", "full_page_writes", "synchronous_commit")
     assert [query(f"SHOW {name}") for name in names] == [fsync] * 3
@@ -240,11 +258,11 @@ def test_two_processes_start_one_pair(directory):
     assert answers[0][1] == answers[1][1]
 
 
-def test_a_killed_postgres_comes_back_with_its_data(directory):
+def test_a_killed_postgres_comes_back_with_its_data(used):
     embedded.ensure()
     with connect() as connection:
         connection.execute("CREATE TABLE kept AS SELECT 7 AS value")
-    kill_postmaster(directory)
+    kill_postmaster(used)
     assert not servers_run()
     for name in OURS:
         del os.environ[name]
@@ -252,9 +270,9 @@ def test_a_killed_postgres_comes_back_with_its_data(directory):
     assert query("SELECT value FROM kept") == 7
 
 
-def test_a_pid_file_that_names_a_stranger_is_stale(directory):
+def test_a_pid_file_that_names_a_stranger_is_stale(used):
     ensure()
-    pid_file = directory / "postgres" / "postmaster.pid"
+    pid_file = used / "postgres" / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
     embedded.stop()
     pid_file.write_text("\n".join([str(os.getppid()), *lines[1:]]))
@@ -270,10 +288,10 @@ def test_an_interrupted_first_start_is_begun_again(directory):
     assert not draft.exists()
 
 
-def test_a_killed_redis_comes_back_on_its_port(directory):
+def test_a_killed_redis_comes_back_on_its_port(used):
     ensure()
     url = os.environ["REDIS_URL"]
-    kill_redis(directory)
+    kill_redis(used)
     assert not servers_run()
     for name in OURS:
         del os.environ[name]
@@ -282,13 +300,13 @@ def test_a_killed_redis_comes_back_on_its_port(directory):
     assert servers_run()
 
 
-def test_a_port_that_another_program_took_is_given_up(directory):
+def test_a_port_that_another_program_took_is_given_up(used):
     ensure()
-    taken = int((directory / "redis" / "port").read_text())
+    taken = int((used / "redis" / "port").read_text())
     embedded.stop()
     with socket.create_server(("127.0.0.1", taken)):
         ensure()
-        assert int((directory / "redis" / "port").read_text()) != taken
+        assert int((used / "redis" / "port").read_text()) != taken
         assert servers_run()
 
 
@@ -303,7 +321,7 @@ def test_a_path_that_does_not_suit_a_socket_gets_a_private_directory_for_it(dire
     assert not sockets.exists()
 
 
-def test_stop_ends_both_despite_clients_and_forgets_the_urls(directory):
+def test_stop_ends_both_despite_clients_and_forgets_the_urls(used):
     ensure()
     with connect():
         assert embedded.stop() is True

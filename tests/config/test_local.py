@@ -1,17 +1,29 @@
 """What a local installation shows, and to whom: real processes, as their user starts them, with DEBUG off unless it is set."""
 
+import contextlib
 import http.client
 import os
 import re
-import signal
 import subprocess
 import sys
+import time
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 
 from kb.base.loopback import is_loopback
-from tests.serving import READY, ROOT, SECONDS, servers_run, serving
+from tests.config.commands import run_in_turn
+from tests.serving import (
+    NAMED_SERVERS,
+    NOT_INHERITED,
+    ROOT,
+    SECONDS,
+    collected_static,
+    free_port,
+    interruptible,
+    servers_run,
+    serving,
+)
 
 ELSEWHERE = "203.0.113.5:8000"
 REBOUND = "rebound.example:8000"  # a name that its owner leads to 127.0.0.1 once the page is open
@@ -19,10 +31,8 @@ REBOUND = "rebound.example:8000"  # a name that its owner leads to 127.0.0.1 onc
 
 @pytest.fixture(autouse=True)
 def _interruptible():
-    """As in test_serve: a shell starts what it runs in the background deaf to Ctrl-C."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, former)
+    with interruptible():
+        yield
 
 
 def ask(port, path, *, method="GET", body=None, **headers):
@@ -49,11 +59,11 @@ def log_in(port, password):
     return ask(port, "/admin/", Cookie=session.split(";")[0])[0], [*cookies.values(), *kept]
 
 
-def run(*command, **variables):
+def run(*command, environment=None, **variables):
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
-        env=os.environ | variables,
+        env=(environment or os.environ) | variables,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -61,13 +71,34 @@ def run(*command, **variables):
     )
 
 
+@contextlib.contextmanager
+def web_server(port, environment):
+    """The one that `serve` starts, alone."""
+    command = [sys.executable, *GUNICORN, f"127.0.0.1:{port}"]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not answers(port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
+
+
+def answers(port):
+    with contextlib.suppress(OSError):
+        return ask(port, "/api/v1/health/")[0]
+
+
 def redis_password():
     return urlsplit(os.environ["REDIS_URL"]).password
 
 
-@pytest.mark.usefixtures("started_before")
-def test_a_local_installation_works_in_clear_text_and_shows_a_foreign_host_nothing(port, first_start):
-    with serving(port, os.environ):
+def test_a_local_installation_works_in_clear_text_and_shows_a_foreign_host_nothing(started_before, port, first_start):
+    with serving(port, started_before):
         status, cookies = log_in(port, first_start.password)
         assert status == 200
         assert cookies
@@ -87,11 +118,11 @@ def test_a_local_installation_works_in_clear_text_and_shows_a_foreign_host_nothi
         status, _headers, page = ask(port, "/api/v1/no-such-page/")
         assert status == 404
         assert "URLconf" not in page
+    assert servers_run(), "they ran before"
 
 
-@pytest.mark.usefixtures("started_before")
-def test_pages_of_debug_show_no_secret(port):
-    with serving(port, os.environ | {"DEBUG": "true", "LLM_API_KEY": "sk-of-nobody-4711"}, "--no-mcp"):
+def test_pages_of_debug_show_no_secret(started_before, port):
+    with web_server(port, started_before | {"DEBUG": "true", "LLM_API_KEY": "sk-of-nobody-4711"}):
         status, _headers, page = ask(port, "/admin/login/", Host=ELSEWHERE)
     assert status == 400
     assert "CELERY_BROKER_URL" in page, "the page that shows settings"
@@ -100,26 +131,28 @@ def test_pages_of_debug_show_no_secret(port):
     assert not re.search(r"redis://[^*\s]*:[^*\s]+@", page)
 
 
-NAMED = {"DATABASE_URL": "postgres://zhiku@127.0.0.1:1/zhiku", "REDIS_URL": "redis://127.0.0.1:1/0"}
-"""Servers that no process comes to ask, since it is refused before."""
 GUNICORN = ["-m", "gunicorn", "--config", "python:config.gunicorn", "--bind"]
+REFUSED = {
+    "local": ({**NAMED_SERVERS, "ZHIKU_LOCAL": "true"}, "put a TLS proxy in front"),
+    "debug": ({**NAMED_SERVERS, "DEBUG": "true"}, "Leave DEBUG out"),
+}
+
+
+@pytest.fixture(scope="module", params=REFUSED)
+def refused(request, tmp_path_factory):
+    """What becomes of each command that would listen to others, and the remedy that it is to name."""
+    variables, remedy = REFUSED[request.param]
+    where = ["--host", "0.0.0.0", "--port", str(free_port())]
+    bare = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    bare |= {**variables, "ZHIKU_DATA_DIR": str(tmp_path_factory.mktemp("refused"))}
+    serve, mcp = run_in_turn(["serve", *where], ["mcp", "--http", *where], environment=bare)
+    gunicorn = run(*GUNICORN, f"0.0.0.0:{free_port()}", environment=bare)
+    return {"serve": serve, "mcp --http": mcp, "gunicorn": gunicorn}, remedy
 
 
 @pytest.mark.parametrize("command", ["serve", "mcp --http", "gunicorn"])
-@pytest.mark.parametrize(
-    ("variables", "remedy"),
-    [
-        ({**NAMED, "ZHIKU_LOCAL": "true"}, "put a TLS proxy in front"),
-        ({**NAMED, "DEBUG": "true"}, "Leave DEBUG out"),
-    ],
-    ids=["local", "debug"],
-)
-@pytest.mark.usefixtures("environment")
-def test_nothing_listens_for_others_in_a_local_installation_or_with_debug(port, command, variables, remedy):
-    words = [*GUNICORN, f"0.0.0.0:{port}"]
-    if command != "gunicorn":
-        words = ["manage.py", *command.split(), "--host", "0.0.0.0", "--port", str(port)]
-    done = run(*words, **variables)
+def test_nothing_listens_for_others_in_a_local_installation_or_with_debug(refused, command):
+    done, remedy = refused[0][command], refused[1]
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Cannot listen on 0.0.0.0: " in done.stderr
     assert remedy in done.stderr
@@ -138,28 +171,24 @@ def test_embedded_servers_make_an_installation_local_and_a_refusal_leaves_none_r
 @pytest.mark.usefixtures("environment")
 def test_names_of_others_are_refused_at_the_start(port, command, variables):
     words = [*GUNICORN, f"127.0.0.1:{port}"] if command == "gunicorn" else ["manage.py", "serve", "--port", str(port)]
-    done = run(*words, **NAMED, ALLOWED_HOSTS="localhost,zhiku.example", **variables)
+    done = run(*words, **NAMED_SERVERS, ALLOWED_HOSTS="localhost,zhiku.example", **variables)
     assert done.returncode != 0
     assert "ALLOWED_HOSTS names zhiku.example, and" in done.stderr
     assert "zhiku.E007" in done.stderr
 
 
-@pytest.mark.usefixtures("started_before")
-def test_named_servers_are_served_with_tls_and_the_start_says_how_to_do_without(environment, port, tmp_path):
-    del environment["ZHIKU_EMBEDDED"]
-    static = str(tmp_path / "static")
-    assert run("manage.py", "collectstatic", "--no-input", STATIC_ROOT=static).returncode == 0
-    with serving(port, os.environ | {"STATIC_ROOT": static}, "--no-mcp") as (_process, printed):
+def test_named_servers_are_served_with_tls_and_the_start_says_how_to_do_without(started_before, port, run_folder):
+    del started_before["ZHIKU_EMBEDDED"]
+    static = str(collected_static(run_folder))
+    with serving(port, started_before | {"STATIC_ROOT": static}, "--no-mcp") as (_process, printed):
         assert ask(port, "/admin/login/")[0] == 301
     assert "ZHIKU_LOCAL=true" in printed
 
 
-@pytest.mark.usefixtures("started_before")
-def test_named_servers_of_a_local_installation_need_no_tls(environment, port, first_start):
-    del environment["ZHIKU_EMBEDDED"]
-    with serving(port, os.environ | {"ZHIKU_LOCAL": "true"}, "--no-mcp") as (_process, printed):
+def test_named_servers_of_a_local_installation_need_no_tls(started_before, port, first_start):
+    del started_before["ZHIKU_EMBEDDED"]
+    with web_server(port, started_before | {"ZHIKU_LOCAL": "true"}):
         assert log_in(port, first_start.password)[0] == 200
-    assert READY in printed
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,12 @@
-"""`manage.py serve` as its user runs it: a process of its own, on an empty data directory."""
+"""`manage.py serve` as its user runs it: a process of its own, whose data directory is empty or was used before."""
 
 import contextlib
-import http.client
-import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,15 +14,14 @@ import pytest
 from config import embedded
 from config.__main__ import needs_services
 from kb.management.commands.serve import MOST_ENDS
-from tests.serving import ROOT, SECONDS, servers_run, serving
+from tests.config.commands import run_in_turn
+from tests.serving import READY, ROOT, SECONDS, interruptible, is_free, servers_run, serving, status
 
 
 @pytest.fixture(autouse=True)
-def interruptible():
-    """A shell starts what it runs in the background deaf to Ctrl-C, which children inherit and the server respects."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, former)
+def _interruptible():
+    with interruptible():
+        yield
 
 
 def manage(*arguments):
@@ -42,15 +40,6 @@ def end(process):
     return process.communicate(timeout=SECONDS)[0], process.returncode
 
 
-def status(port, path):
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    try:
-        client.request("GET", path)
-        return client.getresponse().status
-    finally:
-        client.close()
-
-
 def children(process):
     return psutil.Process(process.pid).children(recursive=True)
 
@@ -59,37 +48,41 @@ def child(process, word):
     return next(found for found in psutil.Process(process.pid).children() if word in found.cmdline())
 
 
-def is_free(port):
-    with contextlib.suppress(OSError):
-        socket.create_server(("127.0.0.1", port)).close()
-        return True
-    return False
+def test_a_first_start_serves_and_ctrl_c_ends_all_that_it_started(first_start):
+    port = first_start.port
+    assert "Preparing the database" in first_start.printed
+    assert "password" in first_start.printed.lower()
+    assert f"Zhiku is ready: http://127.0.0.1:{port}/admin/" in first_start.printed
+    assert f"MCP server for agents: http://127.0.0.1:{port + 1}/mcp" in first_start.printed
+    assert first_start.statuses == {"/admin/login/": 200, "/health": 200, "/mcp": 401}
+    assert first_start.code == 0, first_start.output
+    assert "Zhiku has stopped." in first_start.output
+    assert first_start.left == []
 
 
-@pytest.fixture(params=["empty", "used"])
-def directory(request):
-    """The data directory of a first start, and that of a later one."""
-    if request.param == "empty":
-        request.getfixturevalue("environment")
-    else:
-        request.getfixturevalue("started_before")
-        embedded.stop()
-
-
-@pytest.mark.parametrize(
-    ("directory", "number"), [("empty", signal.SIGINT), ("used", signal.SIGTERM)], indirect=["directory"]
-)
-@pytest.mark.usefixtures("directory")
-def test_it_serves_a_directory_and_a_signal_ends_all_that_it_started(port, number):
-    with serving(port, os.environ) as (process, printed):
+def test_a_later_start_serves_begins_what_is_killed_again_and_a_signal_ends_all(environment, first_start, port):
+    first_start.copy_to(Path(environment["ZHIKU_DATA_DIR"]))
+    names = {"gunicorn": "web server", "mcp": "MCP server", "celery": "worker"}
+    with serving(port, environment) as (process, printed):
+        assert "Preparing the database" not in printed
+        assert f"password:  {first_start.password}" not in printed
         assert f"Zhiku is ready: http://127.0.0.1:{port}/admin/" in printed
         assert f"MCP server for agents: http://127.0.0.1:{port + 1}/mcp" in printed
         assert status(port, "/admin/login/") == 200
         assert (status(port + 1, "/health"), status(port + 1, "/mcp")) == (200, 401)
         started = children(process)
-        process.send_signal(number)
+        for word in names:
+            killed = child(process, word)
+            killed.kill()
+            revived = await_another(process, word, killed)
+            await_status(port if word == "gunicorn" else port + 1, "/health" if word == "mcp" else "/")
+            assert revived.is_running(), word
+        started += children(process)
+        process.send_signal(signal.SIGTERM)
         output, code = end(process)
     assert code == 0, output
+    for name in names.values():
+        assert output.count(f"The {name} ended with code -9, and is restarted.") == 1, output
     assert "Zhiku has stopped." in output
     assert not servers_run()
     assert not psutil.wait_procs(started, timeout=60)[1]
@@ -97,38 +90,10 @@ def test_it_serves_a_directory_and_a_signal_ends_all_that_it_started(port, numbe
     assert is_free(port + 1)
 
 
-@pytest.mark.usefixtures("started_before")
-def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(first_start, port):
-    with serving(port, os.environ) as (process, second):
-        process.send_signal(signal.SIGINT)
-        end(process)
-    assert servers_run()
-    assert "Preparing the database" in first_start.printed
-    assert "Preparing the database" not in second
-    assert "password" in first_start.printed.lower()
-    assert f"password:  {first_start.password}" not in second
-
-
-@pytest.mark.usefixtures("started_before")
-def test_a_child_that_is_killed_is_begun_again_and_that_is_said(port):
-    names = {"gunicorn": "web server", "mcp": "MCP server", "celery": "worker"}
-    with serving(port, os.environ) as (process, _):
-        for word in names:
-            killed = child(process, word)
-            killed.kill()
-            revived = await_another(process, word, killed)
-            await_status(port if word == "gunicorn" else port + 1, "/health" if word == "mcp" else "/")
-            assert revived.is_running(), word
-        process.send_signal(signal.SIGTERM)
-        output, code = end(process)
-    assert code == 0, output
-    for name in names.values():
-        assert output.count(f"The {name} ended with code -9, and is restarted.") == 1, output
-
-
-@pytest.mark.usefixtures("started_before")
-def test_a_child_that_ends_again_and_again_ends_all_and_is_said(port):
-    with serving(port, os.environ) as (process, _):
+def test_a_child_that_ends_again_and_again_ends_all_but_the_servers_that_were_named(started_before, port):
+    del started_before["ZHIKU_EMBEDDED"]
+    with serving(port, started_before | {"ZHIKU_LOCAL": "true"}) as (process, printed):
+        assert READY in printed
         started = children(process)
         doomed = child(process, "celery")
         for _time in range(MOST_ENDS):
@@ -139,6 +104,7 @@ def test_a_child_that_ends_again_and_again_ends_all_and_is_said(port):
     assert code == 1
     assert "The worker ended with code -9; its last messages are above." in output
     assert not psutil.wait_procs(started, timeout=60)[1]
+    assert servers_run()
 
 
 def await_another(process, word, former):
@@ -200,9 +166,10 @@ def test_a_command_that_starts_the_servers_says_how_to_stop_them(environment):
     done = manage("showmigrations", "kb")
     assert "manage.py stop" in done.stderr
     assert servers_run()
-    assert "Stopped the servers" in manage("stop").stdout
+    stopped, again = run_in_turn(["stop"], ["stop"])
     assert not servers_run()
-    assert "No server was running" in manage("stop").stdout
+    assert "Stopped the servers" in stopped.stdout
+    assert "No server was running" in again.stdout
 
 
 def test_a_refusal_is_one_sentence_and_an_exit_code(environment):

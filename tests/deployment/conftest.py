@@ -1,20 +1,38 @@
-import pytest
+import json
+from types import SimpleNamespace
 
-from tests.deployment.stack import Stack
+import pytest
+from filelock import FileLock
+
+from tests import databases
+from tests.deployment.stack import KNOWLEDGE_BASE, Stack
+from tests.serving import collected_static
 
 
 @pytest.fixture(scope="session")
-def _prepared(django_db_setup, django_db_blocker):
-    """A stack to copy: its database is migrated and has a user with a key, and its static files are collected."""
-    with django_db_blocker.unblock():
-        stack = Stack()
-    with stack:
-        stack.run(stack.command("migrate"))
-        stack.manage("collectstatic", "--no-input", "--verbosity", "0")
-        stack.environment["DJANGO_SUPERUSER_PASSWORD"] = "not-a-secret-4711"
-        stack.manage("createsuperuser", "--no-input", "--username", "admin", "--email", "a@example.org")
-        stack.key = stack.manage("create_api_key", "--user", "admin", "--scope", "write").stdout.strip().split()[-1]
-        yield stack
+def _prepared(django_db_setup, django_db_blocker, run_folder):
+    """What stacks are copied from, made once a run: static files, and a database with a user who has a key and a
+    knowledge base.
+    """
+    told, static = run_folder / "stack.json", collected_static(run_folder)
+    with FileLock(run_folder / "stack.lock"):
+        if not told.exists():
+            with django_db_blocker.unblock():
+                stack = Stack(template=databases.shared("migrated"), DJANGO_SUPERUSER_PASSWORD="not-a-secret-4711")
+            with stack:
+                document = stack.folder / "a.txt"
+                document.write_text("The warranty lasts for two years.")
+                kb = ("--kb", KNOWLEDGE_BASE, "--owner", "admin", "--create", "--inline")
+                *_, made = stack.manage_in_turn(
+                    stack.command("migrate")[2:],
+                    ["createsuperuser", "--no-input", "--username", "admin", "--email", "a@example.org"],
+                    ["ingest", str(document), *kb],
+                    ["create_api_key", "--user", "admin", "--scope", "write"],
+                )
+                with django_db_blocker.unblock():
+                    databases.copy(stack.name, databases.shared("stack"))
+                told.write_text(json.dumps({"key": made.stdout.strip().split()[-1]}))
+    return SimpleNamespace(name=databases.shared("stack"), static=static, **json.loads(told.read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,12 +16,15 @@ import requests
 from django.db import connection
 from redis import Redis
 
+from tests.config.commands import run_in_turn
 from tests.deployment.compose import ROOT, services
 from tests.serving import free_port
 
 SECONDS = 240
 SECRETS = {"SECRET_KEY": uuid.uuid4().hex * 2, "POSTGRES_PASSWORD": "unused", "REDIS_PASSWORD": "unused"}
 METRICS_TOKEN = uuid.uuid4().hex
+KNOWLEDGE_BASE = "warranty"
+"""Has one document, in a stack that is a copy."""
 # Not those of the other tests, nor of a stack in another process of xdist: a worker would take its tasks.
 _FIRST = 8 + 2 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4)  # of sixteen
 BROKER, CACHE = _FIRST, _FIRST + 1
@@ -30,7 +34,8 @@ class Stack:
     """See the module's description. Use it as a context manager.
 
     Args:
-        copied: the stack whose database and static files it begins with; none of its processes may run.
+        copied: it begins with the database of this `name` and these `static` files, and has this `key`.
+        template: the database that it begins with otherwise.
         variables: of its environment.
 
     Attributes:
@@ -39,15 +44,15 @@ class Stack:
         logs: a file by the name of each process.
     """
 
-    def __init__(self, *, copied=None, **variables):
+    def __init__(self, *, copied=None, template="template1", **variables):
         self.folder = Path(tempfile.mkdtemp(prefix="zhiku-stack-"))
         self.name = f"zhiku_stack_{uuid.uuid4().hex[:8]}"
         self._parameters = connection.get_connection_params()
         self._redis = os.environ["REDIS_URL"].rsplit("/", 1)[0]
         self.processes, self.ports, self.logs = {}, {}, {}
         self.key = copied and copied.key
-        self._variables = variables | ({"STATIC_ROOT": str(copied.folder / "static")} if copied else {})
-        self._template = copied.name if copied else "template1"
+        self._variables = variables | ({"STATIC_ROOT": str(copied.static)} if copied else {})
+        self._template = copied.name if copied else template
 
     def __enter__(self):
         self._sql(f'CREATE DATABASE "{self.name}" TEMPLATE "{self._template}"')
@@ -119,6 +124,12 @@ class Stack:
     def manage(self, *arguments, check=True):
         return self.run([sys.executable, "manage.py", *arguments], check=check)
 
+    def manage_in_turn(self, *commands, check=True):
+        """What became of each, in one process."""
+        done = run_in_turn(*commands, environment=self.environment)
+        assert not check or not any(each.returncode for each in done), done
+        return done
+
     def run(self, command, *, check=True):
         done = subprocess.run(
             command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -165,7 +176,17 @@ class Stack:
         return self.run([sys.executable, "-m", "kb.base.probe", service, *port, *more], check=False)
 
     def until_well(self, service):
+        self.until(lambda: self._begins_to_answer(service), service)  # which costs less than a process that asks
         self.until(lambda: self.probe(service).returncode == 0, service)
+
+    def _begins_to_answer(self, service):
+        port = self.ports.get(service)
+        if not port:
+            return Path(self.environment["HEARTBEAT_DIR"], service).exists()
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=60).close()
+            return True
+        return False
 
     def until(self, holds, service):
         """Returns what `holds` returned once that is true; fails where the service ends first."""

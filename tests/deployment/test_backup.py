@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import tarfile
 import threading
 from pathlib import Path
@@ -90,11 +91,12 @@ def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_f
         stored = list((Path(stack.environment["ZHIKU_DATA_DIR"]) / "media" / "documents").rglob("*.txt"))
         assert len(stored) == held["files"]
 
-        refused = stack.manage("restore", str(tmp_path / "all.tar"), check=False)
+        restore = ["restore", str(tmp_path / "all.tar")]
+        refused, forced = stack.manage_in_turn(restore, [*restore, "--force", "--json"], check=False)
         assert refused.returncode == 1
         assert "--force" in refused.stderr
-        forced = json.loads(stack.manage("restore", str(tmp_path / "all.tar"), "--force", "--json").stdout)
-        assert forced["installation"] not in (installation, printed["installation"])
+        assert forced.returncode == 0, forced.stderr
+        assert json.loads(forced.stdout)["installation"] not in (installation, printed["installation"])
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def _nowhere_else():
         cursor.execute("ALTER TABLE kb_document DROP CONSTRAINT nowhere_else")
 
 
-def test_a_restore_that_fails_midway_leaves_the_database_as_it_was(archive, tmp_path, settings, request):
+def test_a_restore_that_fails_midway_leaves_the_database_as_it_was(kb, archive, tmp_path, settings, request):
     request.getfixturevalue("_nowhere_else")
     backup(tmp_path / "other.tar")
     counted = (
@@ -118,13 +120,16 @@ def test_a_restore_that_fails_midway_leaves_the_database_as_it_was(archive, tmp_
         stack.manage("restore", str(archive))
         before = stack.rows(counted)
 
-        failed = stack.manage("restore", str(tmp_path / "other.tar"), "--force", check=False)
+        failed, found = stack.manage_in_turn(
+            ["restore", str(tmp_path / "other.tar"), "--force"], ["search", QUERY, "--kb", "handbook"], check=False
+        )
 
         assert failed.returncode == 1
         assert "nowhere_else" in failed.stderr
         assert stack.rows(counted) == before
         assert before[0][0] == 3
-        assert stack.manage("search", QUERY, "--kb", "handbook").stdout
+        assert found.returncode == 0, found.stderr
+        assert found.stdout
 
 
 @pytest.fixture
@@ -162,23 +167,27 @@ restore(Path({path!r}), is_forced=True, on_step=lambda name, total: print("step"
 """
 
 
-def test_a_restore_names_each_table_and_index_and_builds_what_searches_need(kb, tmp_path, settings):
+def test_a_restore_names_its_steps_builds_what_searches_need_and_lets_documents_wait_again(kb, tmp_path, settings):
     settings.VECTOR_INDEX_MIN_ROWS = 2
     maintain_vector_indexes(kb.pk)
+    Document.objects.filter(source="0.txt").update(status="processing", lease_until="2100-01-01T00:00:00Z")
     backup(tmp_path / "all.tar")
     indexes = "SELECT c.relname FROM pg_class c WHERE starts_with(c.relname, 'hnsw_')"
     with Stack(SECRET_KEY=settings.SECRET_KEY, VECTOR_INDEX_MIN_ROWS="2") as stack:
-        told = stack.manage("shell", "--no-imports", "--command", STEPS.format(path=str(tmp_path / "all.tar"))).stdout
-        steps = [line.split()[1:] for line in told.splitlines() if line.startswith("step ")]
+        archive = str(tmp_path / "all.tar")
+        told, _ = stack.manage_in_turn(
+            ["shell", "--no-imports", "--command", STEPS.format(path=archive)], ["restore", archive, "--force"]
+        )
+        steps = [line.split()[1:] for line in told.stdout.splitlines() if line.startswith("step ")]
         names = [name for name, _ in steps]
         assert {"kb_chunk", "kb_chunkembedding", "postings_lexemes", "kb_chunk_pkey"} <= set(names)
         assert {int(total) for _, total in steps} == {len(names)}
         assert len(set(names)) == len(names)
         assert not any(name.startswith("hnsw_") for name in names)
 
-        stack.manage("restore", str(tmp_path / "all.tar"), "--force")
         assert len(stack.rows(indexes)) == 1
         assert stack.rows("SELECT chunk_count FROM bm25_indexes") == [(3,)]
+        assert stack.rows("SELECT status, lease_until FROM kb_document WHERE source = '0.txt'") == [("pending", None)]
     maintain_after(kb)
 
 
@@ -188,18 +197,18 @@ def maintain_after(kb):
     maintain_vector_indexes()
 
 
-def test_documents_that_a_worker_was_at_wait_again(kb, tmp_path, settings):
-    Document.objects.filter(source="0.txt").update(status="processing", lease_until="2100-01-01T00:00:00Z")
-    backup(tmp_path / "all.tar")
-    with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
-        stack.manage("restore", str(tmp_path / "all.tar"))
-        assert stack.rows("SELECT status, lease_until FROM kb_document WHERE source = '0.txt'") == [("pending", None)]
+@pytest.fixture(scope="module")
+def _made(tmp_path_factory):
+    return tmp_path_factory.mktemp("backup") / "all.tar"
 
 
 @pytest.fixture
-def archive(kb, tmp_path):
-    backup(tmp_path / "all.tar")
-    return tmp_path / "all.tar"
+def archive(request, _made, tmp_path):
+    """A backup of the knowledge base, made once for the file; each test has a copy."""
+    if not _made.exists():
+        request.getfixturevalue("kb")
+        backup(_made)
+    return shutil.copy(_made, tmp_path / "all.tar")
 
 
 def verify(path, **how):

@@ -62,11 +62,12 @@ def test_a_bulk_command_leaves_nothing_to_build_to_the_first_search(stack, rows,
 
 @pytest.mark.django_db(transaction=True)
 def test_an_imported_archive_has_its_indexes_at_once(stack, rows, tmp_path):
-    for command in beir(tmp_path / "corpus"):
-        stack.manage(*command, "--kb", "exported")
-    stack.manage("export_kb", "--kb", "exported", str(tmp_path / "kb.zip"))
-
-    stack.manage("import_kb", str(tmp_path / "kb.zip"), "--name", "again")
+    [corpus] = beir(tmp_path / "corpus")
+    stack.manage_in_turn(
+        [*corpus, "--kb", "exported"],
+        ["export_kb", "--kb", "exported", str(tmp_path / "kb.zip")],
+        ["import_kb", str(tmp_path / "kb.zip"), "--name", "again"],
+    )
 
     [(kb_id,)] = rows("SELECT id FROM kb_knowledgebase WHERE name = 'again'")
     assert rows("SELECT chunk_count FROM bm25_indexes WHERE knowledge_base_id = %s", kb_id) == [(ROWS,)]

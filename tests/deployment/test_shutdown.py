@@ -10,12 +10,12 @@ from kb.base import draining
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.models import Document
 from kb.tasks import ingest_document
+from tests.deployment.stack import KNOWLEDGE_BASE
 from tests.factories import make_kb
 from tests.kb.ingest.services.test_indexing import add as add_document
 from tests.servers import ModelServer, Reply
 
 CLIENTS = 4
-NAME = "streamed"
 
 
 @pytest.fixture
@@ -71,9 +71,25 @@ def test_within_its_time_a_worker_finishes(settings, ending):
     assert document.status == "ready"
 
 
+@pytest.fixture(scope="module")
+def _told_before(servers):
+    """A server that is to take its time at SIGTERM has had its first by the time the stack ends its processes."""
+    yield
+    web = servers.processes.get("web")
+    if web and web.poll() is None:
+        web.terminate()
+        servers.until(lambda: call(servers, "GET", "ready/").status_code == 503, "web")
+
+
+@pytest.fixture
+def web(servers, _told_before):
+    """A server that goes on for long after SIGTERM, also one that a test before this has left running."""
+    found = servers.processes.get("web")
+    return found if found and found.poll() is None else servers.start_web(DRAIN_SECONDS="600")
+
+
 @pytest.mark.django_db(transaction=True)
-def test_documents_of_a_worker_that_ends_are_done_by_the_next(servers):
-    servers.start_web()
+def test_documents_of_a_worker_that_ends_are_done_by_the_next(servers, web):
     worker = servers.start_worker(WORKER_GRACE_SECONDS="0")
     kb = call(servers, "POST", "knowledge-bases/", json={"name": "many", "language": "en"}).json()["id"]
     for number in range(20):
@@ -97,12 +113,7 @@ def test_documents_of_a_worker_that_ends_are_done_by_the_next(servers):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_web_process_that_ends_fails_no_request_of_a_load_balancer(servers):
-    web = servers.processes["web"]
-    if web.poll() is None:
-        web.terminate()
-        web.wait(60)
-    web = servers.start_web(DRAIN_SECONDS="600")
+def test_a_web_process_that_ends_fails_no_request_of_a_load_balancer(servers, web):
     told, statuses, errors = threading.Event(), [], []
 
     def ask():
@@ -130,22 +141,17 @@ def test_a_web_process_that_ends_fails_no_request_of_a_load_balancer(servers):
 
 
 @pytest.fixture
-def asking(servers, tmp_path):
+def asking(servers):
     """Starts a web server whose chat model writes a piece now and then, and asks it for a stream."""
-    (tmp_path / "a.txt").write_text("The warranty lasts for two years.")
-    made = ("--kb", NAME, "--owner", "admin", "--create", "--inline")
-    servers.manage("ingest", str(tmp_path / "a.txt"), *made)
     with ModelServer() as model:
 
         def ask(pieces, **variables):
             model.always("chat", Reply(["Two ", *["more "] * pieces, "years [1]."], pause_s=0.1))
             web = servers.start_web(LLM_BASE_URL=model.base_url, LLM_MODEL="slow", DRAIN_SECONDS="1", **variables)
-            found = [
-                each for each in call(servers, "GET", "knowledge-bases/").json()["results"] if each["name"] == NAME
-            ]
+            bases = call(servers, "GET", "knowledge-bases/").json()["results"]
             body = {
                 "query": "How long is the warranty?",
-                "knowledge_base_ids": [found[0]["id"]],
+                "knowledge_base_ids": [each["id"] for each in bases if each["name"] == KNOWLEDGE_BASE],
                 "overrides": {"score_threshold": 0},
                 "stream": True,
             }

@@ -109,9 +109,7 @@ def test_spans_of_a_request_its_sql_its_task_and_the_stages_of_a_search_are_one_
         assert servers.processes["web"].wait(60) == 0
 
 
-def test_a_call_of_a_tool_is_one_trace_with_its_sql_and_the_stages_of_its_search(servers, tmp_path):
-    (tmp_path / "a.txt").write_text("The warranty lasts for two years.")
-    servers.manage("ingest", str(tmp_path), "--kb", "called", "--owner", "admin", "--create", "--inline")
+def test_a_call_of_a_tool_is_one_trace_with_its_sql_and_the_stages_of_its_search(servers):
     with Collector() as collector:
         servers.start_mcp(OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_BSP_SCHEDULE_DELAY="200")
         called = requests.post(

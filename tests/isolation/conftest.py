@@ -1,8 +1,13 @@
+from datetime import timedelta
+
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def _settings(settings):
+def _settings(settings, monkeypatch):
+    from tests.parser import run_in_process
+
+    run_in_process(monkeypatch)
     settings.LANGUAGE_CODE = "en"
 
 
@@ -37,6 +42,13 @@ def _world_of_the_file(django_db_setup, django_db_blocker, tmp_path_factory):
         yield make_world(), media
 
 
+@pytest.fixture(scope="module")
+def world_of_the_file(_world_of_the_file):
+    """What fixtures add to it stands as long."""
+    world, _media = _world_of_the_file
+    return world
+
+
 @pytest.fixture
 def standing_world(_world_of_the_file, settings):
     """One world for all tests of a file, which take back each request."""
@@ -46,9 +58,15 @@ def standing_world(_world_of_the_file, settings):
 
 @pytest.fixture
 def callers(world):
+    return make_callers(world)
+
+
+def make_callers(world):
     """Clients of the first tenant by how they authenticate; the scope of the last forbids writing."""
+    from django.utils import timezone
     from rest_framework.test import APIClient
 
+    from kb.models import ApiKey
     from tests.factories import make_api_key
 
     session = APIClient()
@@ -58,6 +76,10 @@ def callers(world):
         "bound key": make_api_key(world.mine.user, world.mine.kb, scope="write"),
         "read key": make_api_key(world.mine.user, scope="read"),
     }
+    used_at = timezone.now() + timedelta(
+        hours=1
+    )  # else each request that is taken back is a first use, which is written
+    ApiKey.objects.filter(pk__in=[key.pk for key, _secret in keys.values()]).update(last_used_at=used_at)
     headers = {name: {"Authorization": f"Bearer {secret}"} for name, (_key, secret) in keys.items()}
     return {"session": session, **{name: APIClient(headers=each) for name, each in headers.items()}}
 

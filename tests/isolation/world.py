@@ -82,6 +82,30 @@ class World:
     known: dict[str, str] = field(default_factory=dict)
     _statement: str = ""
     _rows: dict[str, list[str]] = field(default_factory=dict)
+    _counts_writes: bool = False
+    _unchanged_at: int = 0
+
+    def changes(self):
+        """The names of the tables whose digest is not the known one; none where no row was written since it was taken."""
+        if (written := self._written()) == self._unchanged_at:
+            return set()
+        after = self.state()
+        found = {table for table in after if after[table] != self.known[table]}
+        if not found:
+            self._unchanged_at = written
+        return found
+
+    def _written(self):
+        """How many rows of any of the tables this transaction has written so far, those that it has taken back among them."""
+        with connection.cursor() as cursor:
+            name = f"written_of_{self.theirs.kb.pk}"
+            if not self._counts_writes:
+                cursor.execute(f"PREPARE {name} AS {_written_query()}")
+                self._counts_writes = True
+            cursor.execute(f"EXECUTE {name}")
+            (written,) = cursor.fetchone()
+        assert written, "PostgreSQL does not count what is written"
+        return written
 
     def state(self):
         """A digest for each table of the rows that the second tenant had, and of all that is in its knowledge base."""
@@ -316,6 +340,12 @@ def _state_query(tenant, rows):
             f' FROM "{table}" t WHERE {wanted}'
         )
     return " UNION ALL ".join(parts)
+
+
+def _written_query():
+    counts = " + ".join(f"pg_stat_get_xact_tuples_{each}(id)" for each in ("inserted", "updated", "deleted"))
+    ids = ", ".join(f"'\"{model._meta.db_table}\"'::regclass" for model in _models())
+    return f"SELECT sum({counts}) FROM unnest(ARRAY[{ids}]::oid[]) id"
 
 
 def start_ids_at(first):

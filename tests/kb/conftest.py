@@ -2,6 +2,14 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
+def _parser(request, monkeypatch):
+    from tests.parser import run_in_process
+
+    if request.node.get_closest_marker("sandbox") is None:
+        run_in_process(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
 def _no_builder_outlives_its_test():
     """A builder that still published would meet the emptying of the tables."""
     yield

@@ -1,5 +1,6 @@
 """The MCP server as a child of the program that uses it, over its standard input and output."""
 
+import itertools
 import json
 import signal
 import subprocess
@@ -12,7 +13,8 @@ from django.utils import timezone
 from mcp import StdioServerParameters
 from mcp.client import Client
 
-from kb.agents.mcp.server import KEY_VARIABLE
+from kb.agents.mcp import KEY_VARIABLE
+from tests.config.commands import run_in_turn
 from tests.live.processes import ROOT, SECONDS, environment
 from tests.live.test_mcp_http import INITIALIZE, text_of
 
@@ -72,21 +74,29 @@ def started(secret):
     )
 
 
-@pytest.mark.parametrize("kind", ["none", "unknown", "revoked", "expired"])
-def test_without_a_good_key_it_ends_with_the_remedy(world, new_key, kind):
-    secrets = {
-        "none": lambda: "",
-        "unknown": lambda: "nonsense",
-        "revoked": lambda: new_key(revoked=True)[1],
-        "expired": lambda: new_key(expiry_date=timezone.now() - timedelta(seconds=1))[1],
-    }
-    with started(secrets[kind]()) as process:
-        output, errors = process.communicate(timeout=SECONDS)
+KINDS = ("none", "unknown", "revoked", "expired")
 
-    assert process.returncode == 1
-    assert output == ""
-    assert KEY_VARIABLE in errors
-    assert "create_api_key" in errors
+
+@pytest.fixture(scope="module")
+def refused(world, committed):
+    """By the kind of its key, what becomes of a server without a good one."""
+    from tests.factories import make_api_key
+
+    with committed():
+        revoked = make_api_key(world.owner, revoked=True)[1]
+        expired = make_api_key(world.owner, expiry_date=timezone.now() - timedelta(seconds=1))[1]
+    starts = [[{KEY_VARIABLE: secret}, ["mcp"]] for secret in ("", "nonsense", revoked, expired)]
+    done = run_in_turn(*itertools.chain(*starts), environment=environment())
+    return dict(zip(KINDS, done, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_good_key_it_ends_with_the_remedy(refused, kind):
+    done = refused[kind]
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert KEY_VARIABLE in done.stderr
+    assert "create_api_key" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, None])

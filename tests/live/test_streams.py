@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,11 +16,20 @@ MANY = 40
 QUESTION = "年假有几天？"
 
 
+HANGING = Reply(["五天", "。[1]"], hang_after=1)
+"""One piece, and then no more until it is released."""
+
+
+def web_server(model, **changed):
+    command = ("gunicorn", "--config", "python:config.gunicorn", "--bind", "127.0.0.1:{port}")
+    variables = {"LLM_BASE_URL": model.base_url, "LLM_MODEL": "m", **changed}
+    return Server(*command, probe="/api/v1/health/", **variables)
+
+
 @pytest.fixture
 def model():
-    """A chat model that writes one piece, and then no more until it is released."""
     with ModelServer() as made:
-        made.always("chat", Reply(["五天", "。[1]"], hang_after=1))
+        made.always("chat", HANGING)
         yield made
 
 
@@ -27,14 +37,30 @@ def model():
 def serving(world, model):
     """Starts a web server that asks the model."""
     with contextlib.ExitStack() as stack:
-
-        def start(**changed):
-            command = ("gunicorn", "--config", "python:config.gunicorn", "--bind", "127.0.0.1:{port}")
-            variables = {"LLM_BASE_URL": model.base_url, "LLM_MODEL": "m", **changed}
-            return stack.enter_context(running(Server(*command, probe="/api/v1/health/", **variables)))
-
-        yield start
+        yield lambda **changed: stack.enter_context(running(web_server(model, **changed)))
         model.release()  # or the server waits for it
+
+
+@pytest.fixture(scope="module")
+def _shared(world):
+    with ModelServer() as model, running(web_server(model)) as server:
+        yield server, model
+
+
+@pytest.fixture
+def server(_shared):
+    """A web server for tests that leave it as it is."""
+    return _shared[0]
+
+
+@pytest.fixture
+def its_model(_shared):
+    """The model of `server`."""
+    model = _shared[1]
+    model.forget()
+    model.always("chat", HANGING)
+    yield model
+    model.release()
 
 
 class Stream:
@@ -110,10 +136,9 @@ def until(holds):
     assert any(holds() for _ in range(2_000))
 
 
-def test_more_streams_than_threads_and_connections_leave_others_theirs(serving, opening, world, model, committed):
+def test_more_streams_than_threads_and_connections_leave_others_theirs(server, opening, its_model, committed):
     from django.db import connection
 
-    server = serving()
     streams = [opening(server) for _ in range(MANY)]
     for stream in streams:
         assert stream.until("delta") == {"text": "五天"}
@@ -124,15 +149,15 @@ def test_more_streams_than_threads_and_connections_leave_others_theirs(serving, 
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
         (connections,) = cursor.fetchone()
     assert connections < MANY / 2
-    assert model.calls["chat"] == MANY + 1  # none waits for a connection to the model either
+    assert its_model.calls["chat"] == MANY + 1  # none waits for a connection to the model either
 
-    model.release()
+    its_model.release()
     assert [stream.until("done")["answer"][:2] for stream in streams] == ["五天"] * MANY
 
 
-def test_after_a_stream_its_connection_takes_the_next_request(serving, opening, model):
-    model.always("chat", Reply(["五天", "。[1]"]))
-    stream = opening(serving())
+def test_after_a_stream_its_connection_takes_the_next_request(server, opening, its_model):
+    its_model.always("chat", Reply(["五天", "。[1]"]))
+    stream = opening(server)
     first = [name for name, _ in stream.events()]
     stream.ask("病假有工资吗？")
     assert stream.status == 200
@@ -169,29 +194,41 @@ def test_a_client_that_goes_away_frees_its_place_and_the_model(serving, opening,
     until(lambda: opening(server).status == 200)
 
 
-def test_on_sigterm_all_streams_say_that_they_break_off_in_the_language_of_their_readers(serving, opening, model):
-    model.always("chat", Reply(["五天"] * 100_000, pause_s=0.1))
-    server = serving(WEB_GRACE_SECONDS="2")
-    languages = list(itertools.islice(itertools.cycle(["zh-hans", "en"]), THREADS + 4))
-    streams = [opening(server, f"Accept-Language: {language}") for language in languages]
-    for stream in streams:
-        stream.until("delta")
+LANGUAGES = list(itertools.islice(itertools.cycle(["zh-hans", "en"]), THREADS + 4))
 
-    assert server.stop() == 0
 
+@pytest.fixture(scope="module")
+def ended(world):
+    """A web server that got SIGTERM after a stream was done and while others were written."""
+    with ModelServer() as model, contextlib.ExitStack() as closing:
+        model.once("chat", Reply(["五天", "。[1]"]))
+        model.always("chat", Reply(["五天"] * 100_000, pause_s=0.1))
+        variables = {"WEB_GRACE_SECONDS": "2", "LOG_LEVEL": "INFO", "LOG_FORMAT": "json"}
+        server = closing.enter_context(running(web_server(model, **variables)))
+
+        def opened(*lines):
+            return closing.enter_context(contextlib.closing(Stream(server, world, *lines)))
+
+        done = list(opened("X-Request-ID: stream-1").events())
+        streams = [opened(f"Accept-Language: {language}") for language in LANGUAGES]
+        for stream in streams:
+            stream.until("delta")
+        code = server.stop()
+        last = [list(stream.events())[-1] for stream in streams]
+        model.release()
+        yield SimpleNamespace(code=code, done=done, last=last, output=server.output())
+
+
+def test_on_sigterm_all_streams_say_that_they_break_off_in_the_language_of_their_readers(ended):
+    assert ended.code == 0
     said = {"zh-hans": "服务器", "en": "The server is being restarted"}
-    for language, stream in zip(languages, streams, strict=True):
-        name, data = list(stream.events())[-1]
+    for language, (name, data) in zip(LANGUAGES, ended.last, strict=True):
         assert (name, data["code"]) == ("error", "unavailable")
         assert data["detail"].startswith(said[language]), data
 
 
-def test_a_stream_is_one_line_of_the_log_with_its_caller(serving, opening, world, model):
-    model.always("chat", Reply(["五天", "。[1]"]))
-    server = serving(LOG_LEVEL="INFO", LOG_FORMAT="json")
-    stream = opening(server, "X-Request-ID: stream-1")
-    assert list(stream.events())[-1][0] == "done"
-    server.stop()
-    lines = [json.loads(line) for line in server.output().splitlines() if '"zhiku.access"' in line]
+def test_a_stream_is_one_line_of_the_log_with_its_caller(ended, world):
+    assert ended.done[-1][0] == "done"
+    lines = [json.loads(line) for line in ended.output.splitlines() if '"zhiku.access"' in line]
     (line,) = [each for each in lines if each.get("request_id") == "stream-1"]
     assert (line["route"], line["status"], line["user"]) == ("api/v1/ask/", 200, world.owner.pk)

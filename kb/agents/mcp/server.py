@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field
 from kb.access.models import ApiKey, Principal
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import ASK, GENERAL, request_spend
-from kb.agents.mcp import outputs
+from kb.agents.mcp import KEY_VARIABLE, outputs
 from kb.answers.services.answers import AskRequest
 from kb.base.errors import DATABASE_OUT_OF_REACH, ServiceError
 from kb.base.telemetry import logs
@@ -34,8 +34,6 @@ from kb.base.text import MAX_ID
 from kb.index.filters import Filters
 from kb.search.services.search import MAX_QUERY_CHARS, SearchRequest
 from retrieval.errors import NoChannelAvailable, RetrievalError
-
-KEY_VARIABLE = "ZHIKU_API_KEY"
 
 
 class Refusal(ToolError):

@@ -39,7 +39,8 @@ class Command(BaseCommand):
 def _require_key() -> None:
     """Says at once, and not at the first call, that the key opens nothing."""
     from kb.access.services.api_keys import api_key_use  # noqa: PLC0415
-    from kb.agents.mcp.server import KEY_VARIABLE, key_in  # noqa: PLC0415
+    from kb.agents.mcp import KEY_VARIABLE  # noqa: PLC0415
+    from kb.agents.mcp.server import key_in  # noqa: PLC0415
 
     make_one = "`manage.py create_api_key --user NAME` makes one"
     if not os.environ.get(KEY_VARIABLE):

@@ -1,7 +1,11 @@
 """Every page, list, filter, button, action and deletion of every registered model, with rows present: none may fail."""
 
+from dataclasses import dataclass, field
+from urllib.parse import urldefrag, urlencode
+
 import pytest
 from django.apps import apps
+from django.conf import settings as django_settings
 from django.contrib import admin
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
@@ -19,6 +23,8 @@ ROLES = ("superuser", "owner", "viewer")
 ODD_VALUES = ("", "1", "-1", "x'", "99999999999999999999", "2020-01-01")
 """What somebody may write into the address of a list."""
 MOST_SUBMISSIONS = 12
+DIFFERENT_EACH_TIME = {"csrfmiddlewaretoken"}
+"""Fields of a form which do not make it another submission."""
 TERMS = ("bicycle", "a'b\"c%_\\", "章")
 
 
@@ -69,43 +75,82 @@ def _settled(db):
     settle()
 
 
+@dataclass
+class Session:
+    """Of a logged-in user; `sent` are the requests that were answered, which are not sent again.
+
+    As each request is taken back, the same one would find the same rows.
+    """
+
+    cookie: str
+    sent: set[tuple] = field(default_factory=set)
+
+
+@pytest.fixture(scope="module")
+def sessions(_standing):
+    world, _media = _standing
+    return {role: Session(_cookie_of(user)) for role, user in world.users.items()}
+
+
+def _cookie_of(user):
+    client = Client()
+    client.force_login(user)
+    return client.cookies[django_settings.SESSION_COOKIE_NAME].value
+
+
+class Browser(Client):
+    def __init__(self, session):
+        super().__init__()
+        self.cookies[django_settings.SESSION_COOKIE_NAME] = session.cookie
+        self._sent = session.sent
+
+    def ask(self, method, url, data=None):
+        """One request whose changes are taken back.
+
+        An exception of a view is raised by the client; a server error is one of middleware.
+        """
+        self._sent.add(_request(method, url, data))
+        with transaction.atomic():
+            response = getattr(self, method)(url, data or {})
+            if response.streaming:
+                list(response)  # which closes the file
+            transaction.set_rollback(True)
+        assert response.status_code < 500, (method, url, data)
+        return response
+
+    def ask_once(self, method, url, data=None):
+        """None if this was asked before."""
+        return None if _request(method, url, data) in self._sent else self.ask(method, url, data)
+
+    def press_everything(self, response, url):
+        """Submits the forms of a page by their buttons, and those of the answers, which may ask for confirmation."""
+        pages, pressed = [(response, url)], 0
+        while pages:
+            for method, target, values in submissions_in(*pages.pop()):
+                if "logout" in target or (answer := self.ask_once(method, target, values)) is None:
+                    continue
+                pressed += 1
+                if method == "post" and pressed < MOST_SUBMISSIONS:
+                    pages.append((answer, target))
+
+
+def _request(method, url, data):
+    """What tells one request from another."""
+    url = urldefrag(url).url
+    if method == "get" and data:  # which replace the query
+        return method, f"{url.partition('?')[0]}?{urlencode(data, doseq=True)}"
+    ignored = DIFFERENT_EACH_TIME | ({"next"} if url == reverse("set_language") else set())
+    return method, url, repr(sorted((name, value) for name, value in (data or {}).items() if name not in ignored))
+
+
 @pytest.fixture(params=ROLES)
 def role(request):
     return request.param
 
 
 @pytest.fixture
-def browser(world, role):
-    client = Client()
-    client.force_login(world.users[role])
-    return client
-
-
-def ask(browser, method, url, data=None):
-    """One request whose changes are taken back.
-
-    An exception of a view is raised by the client; a server error is one of middleware.
-    """
-    with transaction.atomic():
-        response = getattr(browser, method)(url, data or {})
-        if response.streaming:
-            list(response)  # which closes the file
-        transaction.set_rollback(True)
-    assert response.status_code < 500, (method, url, data)
-    return response
-
-
-def press_everything(browser, response, url):
-    """Submits the forms of a page by their buttons, and those of the answers, which may ask for confirmation."""
-    pages, pressed = [(response, url)], set()
-    while pages:
-        for method, target, values in submissions_in(*pages.pop()):
-            sent = (method, target, repr(sorted(values.items())))
-            if sent not in pressed and "logout" not in target:
-                pressed.add(sent)
-                answer = ask(browser, method, target, values)
-                if method == "post" and len(pressed) < MOST_SUBMISSIONS:
-                    pages.append((answer, target))
+def browser(sessions, role, world):
+    return Browser(sessions[role])
 
 
 def row_of(world, model_admin):
@@ -138,17 +183,17 @@ def test_the_urls_of_a_model_are_among_those_that_are_opened(model_admin):
 def test_a_page_and_its_buttons(world, browser, route):
     ids = with_content_type(world.mine.ids)
     url = route.url(dict(zip(route.parameters, [ids[kind] for kind in kinds_of(route)], strict=True)))
-    response = ask(browser, "get", url)
+    response = browser.ask("get", url)
     for data in ({}, {"post": "yes"}):
-        ask(browser, "post", url, data)
+        browser.ask("post", url, data)
 
-    press_everything(browser, response, url)
+    browser.press_everything(response, url)
 
 
 @by_model
 def test_a_list_by_its_links_and_each_search_order_and_filter(world, browser, role, model_admin):
     url = list_url(model_admin)
-    response = ask(browser, "get", url)
+    response = browser.ask("get", url)
     asked = [{"q": term} for term in TERMS]
     changes = response.context and response.context.get("cl")
     if changes and role != "viewer":
@@ -163,9 +208,9 @@ def test_a_list_by_its_links_and_each_search_order_and_filter(world, browser, ro
         ]
     links = [link for link in links_in(response, url) if link.startswith(f"{url}?")]
     for query in asked:
-        ask(browser, "get", url, query)
+        browser.ask_once("get", url, query)
     for link in links if role == "superuser" else ():  # who has all of them
-        ask(browser, "get", link)
+        browser.ask_once("get", link)
 
 
 @by_model
@@ -176,11 +221,11 @@ def test_an_action_and_its_confirmation(world, browser, role, model_admin, rf):
     declared = {each if isinstance(each, str) else each.__name__ for each in model_admin.actions or ()}
     for action in {*model_admin.get_actions(request), *declared, "delete_selected"}:
         data = {"action": action, "_selected_action": chosen}
-        press_everything(browser, ask(browser, "post", url, data), url)
-        ask(browser, "post", url, {**data, "post": "yes"})
-        ask(browser, "post", url, {**data, "_selected_action": []})
-        ask(browser, "post", url, {**data, "_selected_action": [0]})
-        ask(browser, "post", url, {**data, "_selected_action": ["x'"]})
+        browser.press_everything(browser.ask("post", url, data), url)
+        browser.ask_once("post", url, {**data, "post": "yes"})
+        browser.ask_once("post", url, {**data, "_selected_action": []})
+        browser.ask_once("post", url, {**data, "_selected_action": [0]})
+        browser.ask_once("post", url, {**data, "_selected_action": ["x'"]})
 
 
 @by_model

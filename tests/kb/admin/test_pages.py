@@ -1,19 +1,23 @@
 """Every page of the admin in both languages."""
 
 import re
+from dataclasses import dataclass
 
 import lxml.html
 import pytest
 from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
+from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from tests.factories import make_user
+from tests.factories import make_document, make_kb, make_user
 from tests.isolation.admin_rules import MODEL_KINDS, PATH
 from tests.isolation.routes import routes
 from tests.kb.admin.pages import ALL_PAGES, SEARCHING, SUPERUSER_PAGES, make_objects, url_of
+from tests.kb.index.searching import settle
+from tests.standing import standing
 
 # Names and codes that are the same in every language.
 SAME_IN_CHINESE = re.compile(
@@ -116,59 +120,68 @@ def words_of(response):
     return "\n".join([*page.itertext(), *labels])
 
 
-@pytest.fixture
-def log_in_for(client, curator):
-    """Logs in whoever may see a page."""
-    superuser = make_user("curator2", superuser=True)
-    return lambda name: client.force_login(superuser if name in SUPERUSER_PAGES else curator)
+@dataclass
+class Visit:
+    status: int
+    words: str
+    queries: int
 
 
-@pytest.fixture
-def opened(client, objects, log_in_for):
-    def open_page(name, language):
-        log_in_for(name)
-        return client.get(url_of(objects, name), headers={"accept-language": language})
+@pytest.fixture(scope="module")
+def visits(django_db_setup, django_db_blocker, tmp_path_factory):
+    """Each page in each language, opened by whoever may see it.
 
-    return open_page
+    All are opened in English first, so that in Chinese none asks for what a process reads once.
+    """
+    from tests.parser import run_in_process
+
+    media = tmp_path_factory.mktemp("media")
+    with pytest.MonkeyPatch.context() as patch, override_settings(MEDIA_ROOT=media), standing(django_db_blocker):
+        run_in_process(patch)
+        curator = make_user("curator")
+        kb = make_kb(curator, "legal")
+        document = make_document(kb, "违约金过高的，可以请求减少。", "诉讼时效期间为三年。", title="Contracts")
+        objects = make_objects(kb, document, curator)
+        browsers = [Client(), Client()]
+        browsers[False].force_login(curator)
+        browsers[True].force_login(make_user("curator2", superuser=True))
+        ContentType.objects.get_for_models(*apps.get_app_config("kb").get_models())  # a process keeps them
+
+        def visit(name, language):
+            url = url_of(objects, name)
+            with CaptureQueriesContext(connection) as queries:
+                page = browsers[name in SUPERUSER_PAGES].get(url, headers={"accept-language": language})
+            return Visit(page.status_code, words_of(page), len(queries))
+
+        made = {language: {name: visit(name, language) for name in ALL_PAGES} for language in ("en", "zh-hans")}
+        settle()
+        return made
 
 
-def test_every_page_opens_in_english(opened):
+def test_every_page_opens_in_english(visits):
     shown = "简体中文 违约金 违约 约金 违约金过高的 过高 过高的 可以 请求 减少 可以请求减少 诉讼时效期间为三年 违约金过高怎么办 诉讼时效多久"
     found = {}
-    for name in ALL_PAGES:
-        page = opened(name, "en")
-        assert page.status_code == 200, name
-        words = words_of(page)
-        as_python_writes = re.findall(r"\d:\d\d:\d\d\.\d{6}", words)
-        found[name] = [*as_python_writes, *(set(re.findall(r"[\u4e00-\u9fff]{2,}", words)) - set(shown.split()))]
+    for name, visit in visits["en"].items():
+        assert visit.status == 200, name
+        as_python_writes = re.findall(r"\d:\d\d:\d\d\.\d{6}", visit.words)
+        found[name] = [*as_python_writes, *(set(re.findall(r"[\u4e00-\u9fff]{2,}", visit.words)) - set(shown.split()))]
 
     assert {name: words for name, words in found.items() if words} == {}
 
 
-def test_every_page_opens_in_chinese_and_holds_no_english_sentence(opened):
+def test_every_page_opens_in_chinese_and_holds_no_english_sentence(visits):
     found = {}
-    for name in ALL_PAGES:
-        page = opened(name, "zh-hans")
-        assert page.status_code == 200, name
-        left = SAME_IN_CHINESE.sub(" ", words_of(page))
+    for name, visit in visits["zh-hans"].items():
+        assert visit.status == 200, name
+        left = SAME_IN_CHINESE.sub(" ", visit.words)
         left = TECHNICAL[name].sub(" ", left) if name in TECHNICAL else left
         found[name] = re.findall(r"[A-Za-z]{3,}(?: +[A-Za-z]+)*", left)
 
     assert {name: words for name, words in found.items() if words} == {}
 
 
-def test_every_page_takes_few_queries(client, objects, log_in_for):
-    ContentType.objects.get_for_models(*apps.get_app_config("kb").get_models())  # a process keeps them
-    names = sorted(ALL_PAGES.keys() - SEARCHING)
-    for name in names:  # what a process reads once
-        log_in_for(name)
-        client.get(url_of(objects, name))
-    taken = {}
-    for name in names:
-        log_in_for(name)
-        with CaptureQueriesContext(connection) as queries:
-            client.get(url_of(objects, name))
-        taken[name] = len(queries)
+def test_every_page_takes_few_queries(visits):
+    taken = {name: visit.queries for name, visit in visits["zh-hans"].items() if name not in SEARCHING}
 
     assert {name: number for name, number in taken.items() if number > MOST_QUERIES.get(name, 11)} == {}
 

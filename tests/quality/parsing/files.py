@@ -7,12 +7,12 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.browser.chromium import path as path_of_chromium
 from tests.quality.parsing.cases import Case
 from tests.quality.parsing.html import page_of
 from tests.quality.parsing.office import convert, write_docx, write_pptx, write_xlsx
 from tests.quality.parsing.scan import scanned
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _SWITCHES = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 _WRITERS = {"docx": write_docx, "odt": write_docx, "pptx": write_pptx, "xlsx": write_xlsx}
 _EDGE = '<div style="font-size: 8px; width: 100%; text-align: center">{}</div>'
@@ -25,7 +25,7 @@ class ProgramMissing(Exception):
 def make(cases: Sequence[Case], folder: Path) -> Iterator[tuple[Case, Path]]:
     """Each case and its PDF, made unless it is there already; raises ProgramMissing without Chromium or LibreOffice."""
     folder.mkdir(parents=True, exist_ok=True)
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    browser = path_of_chromium()
     needs_office = any(case.program != "chromium" for case in cases)
     if browser is None or (needs_office and shutil.which("soffice") is None):
         raise ProgramMissing("install chromium, libreoffice-writer, -calc and -impress, and fonts-noto-cjk")

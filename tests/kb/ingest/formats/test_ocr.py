@@ -18,6 +18,7 @@ def scanned(*lines):
     return make_picture_pdf(page.render(scale=2).to_pil())
 
 
+@pytest.mark.sandbox
 @installed
 def test_a_scan_is_read_by_its_lines_in_the_child_under_the_default_limits(tmp_path):
     path = tmp_path / "scan"

@@ -295,6 +295,7 @@ def test_more_rules_than_a_page_of_text_has_are_no_table():
     assert grids([Rule(y, 0, 600) for y in range(0, 8_000, 4)], [Rule(x, 0, 8_000) for x in range(0, 800, 4)]) == []
 
 
+@pytest.mark.sandbox
 def test_a_drawing_of_many_words_and_rules_is_read_in_the_child_under_the_default_limits(tmp_path):
     chance = random.Random(1)
     stream = io.BytesIO()

@@ -80,6 +80,7 @@ def test_there_is_no_other_page(tmp_path):
 HOSTILE_PDFS = {name: make for name, (file, make, _codes) in HOSTILE.items() if file == "a.pdf"}
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize("name", HOSTILE_PDFS)
 def test_hostile_files_end_with_a_sentence_or_a_picture(tmp_path, name):
     path = written(tmp_path, HOSTILE_PDFS[name]())
@@ -90,6 +91,7 @@ def test_hostile_files_end_with_a_sentence_or_a_picture(tmp_path, name):
             assert error.code in {"damaged_file", "protected", "no_such_page", "parser_crashed"}  # noqa: PT017 - or none
 
 
+@pytest.mark.sandbox
 def test_a_page_that_takes_without_end_is_given_up(tmp_path):
     path = written(tmp_path, of_one_page(b"0 0 600 800 re 10 10 580 780 re f* " * 3_000_000))
     with pytest.raises(ParseError) as caught:
@@ -97,6 +99,7 @@ def test_a_page_that_takes_without_end_is_given_up(tmp_path):
     assert caught.value.code == "timeout"
 
 
+@pytest.mark.sandbox
 def test_a_page_gets_no_more_memory_than_it_may_have(tmp_path):
     path = written(tmp_path, of_one_page(b"0 0 1 1 re f " * 8_000_000))
     with pytest.raises(ParseError) as caught:

@@ -301,6 +301,7 @@ def test_a_document_cannot_write_marks_itself():
     assert len(document.pictures) == 1
 
 
+@pytest.mark.sandbox
 def test_thousands_of_pictures_stay_within_the_limits_of_the_sandbox(tmp_path):
     path = tmp_path / "file"
     blocks = [

@@ -30,7 +30,7 @@ BOOTSTRAP = (
     "{weakened}; sandbox.{{child}}()"
 )
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="seccomp and Landlock are Linux's")
-pytestmark = needs_linux
+pytestmark = [needs_linux, pytest.mark.sandbox]
 
 
 def bootstrap(weakened="pass"):

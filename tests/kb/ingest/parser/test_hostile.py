@@ -18,7 +18,7 @@ from kb.models import Chunk, Document
 from tests.factories import make_kb
 from tests.kb.ingest.parser.hostile import HOSTILE, MIB
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sandbox]
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from kb.ingest.parser.parsed import ParseError, Section
 from kb.ingest.parser.sandbox import Limits, parse_file
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx
 
+pytestmark = pytest.mark.sandbox
+
 MIB = 1024**2
 ROOT = Path(sandbox.__file__).parents[3]
 # More than a pipe holds, so that a child whose answer nobody reads stays alive.

@@ -13,6 +13,8 @@ from kb.ingest.parser import sandbox
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, TooSlow, WarmParser, parse_file, run_job
 
+pytestmark = pytest.mark.sandbox
+
 
 @pytest.fixture
 def stored(tmp_path):

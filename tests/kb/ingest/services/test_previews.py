@@ -95,6 +95,7 @@ def test_few_widths_are_drawn(kb):
     assert kept(document) == {"sizes.json", "1-640.webp", "1-1280.webp", "1-1920.webp"}
 
 
+@pytest.mark.sandbox
 def test_a_page_that_cannot_be_drawn_costs_its_limits_once(kb, settings):
     document = add(kb, of_one_page(b"0 0 600 800 re 10 10 580 780 re f* " * 3_000_000), "slow.pdf")
     page_sizes(document)
@@ -177,6 +178,7 @@ def bound(settings, monkeypatch):
     return set_bound
 
 
+@pytest.mark.sandbox
 def test_a_document_of_three_thousand_pages_does_not_fill_the_disk(kb, bound):
     document = add(kb, make_pdf(*[[f"page {number}"] for number in range(3_000)]), "long.pdf")
     page = len(page_image(document, 1))

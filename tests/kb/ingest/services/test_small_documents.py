@@ -61,6 +61,7 @@ def of(document_id, rows, fields):
     return list(rows.objects.filter(document=document_id).order_by("position").values_list(*fields))
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize("strategy", ["recursive", "parent_child", "headings"])
 def test_they_are_as_if_each_had_been_indexed_by_itself(strategy):
     files = {f"{number}.md": f"# 第{number}条\n\n" + f"保修期是{number}年。" * 90 for number in range(4)}
@@ -96,6 +97,7 @@ def test_they_share_one_transaction_and_a_statement_for_each_table(kb, django_as
     assert set(statuses().values()) == {"ready"}
 
 
+@pytest.mark.sandbox
 def test_hostile_ones_fail_by_themselves_with_their_sentences(kb):
     made = [(filename, make, codes) for filename, make, codes in HOSTILE.values() if "bomb" not in make.__qualname__]
     small = [(name, data, codes) for name, make, codes in made if len(data := make()) <= indexing.SMALL_BYTES]

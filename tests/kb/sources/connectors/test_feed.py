@@ -60,6 +60,7 @@ def test_what_is_no_feed_says_so(content):
     assert refusal.value.code == "not_a_feed"
 
 
+@pytest.mark.sandbox
 @pytest.mark.parametrize(
     "content",
     [

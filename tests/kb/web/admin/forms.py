@@ -50,7 +50,9 @@ def _kind(element):
 def _value(element):
     """None for a box that is not ticked."""
     value = element.value
-    return value if value is None or isinstance(value, str) else [str(each) for each in value]
+    if isinstance(value, str):
+        return value.removeprefix("\n") if _kind(element) == "textarea" else value  # as a browser reads it
+    return None if value is None else [str(each) for each in value]
 
 
 def _filled(element):

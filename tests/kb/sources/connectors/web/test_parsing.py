@@ -17,7 +17,7 @@ from kb.sources.services.working import run_source
 from tests.kb.sources.connectors.web.sources import create, entry, feed, run, sitemap, states
 from tests.web_server import Page, article, client_for
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.sandbox]
 
 
 def children():
