@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def replace_file(name: str, content: "File[bytes]") -> None:
     """Writes a file under exactly this name; what is there stays until all is written. Raises FilesUnavailable."""
     storage: Any = default_storage
     if isinstance(storage, FileSystemStorage):
-        written = Path(storage.path(storage.get_available_name(f"{name}.part")))
+        written = Path(storage.path(f"{name}.{uuid.uuid4().hex}.part"))
         try:
             storage.save(written.relative_to(storage.location).as_posix(), content)
             written.replace(storage.path(name))
