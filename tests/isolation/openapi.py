@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cache
 
+from django.utils.translation import override
 from drf_spectacular.generators import SchemaGenerator
 
 
@@ -19,8 +20,15 @@ class Operation:
 
 
 @cache
+def description():
+    """In English. What is read of it as tests are collected is made once for all files."""
+    with override("en"):
+        return SchemaGenerator().get_schema(request=None, public=True)
+
+
+@cache
 def operations():
-    schema = SchemaGenerator().get_schema(request=None, public=True)
+    schema = description()
     components = schema["components"]["schemas"]
     found = []
     for path, methods in schema["paths"].items():

@@ -45,9 +45,18 @@ def browser(client, _session):
 
 
 @pytest.fixture(scope="module")
-def forms():
-    """The forms of the pages that were opened, by address."""
+def _forms():
     return {}
+
+
+@pytest.fixture
+def forms(world, browser, _forms):
+    """The forms of each page by its path, as somebody finds them who opens one page after the other."""
+    if not _forms:
+        with transaction.atomic():
+            _forms |= {route.path: forms_of(browser, own_url(world, route)) for route in ADDRESSES}
+            transaction.set_rollback(True)
+    return _forms
 
 
 def kinds_of(route):
@@ -126,7 +135,7 @@ def test_ids_in_the_query(world, browser, route):
 
 @pytest.mark.parametrize("route", ADDRESSES, ids=lambda route: route.path)
 def test_ids_in_forms(world, browser, forms, route):
-    for target, method, values in forms_of(browser, own_url(world, route), forms):
+    for target, method, values in forms[route.path]:
         for name in values:
             if name in PLAIN_FIELDS or (target, name) in TEXTS or (kind := FIELDS.get(name)) is None:
                 continue
@@ -156,14 +165,13 @@ def test_every_address_has_a_rule():
         queries_of(route)
 
 
-def test_every_field_that_takes_a_row_has_a_rule(world, browser, forms):
+def test_every_field_that_takes_a_row_has_a_rule(world, forms):
     ids = {str(value) for kind, value in world.mine.ids.items() if kind not in {"tag", "concept_name"}}
-    for route in ADDRESSES:
-        url = own_url(world, route)
-        for _target, _method, values in forms_of(browser, url, forms):
+    for path, found in forms.items():
+        for _target, _method, values in found:
             for name, value in values.items():
                 named = bool(ids & set([value] if isinstance(value, str) else value)) or name.endswith(("_id", "-id"))
-                assert not named or name in FIELDS or name in PLAIN_FIELDS, f"{url}: {name}={value} has no rule"
+                assert not named or name in FIELDS or name in PLAIN_FIELDS, f"{path}: {name}={value} has no rule"
 
 
 def queries_of(route):
@@ -184,18 +192,8 @@ def own_url(world, route):
     return route.url(dict(zip(route.parameters, [own[kind] for kind in kinds_of(route)], strict=True)))
 
 
-def forms_of(browser, url, known):
-    """The forms of a page: where they lead, how, and the values that they would send.
-
-    Args:
-        known: those of the pages that were opened before.
-    """
-    if url not in known:
-        known[url] = _forms_of(browser, url)
-    return known[url]
-
-
-def _forms_of(browser, url):
+def forms_of(browser, url):
+    """The forms of a page: where they lead, how, and the values that they would send."""
     response = browser.get(url)
     if response.streaming:
         list(response)  # which closes the file

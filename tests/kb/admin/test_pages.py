@@ -153,11 +153,12 @@ def visits(django_db_setup, django_db_blocker, tmp_path_factory):
                 page = browsers[name in SUPERUSER_PAGES].get(url, headers={"accept-language": language})
             return Visit(page.status_code, words_of(page), len(queries))
 
-        made = {language: {name: visit(name, language) for name in ALL_PAGES} for language in ("en", "zh-hans")}
+        made = {language: {name: visit(name, language) for name in sorted(ALL_PAGES)} for language in ("en", "zh-hans")}
         settle()
         return made
 
 
+@pytest.mark.django_db
 def test_every_page_opens_in_english(visits):
     shown = "简体中文 违约金 违约 约金 违约金过高的 过高 过高的 可以 请求 减少 可以请求减少 诉讼时效期间为三年 违约金过高怎么办 诉讼时效多久"
     found = {}
@@ -169,6 +170,7 @@ def test_every_page_opens_in_english(visits):
     assert {name: words for name, words in found.items() if words} == {}
 
 
+@pytest.mark.django_db
 def test_every_page_opens_in_chinese_and_holds_no_english_sentence(visits):
     found = {}
     for name, visit in visits["zh-hans"].items():
@@ -180,6 +182,7 @@ def test_every_page_opens_in_chinese_and_holds_no_english_sentence(visits):
     assert {name: words for name, words in found.items() if words} == {}
 
 
+@pytest.mark.django_db
 def test_every_page_takes_few_queries(visits):
     taken = {name: visit.queries for name, visit in visits["zh-hans"].items() if name not in SEARCHING}
 

@@ -10,8 +10,6 @@ import pytest
 import schemathesis
 from django.core.files.base import ContentFile
 from django.utils import timezone
-from django.utils.translation import override
-from drf_spectacular.generators import SchemaGenerator
 from hypothesis import HealthCheck, settings
 from schemathesis.config import SchemathesisConfig
 
@@ -32,18 +30,13 @@ from kb.models import (
 )
 from tests import factories
 from tests.described import CONFIG, closing, one_connection  # noqa: F401 - a fixture
+from tests.isolation.openapi import description
 
 pytestmark = pytest.mark.django_db
 
 SCOPES = ("write", "read")
 
-
-def _described():
-    with override("en"):
-        return SchemaGenerator().get_schema(request=None, public=True)
-
-
-schema = schemathesis.openapi.from_dict(_described(), config=SchemathesisConfig.from_dict(CONFIG))
+schema = schemathesis.openapi.from_dict(description(), config=SchemathesisConfig.from_dict(CONFIG))
 schema.app = closing
 
 
