@@ -66,16 +66,16 @@ def first_start(folder):
     Args:
         folder: that all processes of the run share.
     """
-    kept, told = folder / "data", folder / "told.json"
+    data, record = folder / "data", folder / "record.json"
     with FileLock(folder / "lock"):
-        if not told.exists():
-            facts = _start(kept)
-            told.write_text(json.dumps(facts))
-    return FirstStart(kept, **json.loads(told.read_text()))
+        if not record.exists():
+            facts = _start(data)
+            record.write_text(json.dumps(facts))
+    return FirstStart(data, **json.loads(record.read_text()))
 
 
-def _start(kept):
-    """Everything but where the data lie."""
+def _start(destination):
+    """Moves the data there; returns the other fields of FirstStart."""
     root = Path(tempfile.mkdtemp(prefix="zhiku-first-start-"))  # in which PostgreSQL's user may go
     data, port = root / "data", free_port()
     with interruptible(), serving(port, environment(data)) as (process, printed):
@@ -88,8 +88,8 @@ def _start(kept):
     left = [str(each) for each in psutil.wait_procs(started, timeout=60)[1]]
     left += ["a server"] * servers_run(data) + [f"port {each}" for each in (port, port + 1) if not is_free(each)]
     shutil.rmtree(data / "redis")  # by its port and password, two copies would take one Redis for theirs
-    shutil.rmtree(kept, ignore_errors=True)
-    subprocess.run(["mv", data, kept], check=True)
+    shutil.rmtree(destination, ignore_errors=True)
+    subprocess.run(["mv", data, destination], check=True)
     root.rmdir()
     facts = {"port": port, "printed": printed, "statuses": statuses}
     return facts | {"output": output, "code": process.returncode, "left": left}

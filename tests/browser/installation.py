@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from psycopg.errors import DeadlockDetected
 from redis import Redis as RedisClient
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from config.embedded.servers import Redis
 from tests.serving import READY, SECONDS as SECONDS_TO_START, connection, environment, free_port, start
@@ -25,6 +27,7 @@ COLUMNS = """
 """
 MODELS = "SELECT coalesce(array_agg(m::text ORDER BY m.id), '{{}}') FROM {}.kb_providermodel m"
 CACHE = 1  # of Redis' databases
+TRIES = 5
 
 
 @dataclass
@@ -95,38 +98,51 @@ class Installation:
         shutil.rmtree(self._root)
 
     def renew(self):
-        """Takes its rows back to those of the first start, of which it keeps a copy, and empties its cache."""
-        with connection(self.data_dir) as database, database.transaction():
+        """Restores the rows of the first start, of which it has a copy, and empties the cache."""
+        with connection(self.data_dir) as database:
             tables = [name for (name,) in database.execute(TABLES)]
             if not self._is_used:
                 self._is_used = True
-                database.execute("CREATE SCHEMA kept")
-                for table in tables:
-                    database.execute(f"CREATE TABLE kept.{table} AS TABLE public.{table}")
+                self._copy(database, tables)
                 return
-            # What the worker is at is waited for; what it begins now finds nothing to do.
-            database.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE")
-            database.execute("SET LOCAL session_replication_role = replica")
-            before, after = (database.execute(MODELS.format(schema)).fetchone() for schema in ("public", "kept"))
-            for table in tables:
-                columns = database.execute(COLUMNS, [table]).fetchone()[0]
-                database.execute(f"DELETE FROM public.{table}")
-                database.execute(
-                    f"INSERT INTO public.{table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM kept.{table}"
-                )
-            # Sequences have gone on: no version comes back with other contents.
-            database.execute(
-                "UPDATE kb_versions SET version = nextval('kb_version_seq'), content_version = nextval('kb_version_seq')"
-            )
-            database.execute("DELETE FROM bm25_indexes")
+            models_changed = self._restore(database, tables)
         with RedisClient.from_url(Redis(self.data_dir / "redis").url(), db=CACHE) as redis:
             redis.flushdb()
-        if before != after:
-            from kb.providers.endpoints import (
-                ROWS_SECONDS,
-            )  # once there are settings, which pytest reads this file before
+        if models_changed:
+            # pytest loads this module before the settings.
+            from kb.providers.endpoints import ROWS_SECONDS
 
-            time.sleep(ROWS_SECONDS)  # so long a process goes by the models that it has read
+            time.sleep(ROWS_SECONDS)  # a process reads the models again after this time, and shows it nowhere
+
+    def _copy(self, database, tables):
+        database.execute("CREATE SCHEMA first_start")
+        for table in tables:
+            database.execute(f"CREATE TABLE first_start.{table} AS TABLE public.{table}")
+
+    @retry(retry=retry_if_exception_type(DeadlockDetected), stop=stop_after_attempt(TRIES), reraise=True)
+    def _restore(self, database, tables):
+        """Whether rows of models had changed. A deadlock is one with what the worker writes."""
+        with database.transaction():
+            return self._write(database, tables)
+
+    def _write(self, database, tables):
+        # Waits for the worker's transactions; later ones find their documents deleted.
+        database.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE")
+        database.execute("SET LOCAL session_replication_role = replica")
+        before, after = (database.execute(MODELS.format(schema)).fetchone() for schema in ("public", "first_start"))
+        for table in tables:
+            columns = database.execute(COLUMNS, [table]).fetchone()[0]
+            database.execute(f"DELETE FROM public.{table}")
+            database.execute(
+                f"INSERT INTO public.{table} ({columns}) OVERRIDING SYSTEM VALUE"
+                f" SELECT {columns} FROM first_start.{table}"
+            )
+        # Sequences are not reset, so no version is used for two contents.
+        database.execute(
+            "UPDATE kb_versions SET version = nextval('kb_version_seq'), content_version = nextval('kb_version_seq')"
+        )
+        database.execute("DELETE FROM bm25_indexes")
+        return before != after
 
     def _servers(self):
         """PostgreSQL and Redis, which are children of nobody, by the directory that they work in."""

@@ -13,7 +13,7 @@ from tests.serving import ROOT, SECONDS
 
 
 @dataclass(frozen=True)
-class Done:
+class Result:
     """What a command printed, and its exit code."""
 
     stdout: str
@@ -22,7 +22,7 @@ class Done:
 
 
 def run_in_turn(*commands, environment=None):
-    """What became of each.
+    """Runs the commands; returns the result of each.
 
     Args:
         commands: the arguments of each; a dictionary among them is what changes in the environment from there on.
@@ -39,7 +39,7 @@ def run_in_turn(*commands, environment=None):
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    return [Done(*each) for each in json.loads(ran.stdout)]
+    return [Result(*each) for each in json.loads(ran.stdout)]
 
 
 def _run(arguments):

@@ -14,9 +14,9 @@ def _prepared(django_db_setup, django_db_blocker, run_folder):
     """What stacks are copied from, made once a run: static files, and a database with a user who has a key and a
     knowledge base.
     """
-    told, static = run_folder / "stack.json", collected_static(run_folder)
+    record, static = run_folder / "stack.json", collected_static(run_folder)
     with FileLock(run_folder / "stack.lock"):
-        if not told.exists():
+        if not record.exists():
             with django_db_blocker.unblock():
                 stack = Stack(template=databases.shared("migrated"), DJANGO_SUPERUSER_PASSWORD="not-a-secret-4711")
             with stack:
@@ -31,8 +31,8 @@ def _prepared(django_db_setup, django_db_blocker, run_folder):
                 )
                 with django_db_blocker.unblock():
                     databases.copy(stack.name, databases.shared("stack"))
-                told.write_text(json.dumps({"key": made.stdout.strip().split()[-1]}))
-    return SimpleNamespace(name=databases.shared("stack"), static=static, **json.loads(told.read_text()))
+                record.write_text(json.dumps({"key": made.stdout.strip().split()[-1]}))
+    return SimpleNamespace(name=databases.shared("stack"), static=static, **json.loads(record.read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -125,7 +125,7 @@ class Stack:
         return self.run([sys.executable, "manage.py", *arguments], check=check)
 
     def manage_in_turn(self, *commands, check=True):
-        """What became of each, in one process."""
+        """Runs the commands in one process; returns the result of each."""
         done = run_in_turn(*commands, environment=self.environment)
         assert not check or not any(each.returncode for each in done), done
         return done

@@ -175,10 +175,10 @@ def test_a_restore_names_its_steps_builds_what_searches_need_and_lets_documents_
     indexes = "SELECT c.relname FROM pg_class c WHERE starts_with(c.relname, 'hnsw_')"
     with Stack(SECRET_KEY=settings.SECRET_KEY, VECTOR_INDEX_MIN_ROWS="2") as stack:
         archive = str(tmp_path / "all.tar")
-        told, _ = stack.manage_in_turn(
+        restored, _ = stack.manage_in_turn(
             ["shell", "--no-imports", "--command", STEPS.format(path=archive)], ["restore", archive, "--force"]
         )
-        steps = [line.split()[1:] for line in told.stdout.splitlines() if line.startswith("step ")]
+        steps = [line.split()[1:] for line in restored.stdout.splitlines() if line.startswith("step ")]
         names = [name for name, _ in steps]
         assert {"kb_chunk", "kb_chunkembedding", "postings_lexemes", "kb_chunk_pkey"} <= set(names)
         assert {int(total) for _, total in steps} == {len(names)}

@@ -72,7 +72,7 @@ def test_within_its_time_a_worker_finishes(settings, ending):
 
 
 @pytest.fixture(scope="module")
-def _told_before(servers):
+def _terminated_before(servers):
     """A server that is to take its time at SIGTERM has had its first by the time the stack ends its processes."""
     yield
     web = servers.processes.get("web")
@@ -82,7 +82,7 @@ def _told_before(servers):
 
 
 @pytest.fixture
-def web(servers, _told_before):
+def web(servers, _terminated_before):
     """A server that goes on for long after SIGTERM, also one that a test before this has left running."""
     found = servers.processes.get("web")
     return found if found and found.poll() is None else servers.start_web(DRAIN_SECONDS="600")

@@ -76,9 +76,8 @@ def make_callers(world):
         "bound key": make_api_key(world.mine.user, world.mine.kb, scope="write"),
         "read key": make_api_key(world.mine.user, scope="read"),
     }
-    used_at = timezone.now() + timedelta(
-        hours=1
-    )  # else each request that is taken back is a first use, which is written
+    # The first use of a key is written, and each request is rolled back.
+    used_at = timezone.now() + timedelta(hours=1)
     ApiKey.objects.filter(pk__in=[key.pk for key, _secret in keys.values()]).update(last_used_at=used_at)
     headers = {name: {"Authorization": f"Bearer {secret}"} for name, (_key, secret) in keys.items()}
     return {"session": session, **{name: APIClient(headers=each) for name, each in headers.items()}}

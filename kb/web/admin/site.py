@@ -292,7 +292,7 @@ class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]
         return {**super().each_context(request), "password_login": settings.PASSWORD_LOGIN}
 
     def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> Any:
-        """Made when a template asks for it, which ours do not: each page has it in its context."""
+        """Lazy: it is in the context of every page, and our templates do not use it."""
         return SimpleLazyObject(partial(super().get_app_list, request, app_label))
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
