@@ -15,7 +15,6 @@ from django.db.models import Count, F, Q, QuerySet
 from django.utils import timezone
 from msgspec import convert, to_builtins
 
-from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.text import normalized_key
 from kb.content.models import Document
@@ -183,17 +182,6 @@ def graph_request_if_wanted(document_id: int) -> bool:
         return False
     graph_request(document)
     return True
-
-
-def graph_request_all(kb: KnowledgeBase) -> int:
-    """Asks for all documents of a knowledge base, which a sweep hands out, and returns how many they are.
-
-    Passages that are as they were are not read again.
-    """
-    documents = Document.objects.filter(knowledge_base=kb, status=Document.Status.READY).order_by("pk")
-    count = sum(1 for _asked in map(graph_request, documents.only("pk").iterator()))
-    GraphExtraction.objects.filter(document__knowledge_base=kb, status=Status.WAITING).update(due_at=timezone.now())
-    return count
 
 
 def sweep_graph_requests() -> list[int]:

@@ -266,8 +266,7 @@ def _class(store: str, driver: Driver) -> type[Mirror]:
     """Its class; the first time its package is imported."""
     if not getattr(settings, driver.address):
         message = gettext_noop(
-            "{store} is not set up here: set {address}, or move the knowledge base back with `manage.py migrate_store "
-            "--kb NAME --to postgres`"
+            "{store} is not set up here: set {address}, or move the knowledge base back on its page Store"
         )
         raise StoreNotConfigured(Message(message, store=str(Store(store).label), address=driver.address))
     try:
@@ -344,7 +343,7 @@ BEHIND: Final = gettext_noop(
 )
 LOST: Final = gettext_noop(
     "{store} has lost its copy of this knowledge base, so PostgreSQL answered, which may take longer: a worker fills it "
-    "again within the hour, or `manage.py migrate_store --kb NAME --rebuild` does at once."
+    "again within the hour, or its page Store does at once."
 )
 NOTHING: Found = np.empty(0, dtype=np.int64), np.empty(0)
 

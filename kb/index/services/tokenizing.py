@@ -404,7 +404,7 @@ def problem_text(error: DictionaryError) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerState:
-    """The response of GET /api/v1/knowledge-bases/{id}/tokenizer/, which `manage.py tokenizer --json` prints too.
+    """The response of GET /api/v1/knowledge-bases/{id}/tokenizer/.
 
     While a knowledge base moves to other settings these are reported, and `id` is still that of those in use.
     """

@@ -184,9 +184,7 @@ def starting_profiles() -> Finding:
     others = [kb.name for kb in rows if other_start(kb)]
     if not others:
         return ok(detail)
-    remedy = _(
-        "`manage.py compare QUERY --kb NAME --b PROFILE` shows the difference; the knowledge base's page switches"
-    )
+    remedy = _("the page Compare shows the difference; the knowledge base's page switches")
     return ok(_("{detail}; these keep what they have: {names}", detail=detail, names=listed(others)), remedy)
 
 
@@ -283,7 +281,7 @@ def other_stores() -> Finding:
     detail = ", ".join(answers)
     failed = StoreState.objects.filter(status=StoreState.Status.FAILED).select_related("knowledge_base")
     if names := [f"{state.knowledge_base} ({one_line(state.error)})" for state in failed]:
-        remedy = _("`manage.py migrate_store --kb NAME --to STORE` fills the copy again")
+        remedy = _("the page Store of the knowledge base fills the copy again")
         return degraded(_("{detail}; not moved: {names}", detail=detail, names=listed(names)), remedy)
     lag = StoreChange.objects.aggregate(left=Count("pk"), oldest=Min("created_at"))
     detail = _(

@@ -339,7 +339,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyNotAnswer:
-    """The response of POST /api/v1/why-not/, which `manage.py why_not --json` prints too."""
+    """The response of POST /api/v1/why-not/."""
 
     query: str
     chunk: WhyNotChunk

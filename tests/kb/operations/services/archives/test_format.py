@@ -34,7 +34,7 @@ LEFT_OUT = {
             "tokenizing_at",
             "tokenizer_swapped_at",
             "lacks_postings",
-            "store",  # the installation's: a copy is filled by `manage.py migrate_store`
+            "store",  # the installation's: a copy is filled on the page Store
             "target_store",
             "profile",  # in the manifest, by name and version
             "created_at",
