@@ -242,10 +242,11 @@ class ChunkParent(models.Model):
 class Chunk(models.Model):
     """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them.
 
-    `parent` is the longer passage that is returned in its place, if any; `cut_text` the text as it was cut from the
-    document, where a curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none
-    are extracted; with `own_cut`, a curator has merged or split it, and no strategy re-chunks it. The `regions` are where
-    its text stands, as retrieval.types.PageRegion; `seconds` is the time at which a recording says it.
+    `parent` is the longer passage that is returned in its place, if any, and `parent_spans` where its text as it was cut
+    stands there, as kb.content.parents.Child has it. `cut_text` is the text as it was cut from the document, where a
+    curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none are extracted; with
+    `own_cut`, a curator has merged or split it, and no strategy re-chunks it. The `regions` are where its text stands, as
+    retrieval.types.PageRegion; `seconds` is the time at which a recording says it.
     """
 
     knowledge_base = models.ForeignKey(
@@ -255,6 +256,7 @@ class Chunk(models.Model):
     parent = models.ForeignKey(
         ChunkParent, models.DO_NOTHING, db_constraint=False, null=True, editable=False, related_name="chunks"
     )
+    parent_spans = ArrayField(models.PositiveIntegerField(), null=True, editable=False)
     position = models.PositiveIntegerField(_("position"))
     text = models.TextField(_("text"))
     cut_text = models.TextField(blank=True, db_default="", editable=False)

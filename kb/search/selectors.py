@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
 import msgspec
@@ -12,6 +14,7 @@ from django.db import connection, models
 from kb.access.models import KnowledgeBase, Principal, Statement, visible_knowledge_bases
 from kb.base.db.transactions import array_text, columns_of, rows_of
 from kb.content.models import Picture
+from kb.content.parents import Child, shown_text
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion
 from kb.profiles.models import RetrievalProfile
@@ -121,11 +124,10 @@ WHERE c.enabled AND c.knowledge_base_id = ANY(ARRAY({visible}))
 ORDER BY passage.id, c.position
 """
 
-# What a curator has changed or switched off in a passage is changed or missing in it too.
 PARENTS = """
-SELECT p.id, p.text, NULLIF(p.regions, '[]'), c.text, c.cut_text, c.enabled
+SELECT p.id, p.text, NULLIF(p.regions, '[]'), c.text, c.parent_spans, c.cut_text <> '', c.enabled
 FROM kb_chunkparent p
-LEFT JOIN kb_chunk c ON c.parent_id = p.id AND (c.cut_text <> '' OR NOT c.enabled)
+JOIN kb_chunk c ON c.parent_id = p.id
 WHERE p.id = ANY(%s::bigint[]) AND p.knowledge_base_id = ANY(ARRAY({visible}))
 ORDER BY p.id, c.position
 """
@@ -157,19 +159,15 @@ class PassageReader:
 
     def parents(self, passages: Sequence[Passage]) -> Mapping[int, Passage]:
         ids = {passage.parent_id for passage in passages if passage.parent_id is not None}
-        texts: dict[int | None, str] = {}
-        regions: dict[int | None, tuple[PageRegion, ...]] = {}
-        for parent_id, whole, on_pages, text, cut_text, enabled in (
-            self._rows(PARENTS, array_text(sorted(ids))) if ids else ()
-        ):
-            shown = texts.setdefault(parent_id, whole)
-            regions[parent_id] = _regions(on_pages)
-            if text is not None:
-                texts[parent_id] = shown.replace(cut_text or text, text if enabled else "", 1)
+        found: dict[int | None, tuple[str, tuple[PageRegion, ...]]] = {}
+        rows = self._rows(PARENTS, array_text(sorted(ids))) if ids else ()
+        for (parent_id, whole, on_pages), chunks in groupby(rows, key=itemgetter(0, 1, 2)):
+            found[parent_id] = shown_text(whole, [Child(*row[3:]) for row in chunks]).strip(), _regions(on_pages)
         return {
-            each.chunk_id: each._replace(text=text, matched=each.text, regions=regions[each.parent_id] or each.regions)
+            each.chunk_id: each._replace(text=text, matched=each.text, regions=regions or each.regions)
             for each in passages
-            if (text := texts.get(each.parent_id, "").strip())
+            for text, regions in [found.get(each.parent_id, ("", ()))]
+            if text
         }
 
     def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:

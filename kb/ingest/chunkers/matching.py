@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import accumulate
 
-from kb.ingest.chunkers.strategies import ChunkDraft, regions_within
+from kb.ingest.chunkers.strategies import ChunkDraft, Span, regions_within, spans_within
 from kb.ingest.parser.parsed import Region
-
-Span = tuple[int, int]
 
 _WINDOW = 32_000  # Characters around its place in which a text is looked for, so that the work stays linear
 _BETWEEN = "\0"
@@ -110,27 +108,32 @@ def pairs(old: Sequence[Hashable], new: Sequence[Hashable]) -> dict[int, int]:
     return paired
 
 
-def held_parts(parts: Sequence[str], wholes: Sequence[str]) -> dict[int, list[int]]:
-    """The positions of the parts that each text holds, by its own; both lists follow the order of one document."""
+def held_parts(parts: Sequence[str], wholes: Sequence[str]) -> dict[int, dict[int, int]]:
+    """Which parts each text holds, and where they begin in it, by positions; both lists follow the order of one document.
+
+    A part is looked for from the end of the one before it, less what the two have in common: the same words may stand
+    in that one too.
+    """
     joined = _BETWEEN.join(wholes)
     starts = [0, *accumulate(len(whole) + len(_BETWEEN) for whole in wholes)]
-    cursor, held = 0, defaultdict[int, list[int]](list)
+    cursor, held = 0, defaultdict[int, dict[int, int]](dict)
     for position, part in enumerate(parts):
-        place = joined.find(part, max(0, cursor - len(part)), cursor + _WINDOW + len(part))
-        if place < 0:
-            place = joined.find(part, max(0, cursor - _WINDOW), cursor)
+        shared = shared_length(parts[position - 1], part) if position else 0
+        last = cursor + _WINDOW + len(part)
+        begins = (cursor - shared, last), (cursor - len(part), last), (cursor - _WINDOW, cursor)
+        places = (joined.find(part, max(0, begin), end) for begin, end in begins)
+        place = next((each for each in places if each >= 0), -1)
         if place < 0:
             cursor += len(part)
         else:
             cursor = place + len(part)
-            held[bisect_right(starts, place) - 1].append(position)
+            text = bisect_right(starts, place) - 1
+            held[text][position] = place - starts[text]
     return dict(held)
 
 
-def edited_part(text: str, edited: str, part: str) -> str:
+def edited_part(text: str, edited: str, start: int, end: int) -> str:
     """What an edit of a text has made of a part of it; the parts that a text is cut into share all of the edited one."""
-    start = text.index(part)
-    end = start + len(part)
     changes = _changes(text, edited)
     first = 0 if not text[:start].strip() else _moved(changes, start)
     last = len(edited) if not text[end:].strip() else _moved(changes, end)
@@ -239,7 +242,9 @@ def _left(
         text = part.lstrip()
         if not is_before and first < following and any(map(str.isalnum, text)):
             begin += len(part) - len(text)
-            yield first, replace(draft, text=text, regions=regions_within(draft.regions, begin, begin + len(text)))
+            after = begin + len(text)
+            regions, own = regions_within(draft.regions, begin, after), spans_within(draft.parent_spans, begin, after)
+            yield first, replace(draft, text=text, regions=regions, parent_spans=own)
 
 
 def _covered(drafts: Sequence[ChunkDraft], spans: Sequence[Span], span: Span) -> list[tuple[ChunkDraft, int, Span]]:
@@ -258,9 +263,13 @@ def _pinned(text: str, span: Span, covered: Sequence[tuple[ChunkDraft, int, Span
     parent = first.parent if all(draft.parent == first.parent for draft, _, _ in covered) else None
     questions = tuple(dict.fromkeys(question for draft, _, _ in covered for question in draft.questions))
     regions: list[Region] = []
+    spans: list[Span] = []
     for draft, start, (begin, end) in covered:
         ahead = place_of(text, begin - span[0] + 1) - 1  # behind the white space before it
-        places = (place_of(draft.text, each - start) for each in (begin, end))
+        places = [place_of(draft.text, each - start) for each in (begin, end)]
         own = regions_within(draft.regions, *places)
+        letter = place_of(draft.text, begin - start + 1) - 1  # behind the white space before it
+        spans += spans_within(draft.parent_spans, letter, places[1])[bool(spans) :]  # one header
         regions += (replace(each, start=each.start + ahead) for each in own)
-    return replace(first, text=text, parent=parent, questions=questions, regions=tuple(regions))
+    draft = replace(first, text=text, parent=parent, questions=questions)
+    return replace(draft, regions=tuple(regions), parent_spans=tuple(spans))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, groupby
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from kb.ingest.parser.parsed import ParsedDocument, Region, Section, SectionKind
 
@@ -108,12 +108,18 @@ class ParentDraft:
         return next((each.page for each in self.regions if each.page is not None), None)
 
 
+# Where a part of a text begins and ends in it, in characters.
+Span = tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkDraft:
     """A chunk before it is stored; position counts from 0 within the document.
 
     `parent` is returned in its place; `questions` are those of the document itself that it answers. The `regions` are
-    those of the document that its own text overlaps, by their places in it: a header that it repeats has none.
+    those of the document that its own text overlaps, by their places in it: a header that it repeats has none. The
+    `parent_spans` are where its text stands in the parent: first the table header that it repeats, which is empty where
+    it repeats none, then its own text.
     """
 
     text: str
@@ -123,6 +129,7 @@ class ChunkDraft:
     parent: ParentDraft | None = None
     questions: tuple[str, ...] = ()
     regions: tuple[Region, ...] = ()
+    parent_spans: tuple[Span, ...] = ()
 
     @property
     def page(self) -> int | None:
@@ -135,8 +142,17 @@ class ChunkDraft:
 
 SEPARATOR = "\n\n"
 
-# Of a chunk: text, regions, heading path, what is returned in its place, and questions.
-Piece = tuple[str, tuple[Region, ...], tuple[str, ...], ParentDraft | None, tuple[str, ...]]
+# Of a chunk: text, regions, heading path, what is returned in its place with its spans in that, and questions.
+Piece = tuple[str, tuple[Region, ...], tuple[str, ...], tuple[ParentDraft, tuple[Span, ...]] | None, tuple[str, ...]]
+
+
+class Cut(NamedTuple):
+    """A piece and where it begins in a text, and the header, with its place, of the table that it goes on with."""
+
+    place: int
+    text: str
+    header: str = ""
+    header_place: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +178,9 @@ class Passage:
         text = SEPARATOR.join(section.text for section in sections)
         return cls(text, sections[0].heading_path, starts, tuple(regions))
 
-    def piece(self, cut: "Cut") -> Piece:
-        place, text, header = cut
-        regions = regions_within(self.regions, place, place + len(text), len(header))
-        return header + text, regions, self.heading_path, None, ()
+    def piece(self, cut: Cut) -> Piece:
+        regions = regions_within(self.regions, cut.place, cut.place + len(cut.text), len(cut.header))
+        return cut.header + cut.text, regions, self.heading_path, None, ()
 
 
 def regions_within(regions: Sequence[Region], begin: int, end: int, ahead: int = 0) -> tuple[Region, ...]:
@@ -178,6 +193,16 @@ def regions_within(regions: Sequence[Region], begin: int, end: int, ahead: int =
         replace(each, start=each.start - begin + ahead if number and each.start > begin else 0)
         for number, each in enumerate(regions[first:last])
     )
+
+
+def spans_within(spans: Sequence[Span], begin: int, end: int) -> tuple[Span, ...]:
+    """The `ChunkDraft.parent_spans` of a part of a chunk's text."""
+    found, before = list[Span](), 0
+    for first, last in spans:
+        start = min(max(first, first + begin - before), last)
+        found.append((start, max(start, min(last, first + end - before))))
+        before += last - first
+    return (*found[:1], *(span for span in found[1:] if span[0] < span[1]))
 
 
 def by_heading(document: ParsedDocument) -> Iterator[Passage]:
@@ -224,7 +249,7 @@ _SEPARATORS: Final = (
 
 
 def split_pages(
-    cut: Callable[[str, ChunkSettings], Iterator["Cut"]], document: ParsedDocument, settings: ChunkSettings
+    cut: Callable[[str, ChunkSettings], Iterator[Cut]], document: ParsedDocument, settings: ChunkSettings
 ) -> Iterator[Piece]:
     """No chunk crosses a heading or a page, or is longer than `cut` makes it; short neighbours share one."""
     for passage in map(Passage.of, _neighbours(document, lambda section: (section.page, section.heading_path))):
@@ -237,11 +262,7 @@ _TABLE: Final = re.compile(r"^(\|.*\|\n\|(?:[ ]?:?-{3,}:?[ ]?\|)+\n)((?:\|.*\|(?
 
 def split_text(text: str, settings: ChunkSettings) -> Iterator[str]:
     """Pieces of a text, none of them blank or longer than settings.size; each part of a table has the table's header."""
-    return (header + piece for _, piece, header in cut_text(text, settings))
-
-
-# Where a piece begins in a text, the piece, and the header that it repeats of the table that it goes on with.
-Cut = tuple[int, str, str]
+    return (cut.header + cut.text for cut in cut_text(text, settings))
 
 
 def cut_text(text: str, settings: ChunkSettings) -> Iterator[Cut]:
@@ -265,17 +286,18 @@ def cut_text(text: str, settings: ChunkSettings) -> Iterator[Cut]:
 
 def _shared(pieces: Sequence[Cut], text: str, settings: ChunkSettings) -> Iterator[Cut]:
     """What fits into one piece with what stands before it shares one."""
-    begin, end, header = 0, 0, ""
-    for place, piece, repeated in pieces:
-        is_next = end > begin and not repeated and text[end:place] == SEPARATOR
-        if is_next and settings.length(header + text[begin : place + len(piece)]) <= settings.size:
-            end = place + len(piece)
-            continue
-        if end > begin:
-            yield begin, text[begin:end], header
-        begin, end, header = place, place + len(piece), repeated
-    if end > begin:
-        yield begin, text[begin:end], header
+    shared: Cut | None = None
+    for piece in pieces:
+        if shared and not piece.header and text[shared.place + len(shared.text) : piece.place] == SEPARATOR:
+            longer = shared._replace(text=text[shared.place : piece.place + len(piece.text)])
+            if settings.length(longer.header + longer.text) <= settings.size:
+                shared = longer
+                continue
+        if shared:
+            yield shared
+        shared = piece
+    if shared:
+        yield shared
 
 
 def _by_rows(table: re.Match[str], settings: ChunkSettings) -> Iterator[Cut]:
@@ -285,25 +307,25 @@ def _by_rows(table: re.Match[str], settings: ChunkSettings) -> Iterator[Cut]:
     if left < max(MIN_SIZE, settings.size // 2):
         yield from _by_separators(table[0], table.start(), settings)
         return
-    begin, piece, above = table.start(), header, ""
+    top, begin, piece, above = table.start(), table.start(), header, ""
     for line in rows.rstrip("\n").split("\n"):
         if settings.length(above + piece + line) <= settings.size:
             piece += f"{line}\n"
             continue
         if piece != header:
-            yield begin, piece.strip(), above
+            yield Cut(begin, piece.strip(), above, top)
         begin, piece, above = begin + len(piece), f"{line}\n", header
         if settings.length(above + line) > settings.size:
             cut = _by_separators(piece, begin, replace(settings, size=left, overlap=0))
-            yield from ((place, part, above) for place, part, _ in cut)
+            yield from (each._replace(header=above, header_place=top) for each in cut)
             begin, piece = begin + len(piece), ""
     if piece:
-        yield begin, piece.strip(), above
+        yield Cut(begin, piece.strip(), above, top)
 
 
 def _by_separators(text: str, begin: int, settings: ChunkSettings) -> Iterator[Cut]:
     """The pieces of a part that begins at a place of the whole text, cut at the strongest boundaries."""
-    return ((begin + place, piece, "") for place, piece in located(text, list(_recursively(text, settings))))
+    return (Cut(begin + place, piece) for place, piece in located(text, list(_recursively(text, settings))))
 
 
 def _recursively(text: str, settings: ChunkSettings) -> Iterator[str]:
@@ -345,16 +367,18 @@ def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> Ite
     large = replace(settings, strategy="recursive", size=settings.parent_size, overlap=0)
     parents = 0
     for passage in by_heading(document):
-        for begin, text, header in cut_text(passage.text, large):
-            whole, regions, path, *_ = passage.piece((begin, text, header))
+        for longer in cut_text(passage.text, large):
+            whole, regions, path, *_ = passage.piece(longer)
             children = list(cut_text(whole, settings))
             parent = None
             if len(children) > 1:
                 parent = ParentDraft(whole, parents, path, regions)
                 parents += 1
-            for start, child, repeated in children:
-                own = regions_within(regions, start, start + len(child), len(repeated))
-                yield repeated + child, own, path, parent, ()
+            for place, child, repeated, top in children:
+                end = place + len(child)
+                spans = (top, top + len(repeated)), (place, end)
+                own = regions_within(regions, place, end, len(repeated))
+                yield repeated + child, own, path, (parent, spans) if parent else None, ()
 
 
 # A tokenizer keeps much more of a text than the text itself, so a long one is read in pieces.
@@ -379,7 +403,7 @@ def cut_tokens(text: str, settings: ChunkSettings) -> Iterator[Cut]:
             last = _last_token(piece, ends, first, last, settings)
             window = piece[start : ends[last - 1] if last < len(ends) else len(piece)].rstrip()
             if own := window.lstrip():
-                yield begin + start + len(window) - len(own), own, ""
+                yield Cut(begin + start + len(window) - len(own), own)
             if last == len(ends):
                 first = last
                 break
@@ -472,7 +496,7 @@ def _plain(passage: Passage, start: int, end: int) -> Iterator[Piece]:
     for first, after in zip(passage.starts, (*passage.starts[1:], len(passage.text)), strict=True):
         begin = max(start, first)
         if text := passage.text[begin : min(end, after)].strip():
-            yield passage.piece((passage.text.index(text, begin), text, ""))
+            yield passage.piece(Cut(passage.text.index(text, begin), text))
 
 
 def _pieces(
@@ -484,10 +508,10 @@ def _pieces(
         yield opening + text, regions
     elif not opening or left < max(MIN_SIZE, settings.size // 2):
         # A question of which little of a chunk would be left for the answer opens only the first.
-        for place, piece, header in cut_text(opening + text, settings):
+        for place, piece, header, _ in cut_text(opening + text, settings):
             yield header + piece, regions_within(regions, place, place + len(piece), len(header))
     else:
-        for place, piece, header in cut_text(
+        for place, piece, header, _ in cut_text(
             text, replace(settings, size=left, overlap=min(settings.overlap, left - 1))
         ):
             begin, end = len(opening) + place, len(opening) + place + len(piece)
@@ -509,6 +533,7 @@ CHUNKERS: Final[Mapping[Strategy, Callable[[ParsedDocument, ChunkSettings], Iter
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     pieces = CHUNKERS[settings.strategy](document, settings)
     return [
-        ChunkDraft(text, position, path, settings.count_tokens(text), parent, questions, regions)
-        for position, (text, regions, path, parent, questions) in enumerate(pieces)
+        ChunkDraft(text, position, path, settings.count_tokens(text), parent, questions, regions, spans)
+        for position, (text, regions, path, place, questions) in enumerate(pieces)
+        for parent, spans in [place or (None, ())]
     ]

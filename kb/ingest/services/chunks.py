@@ -16,9 +16,10 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
 from kb.base.text import hash_content, storable
-from kb.content.models import Chunk, Document, chunks_replacing
+from kb.content.models import Chunk, ChunkParent, Document, chunks_replacing
 from kb.index.services.writing import Prepared, prepare_chunks, rewrite_chunks, source_of, write_chunks, writing_chunks
 from kb.ingest.chunkers.matching import joined, moved_place, place_of, squeezed
+from kb.ingest.chunkers.strategies import spans_within
 from kb.ingest.services.pictures import share_pictures
 from kb.ingest.services.rechunk import EDITED, MOST_ENTRIES, MOST_REGIONS, own_to_chunk, share_questions
 from kb.providers.embedding_models import embedder
@@ -59,10 +60,12 @@ def chunks_set_enabled(*, chunk_ids: Collection[int], enabled: bool) -> int:
 def chunks_delete(*, chunk_ids: Collection[int]) -> int:
     """Deletes chunks with all that the indexes hold of them, and returns how many; the others of their documents move up.
 
-    A document that is processed again has them again: what is to stay out of searches is switched off.
+    A document that is processed again has them again: what is to stay out of searches is switched off. A longer passage
+    goes with them where it is not known which part of it is theirs; its other chunks are returned themselves then.
     """
     with transaction.atomic():
         rows = _locked(chunk_ids)
+        ChunkParent.objects.filter(chunks__in=rows).filter(chunks__parent_spans__isnull=True).delete()
         documents = sorted(set(rows.order_by().values_list("document_id", flat=True)))
         count, _by_model = rows.delete()
         with connection.cursor() as cursor:
@@ -266,6 +269,7 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
                 "own_cut",
                 "regions",
                 "pictures",
+                "parent_spans",
                 "position",
                 "content_hash",
                 "token_count",
@@ -315,6 +319,9 @@ def _merged(chunks: Sequence[Chunk]) -> Chunk:
     cut = reduce(joined, [chunk.cut_text or chunk.text for chunk in chunks])
     merged.cut_text = "" if cut == merged.text else cut
     merged.own_cut = True
+    spans = [chunk.parent_spans or () for chunk in chunks]
+    of_all = [*spans[0][:2], *chain.from_iterable(each[2:] for each in spans)]
+    merged.parent_spans = of_all if all(spans) else None
     regions = {str(each): each for chunk in chunks for each in chunk.regions}
     merged.regions = list(regions.values())[:MOST_REGIONS]
     merged.pictures = list(dict.fromkeys(chain.from_iterable(chunk.pictures for chunk in chunks)))
@@ -335,16 +342,19 @@ def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = 
 
     Parts begin at offsets in its text, in characters, or have the texts given, which differ from it in white space at
     most. Each question goes to the part that it has most in common with, and a curator's keywords to the parts that
-    hold them. Each has all regions until its document is re-chunked, since which are whose is not stored. Re-chunking the document leaves the parts as they are. Raises Rejected where a part would be empty or the
-    texts are another text, and as `chunk_update`.
+    hold them. Each has all regions until its document is re-chunked, since which are whose is not stored. Re-chunking
+    the document leaves the parts as they are. Raises Rejected where a part would be empty or the texts are another text,
+    and as `chunk_update`.
     """
     places = _places(chunk.text, at) if at else _places_of_texts(chunk.text, texts)
     if len(places) >= MOST_PARTS:
         raise Rejected("too_many_parts", _("A chunk is split into at most %(most)d parts."), most=MOST_PARTS)
     parts = [_part(chunk, text) for text in _pieces(chunk.text, places)]
-    if chunk.cut_text:
-        for part, cut in zip(parts, _cut_pieces(chunk, places), strict=True):
-            part.cut_text = "" if cut == part.text else cut
+    cut = chunk.cut_text or chunk.text
+    cut_places = _cut_places(chunk, places) if chunk.cut_text else places
+    for part, piece in zip(parts, _pieces(cut, cut_places), strict=True):
+        part.cut_text = "" if piece == part.text else piece
+    _share_spans(chunk, parts, [0, *cut_places, len(cut)])
     share_questions(chunk, parts)
     share_pictures(chunk, parts)
     for part in parts[1:]:
@@ -390,8 +400,22 @@ def _part(chunk: Chunk, text: str) -> Chunk:
     return part
 
 
-def _cut_pieces(chunk: Chunk, places: Sequence[int]) -> list[str]:
-    """What each part was in the document.
+def _share_spans(chunk: Chunk, parts: Sequence[Chunk], places: Sequence[int]) -> None:
+    """Gives each part its places in the longer passage, by where it begins and ends in the text that was cut from it.
+
+    None has any where the chunk has other text than its own places, as after a merge of parts of a table.
+    """
+    cut, spans = chunk.cut_text or chunk.text, chunk.parent_spans or []
+    pairs = [*zip(spans[::2], spans[1::2], strict=True)]
+    is_known = chunk.parent and "".join(chunk.parent.text[first:last] for first, last in pairs) == cut
+    for part, (first, last) in zip(parts, pairwise(places), strict=True):
+        text = cut[first:last].rstrip()
+        begin, end = first + len(text) - len(text.lstrip()), first + len(text)
+        part.parent_spans = [*chain(*spans_within(pairs, begin, end))] if is_known else None
+
+
+def _cut_places(chunk: Chunk, places: Sequence[int]) -> list[int]:
+    """Where the text that was cut from the document is split, so that each part has what it was there.
 
     A curator's addition was nothing there: it gets a character of its neighbour, by which the next cut knows it.
     """
@@ -406,4 +430,4 @@ def _cut_pieces(chunk: Chunk, places: Sequence[int]) -> list[str]:
     for position, place in enumerate(moved, start=1):
         before = min(max(len(squeezed(chunk.cut_text[:place])), before + 1), len(letters) - count + position)
         ends.append(before)
-    return _pieces(chunk.cut_text, [place_of(chunk.cut_text, end) for end in ends])
+    return [place_of(chunk.cut_text, end) for end in ends]

@@ -4,6 +4,8 @@ import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import itemgetter
 from typing import Annotated
 
 from django.utils import timezone
@@ -47,11 +49,15 @@ def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> tuple[int, int]
     cut = [chunk.cut_text or chunk.text for chunk in lost]
     texts = [chunk.text for chunk in fresh]
     inside, parts = held_parts(cut, texts), held_parts(texts, cut)
-    parts = {whole: left for whole, held in parts.items() if (left := [each for each in held if each not in inside])}
+    parts = {
+        whole: left
+        for whole, held in parts.items()
+        if (left := {each: place for each, place in held.items() if each not in inside})
+    }
     for position, members in inside.items():
-        _merge_edits(fresh[position], [lost[each] for each in members])
+        _merge_edits(fresh[position], [(lost[each], place) for each, place in members.items()])
     for position, members in parts.items():
-        _split_edits(lost[position], [fresh[each] for each in members])
+        _split_edits(lost[position], [(fresh[each], place) for each, place in members.items()])
     carried = {each for members in inside.values() for each in members}.union(parts)
     off = {each for position, members in inside.items() if not fresh[position].enabled for each in members}.union(parts)
     return sum(bool(lost[each].cut_text) for each in carried), sum(not lost[each].enabled for each in off)
@@ -61,11 +67,17 @@ def is_touched(chunk: Chunk) -> bool:
     return bool(chunk.cut_text or chunk.own_questions or chunk.own_keywords or not chunk.enabled)
 
 
-def _merge_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
-    text = whole.text
-    for member in members:
+def _merge_edits(whole: Chunk, members: Sequence[tuple[Chunk, int]]) -> None:
+    """Gives a chunk what was done to those whose texts begin in its text at these places."""
+    text, off, following = whole.text, 0, len(whole.text)
+    for member, place in sorted(members, key=itemgetter(1), reverse=True):  # an edit moves what stands behind it
+        cut = member.cut_text or member.text
+        end = min(place + len(cut), following)
         if member.cut_text:
-            whole.text = whole.text.replace(member.cut_text, member.text, 1)
+            whole.text = whole.text[:place] + member.text + whole.text[end:]
+            following = place
+        off += 0 if member.enabled else len(cut)
+    for member, _place in members:
         if member.own_questions:
             whole.questions = list(dict.fromkeys([*whole.questions, *member.questions]))[:MOST_ENTRIES]
             whole.own_questions = True
@@ -73,16 +85,15 @@ def _merge_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
             whole.keywords = list(dict.fromkeys([*whole.keywords, *member.keywords]))[:MOST_ENTRIES]
             whole.own_keywords = True
     _note_edit(whole, text)
-    off = sum(len(member.cut_text or member.text) for member in members if not member.enabled)
     if off >= DISABLED_SHARE * len(text):
         whole.enabled = False
 
 
-def _split_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
-    for member in members:
+def _split_edits(whole: Chunk, members: Sequence[tuple[Chunk, int]]) -> None:
+    for member, place in members:
         text = member.text
         if whole.cut_text:
-            edited = edited_part(whole.cut_text, whole.text, text)
+            edited = edited_part(whole.cut_text, whole.text, place, place + len(text))
             # The curator has deleted all of it: it stays, unseen, since a chunk needs text.
             member.text, member.enabled = edited or text, bool(edited)
             _note_edit(member, text)
@@ -91,7 +102,7 @@ def _split_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
             member.keywords = [word for word in whole.keywords if word in member.text]
             member.own_keywords = True
     if whole.own_questions:
-        share_questions(whole, members)
+        share_questions(whole, [member for member, _place in members])
 
 
 def share_questions(whole: Chunk, members: Sequence[Chunk]) -> None:
@@ -208,6 +219,7 @@ def _chunk_of(document: Document, draft: ChunkDraft, digests: Sequence[str], for
         chunk = Chunk(knowledge_base_id=document.knowledge_base_id, cut_text="", content_hash=key)
     chunk.document = document
     chunk.position, chunk.page, chunk.heading_path = draft.position, draft.page, stored_path(draft.heading_path)
+    chunk.parent_spans = [*chain(*draft.parent_spans)] if draft.parent and draft.parent_spans else None
     chunk.regions, chunk.seconds = as_values(page_regions(draft.regions)), draft.seconds
     shown = dict.fromkeys(each.picture for each in draft.regions if each.picture is not None)
     chunk.pictures = [digests[number] for number in shown]
@@ -249,6 +261,7 @@ _WRITTEN = (
     "content_hash",
     "token_count",
     "parent",
+    "parent_spans",
 )
 
 

@@ -161,11 +161,17 @@ def test_a_passage_without_neighbours_has_none(kb, reader_of):
     }
 
 
-def give_parent(document, text):
+def give_parent(document, text, *, places=True):
+    """As of chunks that were cut from it one after another; without places, as of an earlier release."""
     parent = ChunkParent.objects.create(
         knowledge_base=document.knowledge_base, document=document, position=0, text=text
     )
-    Chunk.objects.filter(document=document).update(parent=parent)
+    end = 0
+    for chunk in Chunk.objects.filter(document=document).order_by("position"):
+        begin = text.index(chunk.text, end)
+        end = begin + len(chunk.text)
+        spans = [0, 0, begin, end] if places else None
+        Chunk.objects.filter(pk=chunk.pk).update(parent=parent, parent_spans=spans)
     return parent
 
 
@@ -192,6 +198,25 @@ def test_a_longer_passage_shows_what_a_curator_has_changed_and_not_what_is_switc
     reader = reader_of(kb.owner)
     [passage] = reader.fetch(ids(document)[2:]).values()
     assert reader.parents([passage])[passage.chunk_id].text == "改过了。第三句。"
+
+
+def test_a_word_that_is_switched_off_leaves_longer_words_whole(kb, reader_of):
+    document = make_document(kb, "November", "No", "other")
+    give_parent(document, "November No other")
+    Chunk.objects.filter(text="No").update(enabled=False)
+    reader = reader_of(kb.owner)
+    passages = list(reader.fetch(ids(document)).values())
+    assert {each.text for each in reader.parents(passages).values()} == {"November other"}
+
+
+def test_a_longer_passage_of_an_earlier_release_shows_nothing_that_is_switched_off(kb, reader_of):
+    document = make_document(kb, "November", "No", "other")
+    give_parent(document, "November No other", places=False)
+    reader = reader_of(kb.owner)
+    passages = list(reader.fetch(ids(document)).values())
+    assert {each.text for each in reader.parents(passages).values()} == {"November No other"}
+    Chunk.objects.filter(text="No").update(enabled=False)
+    assert {each.text for each in reader.parents(passages).values()} == {"November\nother"}
 
 
 def test_a_longer_passage_of_another_knowledge_base_is_not_given(kb, reader_of):

@@ -122,8 +122,9 @@ TABLES: Final = (
           added=frozenset({"regions"})),
     Table("chunks", Chunk, (
         "position", "text", "cut_text", "page", "regions", "seconds", "pictures", "heading_path", "keywords", "questions",
-        "own_keywords", "own_questions", "own_cut", "enabled", "token_count",
-    ), {"document": "documents", "parent": "parents"}, added=frozenset({"regions", "seconds", "pictures"})),
+        "own_keywords", "own_questions", "own_cut", "enabled", "token_count", "parent_spans",
+    ), {"document": "documents", "parent": "parents"},
+          added=frozenset({"regions", "seconds", "pictures", "parent_spans"})),
     Table("pictures", Picture, (
         "number", "sha256", "mime", "size", "width", "height", "page", "box", "caption", "alternative", "recognised",
         "description", "described_by",

@@ -328,6 +328,8 @@ def _complete_passage(row: Chunk | ChunkParent) -> None:
         _require(row.text.strip(), "text")
         row.content_hash = hash_content(row.text)
         _require(len(row.pictures) <= MOST_PICTURES and all(map(is_sha256, row.pictures)), "pictures")
+        spans = row.parent_spans
+        _require(spans is None or (len(spans) > 0 and len(spans) % 2 == 0), "parent_spans")
 
 
 def _complete_document(document: Document) -> None:

@@ -1,3 +1,5 @@
+from itertools import accumulate, pairwise
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -33,11 +35,26 @@ def test_many_equal_ones_are_paired_in_order():
 
 
 def test_a_part_is_found_in_the_whole_that_holds_it():
-    assert held_parts(["一。", "三。", "五。"], ["一。二。", "三。四。"]) == {0: [0], 1: [1]}
+    assert held_parts(["一。", "三。", "五。"], ["一。二。", "三。四。"]) == {0: {0: 0}, 1: {1: 0}}
 
 
 def test_repeated_text_is_found_where_the_order_has_it():
-    assert held_parts(["同样。", "甲。", "同样。"], ["同样。甲。", "乙。同样。"]) == {0: [0, 1], 1: [2]}
+    assert held_parts(["同样。", "甲。", "同样。"], ["同样。甲。", "乙。同样。"]) == {0: {0: 0, 1: 3}, 1: {2: 2}}
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"),
+    [
+        (["In November. ", "No"], "In November. No"),
+        (["Say no. ", "no. ", "No"], "Say no. no. No"),
+        (["of twelve months ", "twelve months more"], "of twelve months more"),
+        (["No", " November"], "No November"),
+    ],
+)
+def test_a_part_is_found_where_it_stands_and_not_in_the_words_before_it(parts, whole):
+    [held] = held_parts(parts, [whole]).values()
+    begins = {number: whole.rindex(part) for number, part in enumerate(parts)} | {0: 0}
+    assert held == begins
 
 
 def test_no_part_is_found_across_two_texts():
@@ -49,7 +66,8 @@ def test_what_is_told_to_hold_a_part_holds_it(wholes):
     parts = [whole[: len(whole) // 2 + 1] for whole in wholes]
     held = held_parts(parts, wholes)
     assert sorted(each for members in held.values() for each in members) == list(range(len(parts)))
-    assert all(parts[each] in wholes[holder] for holder, members in held.items() for each in members)
+    for holder, members in held.items():
+        assert all(wholes[holder].startswith(parts[each], place) for each, place in members.items())
 
 
 CUT = "第一句说甲。第二句说乙。第三句说丙。"
@@ -65,13 +83,12 @@ CUT = "第一句说甲。第二句说乙。第三句说丙。"
     ],
 )
 def test_the_parts_of_a_text_have_their_parts_of_its_edit(edited, parts):
-    cut = ["第一句说甲。", "第二句说乙。", "第三句说丙。"]
-    assert [edited_part(CUT, edited, part) for part in cut] == parts
+    assert [edited_part(CUT, edited, start, start + 6) for start in (0, 6, 12)] == parts
 
 
 @given(st.lists(st.text(alphabet="ab。 ", min_size=1, max_size=6), min_size=1, max_size=8), st.text(alphabet="abc。 "))
 def test_parts_share_all_of_an_edit(parts, edited):
     text = "".join(f"{number}:{part}|" for number, part in enumerate(parts))
-    cut = [f"{number}:{part}|" for number, part in enumerate(parts)]
-    shared = "".join(edited_part(text, edited, part) for part in cut)
+    places = [0, *accumulate(len(f"{number}:{part}|") for number, part in enumerate(parts))]
+    shared = "".join(edited_part(text, edited, first, last) for first, last in pairwise(places))
     assert "".join(shared.split()) == "".join(edited.split())

@@ -59,7 +59,7 @@ def test_a_page_is_that_of_the_rows_of_a_part():
 
 def test_lines_with_bars_that_are_no_table_are_text():
     text = "\n".join(f"| a {number} |" for number in range(30))
-    assert all(not header for _place, _piece, header in cut_text(text, ChunkSettings(size=50, overlap=0)))
+    assert all(not header for _place, _piece, header, _top in cut_text(text, ChunkSettings(size=50, overlap=0)))
 
 
 def test_a_header_whose_first_row_does_not_fit_below_it_is_no_chunk_of_its_own():
@@ -79,8 +79,9 @@ OTHER = markdown_table([("甲", "乙"), ("丙", "丁")])
 def test_no_piece_is_longer_than_it_may_be_and_no_letter_is_lost(parts, size):
     text = "\n".join(parts)
     pieces = list(cut_text(text, ChunkSettings(size=size, overlap=0)))
-    assert all(len(header + piece) <= size for _, piece, header in pieces)
-    assert all(text.startswith(piece, place) for place, piece, _ in pieces)
+    assert all(len(header + piece) <= size for _, piece, header, _ in pieces)
+    assert all(text.startswith(piece, place) for place, piece, _, _ in pieces)
+    assert all(text.startswith(header, top) for _, _, header, top in pieces)
 
     def rows(whole):
         """Without headers, which may stand before rows only."""
@@ -88,4 +89,4 @@ def test_no_piece_is_longer_than_it_may_be_and_no_letter_is_lost(parts, size):
             whole = whole.replace("".join("".join(header.split("\n")[:2]).split()), "")
         return whole
 
-    assert rows("".join("".join(piece for _, piece, _ in pieces).split())) == rows("".join(text.split()))
+    assert rows("".join("".join(piece for _, piece, _, _ in pieces).split())) == rows("".join(text.split()))

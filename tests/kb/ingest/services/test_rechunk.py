@@ -18,7 +18,15 @@ from kb.ingest.services.documents import (
     documents_recut,
 )
 from kb.ingest.services.indexing import chunk_settings, index_document, outdated_documents
-from kb.ingest.services.rechunk import MOST_ENTRIES, MOST_REGIONS, chunks_of, page_regions, recut, share_questions
+from kb.ingest.services.rechunk import (
+    MOST_ENTRIES,
+    MOST_REGIONS,
+    carry_over,
+    chunks_of,
+    page_regions,
+    recut,
+    share_questions,
+)
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.quality.eval_sets.services.sets import judge, judgments_in
 from kb.search.services.search import SearchRequest, search
@@ -215,6 +223,28 @@ def test_an_edit_goes_into_the_smaller_chunks_that_its_text_holds(document):
     assert SENTENCES[4] not in [chunk.text for chunk in after]
     [changed] = [chunk for chunk in after if chunk.cut_text]
     assert (changed.text, changed.cut_text) == ("这一句改过了。", SENTENCES[4])
+
+
+@pytest.mark.parametrize(
+    ("before", "whole", "after"),
+    [
+        ([("In November. ", ""), ("Yes", "No")], "In November. No", "In November. Yes"),
+        ([("Maybe. ", "No. "), ("Yes. ", "No. ")], "No. No. ", "Maybe. Yes. "),
+        ([("One. ", "Two of two. "), ("Three. ", "two. ")], "Two of two. two. ", "One. Three. "),
+    ],
+)
+def test_edits_go_where_their_chunks_stood_and_not_where_their_words_do(before, whole, after):
+    lost = [Chunk(text=text, cut_text=cut) for text, cut in before]
+    fresh = Chunk(text=whole, cut_text="")
+    assert carry_over(lost, [fresh])[0] == sum(bool(cut) for _text, cut in before)
+    assert fresh.text == after
+
+
+def test_an_edit_is_taken_from_where_a_smaller_chunk_stands():
+    whole = Chunk(text="In November. Yes", cut_text="In November. No")
+    fresh = [Chunk(text="In November. ", cut_text=""), Chunk(text="No", cut_text="")]
+    carry_over([whole], fresh)
+    assert [chunk.text for chunk in fresh] == ["In November.", "Yes"]
 
 
 def test_an_edit_survives_larger_and_smaller_again(document):

@@ -283,11 +283,11 @@ REGIONS = [{"page": 3, "box": [0.1, 0.2, 0.3, 0.4]}, {"page": 4, "box": None}]
 
 
 def test_chunks_and_longer_passages_stand_where_they_did(kb, archive):
-    Chunk.objects.filter(knowledge_base=kb).update(regions=REGIONS, seconds=75)
+    Chunk.objects.filter(knowledge_base=kb).update(regions=REGIONS, seconds=75, parent_spans=[0, 0, 4, 9])
     ChunkParent.objects.filter(knowledge_base=kb).update(regions=REGIONS)
     restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
     chunks = Chunk.objects.filter(knowledge_base=restored)
-    assert chunks.count() == chunks.filter(regions=REGIONS, seconds=75).count() > 0
+    assert chunks.count() == chunks.filter(regions=REGIONS, seconds=75, parent_spans=[0, 0, 4, 9]).count() > 0
     assert all(each.regions == REGIONS for each in ChunkParent.objects.filter(knowledge_base=restored))
 
 
@@ -297,12 +297,12 @@ def test_an_archive_of_a_release_without_regions_is_read(kb, archive):
         for name in ("chunks", "parents"):
             rows = lines_of(entries[f"{name}.jsonl"])
             changed[name] = part_of(
-                [{key: row[key] for key in row if key not in ("regions", "seconds")} for row in rows]
+                [{key: row[key] for key in row if key not in ("regions", "seconds", "parent_spans")} for row in rows]
             )
         signed(entries, **changed)
 
     restored = restore_kb(rewritten(archive(kb), older), owner=kb.owner, name="copy").knowledge_base
-    assert {(str(each.regions), each.seconds) for each in Chunk.objects.filter(knowledge_base=restored)} == {
-        ("[]", None)
-    }
+    assert {
+        (str(each.regions), each.seconds, each.parent_spans) for each in Chunk.objects.filter(knowledge_base=restored)
+    } == {("[]", None, None)}
     assert results(restored) == results(kb)
