@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import PurePath
@@ -94,21 +94,31 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
         created_by=user,
         batch=batch,
     )
+    with _storing(document, file):
+        document.save()
+    return document
+
+
+@contextmanager
+def _storing(document: Document, file: "File[bytes]") -> Iterator[None]:
+    """Stores the file of a document for the row that the block writes; without the row it goes again.
+
+    Raises AlreadyThere and NotVisible as `document_add`, also where somebody else was quicker.
+    """
     _refuse_known(document)
-    document.file.save(source, file, save=False)
+    document.file.save(document.source, file, save=False)
     try:
         with transaction.atomic():
-            document.save()
+            yield
             connection.check_constraints()  # now, so that the knowledge base stays until a transaction around this one ends
     except Exception as error:
         document.file.delete(save=False)
         if isinstance(error, IntegrityError):
             _refuse_known(document)
-            if not KnowledgeBase.objects.filter(pk=knowledge_base.pk).exists():
+            if not KnowledgeBase.objects.filter(pk=document.knowledge_base_id).exists():
                 raise NotVisible(_("The knowledge base is gone.")) from error
-            folder_in(knowledge_base, folder_id)  # NotVisible: it was deleted meanwhile
+            folder_in(document.knowledge_base, document.folder_id)  # NotVisible: it was deleted meanwhile
         raise
-    return document
 
 
 def document_add_text(
@@ -217,14 +227,14 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
         raise Rejected("unsupported_type", _("An archive is many documents: upload it as a new one."))
     check_file(source, file)
     digest = sha256_of(file)
-    if digest != document.sha256:
-        document.sha256, document.size, document.source = digest, file.size, source
-        _refuse_known(document)
-        document.file.save(source, file, save=False)
-        if known_as:
-            after_commit(document.file.storage.delete, known_as)
-        after_commit(delete_folder, previews_folder(document))
-    _wait(document, "sha256", "size", "source", "file", keep_chunks=False, mime="", **changes)
+    with ExitStack() as written:
+        if digest != document.sha256:
+            document.sha256, document.size, document.source = digest, file.size, source
+            written.enter_context(_storing(document, file))
+            if known_as:
+                after_commit(document.file.storage.delete, known_as)
+            after_commit(delete_folder, previews_folder(document))
+        _wait(document, "sha256", "size", "source", "file", keep_chunks=False, mime="", **changes)
 
 
 @contextmanager
