@@ -16,18 +16,21 @@ from numpy.typing import NDArray
 
 from retrieval.characters import CJK, LATIN
 from retrieval.errors import RetrievalError
-from retrieval.tokenize import normalize
+from retrieval.tokenize import CACHED_CHARACTERS, normalize
 
 
-@lru_cache(maxsize=65_536)
 def term_hash(token: str) -> int:
     """64 bits of BLAKE2b: the same in every process and on every platform, which `hash()` is not."""
     return int.from_bytes(blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
+_cached_hash = lru_cache(maxsize=65_536)(term_hash)
+
+
 def hash_terms(tokens: Sequence[str]) -> NDArray[np.uint64]:
     """The hash of each token, shape `(len(tokens),)`; order and repeats are kept."""
-    return np.fromiter(map(term_hash, tokens), dtype=np.uint64, count=len(tokens))
+    hashes = ((_cached_hash if len(token) <= CACHED_CHARACTERS else term_hash)(token) for token in tokens)
+    return np.fromiter(hashes, dtype=np.uint64, count=len(tokens))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -346,9 +346,20 @@ def normalize(text: str) -> str:
     return normal_form("NFKC", plain.translate(_CHARACTERS)) if _TRANSLATED.search(plain) else plain
 
 
-@lru_cache(maxsize=65_536)
+# Characters of a word up to which what is made of it is cached: caches count entries, not bytes, and a file may hold
+# words of any length.
+CACHED_CHARACTERS = 64
+
+
 def _latin_terms(run: str, touches_cjk: bool) -> tuple[str, ...]:  # noqa: FBT001
+    return (_cached_terms if len(run) <= CACHED_CHARACTERS else _terms)(run, touches_cjk)
+
+
+def _terms(run: str, touches_cjk: bool) -> tuple[str, ...]:  # noqa: FBT001
     return tuple(token.term for token in _latin_tokens(run, touches_cjk) if not token.is_dropped)
+
+
+_cached_terms = lru_cache(maxsize=65_536)(_terms)
 
 
 def _latin_tokens(run: str, touches_cjk: bool) -> list[Token]:  # noqa: FBT001

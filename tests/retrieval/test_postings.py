@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -6,6 +7,7 @@ from hypothesis import given, strategies as st
 
 from retrieval.errors import RetrievalError
 from retrieval.postings import Postings, Segment, count_postings, hash_terms, term_hash
+from retrieval.tokenize import JiebaTokenizer
 
 
 def test_a_term_hash_is_the_same_everywhere():
@@ -165,3 +167,17 @@ def test_a_chunk_with_two_rows_is_refused():
 
     with pytest.raises(ValueError, match="one a chunk"):
         Segment.from_columns(np.array([5, 5]), *others)
+
+
+def test_no_cache_keeps_words_that_are_longer_than_words_are():
+    words = [f"{number:04d}" + "ab" * 4_000 for number in range(100)]
+    tokenizer = JiebaTokenizer()
+    tokenizer("its own tables")
+    tracemalloc.start()
+    try:
+        hash_terms(words)
+        tokenizer(" ".join(words))
+        kept, _peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < len(words[0]) * len(words) / 4
