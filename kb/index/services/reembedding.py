@@ -205,7 +205,7 @@ class Reembed(Move):
     def has_ended(self, kb: KnowledgeBase, target: str) -> bool:  # noqa: ARG002
         row = Reembedding.objects.get(knowledge_base=kb)
         if row.status == Status.FAILED:
-            raise Rejected("REEMBED", row.error)
+            raise Rejected("reembedding_failed", row.error)
         if row.status == Status.CANCELLED:
             raise Rejected("reembedding_cancelled", _("The change of the embedding model was cancelled meanwhile."))
         return row.status == Status.SWAPPED

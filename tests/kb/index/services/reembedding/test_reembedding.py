@@ -174,6 +174,13 @@ class TestBuilding:
         assert refused.value.code == "reembedding_cancelled"
         assert vectors(TARGET).count() == 0
 
+    def test_who_follows_is_told_why_it_failed(self, kb):
+        reembedding_start(kb, TARGET)
+        Reembedding.objects.filter(knowledge_base=kb).update(status="failed", error="out of reach")
+        with pytest.raises(Rejected, match="out of reach") as refused:
+            REEMBED.has_ended(fresh(kb), TARGET)
+        assert refused.value.code == "reembedding_failed"
+
 
 class TestSwapping:
     def test_everything_changes_at_once(self, kb):
