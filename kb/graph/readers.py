@@ -180,7 +180,7 @@ SELECT key FROM (
 WHERE strpos(%(text)s, key) > 0
 """
 # A name stands for all names of its entity, in the entity's own knowledge base; a fact is as good as the longest name that
-# the query has for one of its ends.
+# the query has for one of its ends. What a chat model found is left out where all chunks that say it are switched off.
 FACTS = """
 WITH named AS MATERIALIZED (
     SELECT kb_id, key, length(key) AS characters FROM unnest(%s::bigint[]) kb_id, unnest(%s::text[]) key
@@ -199,7 +199,12 @@ WITH named AS MATERIALIZED (
 )
 SELECT fact.knowledge_base_id, fact.subject, fact.predicate, fact.object, fact.source_chunk_id
 FROM best JOIN kb_graphfact fact ON fact.id = best.id
-WHERE fact.knowledge_base_id = ANY(ARRAY({visible}))
+WHERE fact.knowledge_base_id = ANY(ARRAY({visible})) AND (
+    fact.origin <> 'llm' OR coalesce((
+        SELECT bool_or(chunk.enabled IS NOT FALSE)
+        FROM kb_factsource source LEFT JOIN kb_chunk chunk ON chunk.id = source.chunk_id WHERE source.fact_id = fact.id
+    ), true)
+)
 ORDER BY best.characters DESC, fact.id
 LIMIT %s
 """

@@ -1,7 +1,7 @@
 import pytest
 
 from kb.graph.readers import KnowledgeGraph
-from kb.models import Chunk, Entity, EntityName, GraphFact
+from kb.models import Chunk, Entity, EntityName, FactSource, GraphFact
 from tests.factories import make_document, make_kb, principal
 
 pytestmark = pytest.mark.django_db
@@ -135,3 +135,19 @@ def test_a_fact_whose_two_ends_are_named_is_found_once_by_the_longer_name(kb):
     found = KnowledgeGraph(principal(kb.owner)).facts([kb.pk], "温控 门 智能温控器 东西", (), 5)
 
     assert [fact.predicate for fact in found] == ["二", "一"]
+
+
+def test_a_fact_that_a_model_found_only_in_chunks_that_are_off_is_not_given(kb):
+    document = make_document(kb, "温控器由 Acme 生产。", "Acme 生产温控器。")
+    first, second = Chunk.objects.filter(document=document)
+    fact = make_fact(kb, "温控器", source_chunk=first, origin="llm")
+    make_fact(kb, "温控器", "自写", source_chunk=first)
+    FactSource.objects.create(fact=fact, document=document, chunk=first)
+    FactSource.objects.create(fact=fact, document=document, chunk=second)
+
+    Chunk.objects.filter(pk=first.pk).update(enabled=False)
+    assert len(subjects(kb, "温控器")) == 2
+    Chunk.objects.filter(pk=second.pk).update(enabled=False)
+    assert len(subjects(kb, "温控器")) == 1
+    FactSource.objects.filter(chunk=second).update(chunk=None)
+    assert len(subjects(kb, "温控器")) == 2
