@@ -161,11 +161,11 @@ def answer_was_judged(message: Message, value: int | None, **_: Any) -> None:
     if publisher is None or message.trace_id is None:
         return
     try:
-        feedback(Principal(publisher), message.trace_id, value)
+        feedback(Principal(publisher), message.trace_id, value, of_visitor=True)
     except NotVisible:
         search_log.flush()  # a quick visitor judges before the search is in it
         with suppress(NotVisible):  # no longer in it
-            feedback(Principal(publisher), message.trace_id, value)
+            feedback(Principal(publisher), message.trace_id, value, of_visitor=True)
 
 
 @receiver(preview_wanted)

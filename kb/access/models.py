@@ -99,6 +99,10 @@ class ScopedQuerySet(models.QuerySet[Any]):
         """Rows that the principal may change: as owner, or as a member with the role editor or owner."""
         return self._granted(principal, roles=("editor", "owner"), to_write=True)
 
+    def curated_by(self, principal: Principal) -> Self:
+        """Rows of the knowledge bases that the principal edits, to look at: a key with the scope read suffices."""
+        return self._granted(principal, roles=("editor", "owner"))
+
     def owned_by(self, principal: Principal) -> Self:
         """Rows of the knowledge bases that the principal owns, and so may share or delete."""
         return self._granted(principal, roles=("owner",), to_write=True)

@@ -109,12 +109,12 @@ def outcomes_of(assistant: Assistant) -> Outcomes:
 
 
 def conversations_of(principal: Principal, assistant: Assistant) -> QuerySet[Any]:
-    """Visitors' conversations over knowledge bases that the principal may see, all of them, the one continued last first.
+    """Visitors' conversations over knowledge bases that the principal may edit, all of them, the one continued last first.
 
     Each has `turns`, `missed`, `helpful` and `not_helpful`.
     """
-    visible = list(KnowledgeBase.objects.visible_to(principal).values_list("pk", flat=True))
-    rows = Conversation.objects.filter(visitor__assistant=assistant, knowledge_base_ids__contained_by=visible)
+    editable = list(KnowledgeBase.objects.editable_by(principal).values_list("pk", flat=True))
+    rows = Conversation.objects.filter(visitor__assistant=assistant, knowledge_base_ids__contained_by=editable)
     answers = Q(messages__role=Message.Role.ASSISTANT, messages__is_replaced=False)
     return (
         rows.select_related("visitor__user")

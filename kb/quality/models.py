@@ -237,6 +237,7 @@ class FailedQuery(models.Model):
         IGNORED = "ignored", _("ignored")
 
     WAITING: ClassVar = (State.OPEN, State.IN_PROGRESS)
+    ASKED_BY_VISITORS: ClassVar = ~models.Q(assistant_ids=[])
 
     key = models.CharField(max_length=64, unique=True, editable=False)
     knowledge_base_ids = ArrayField(models.BigIntegerField(), verbose_name=_("knowledge bases"))

@@ -19,14 +19,22 @@ class Speaker(models.TextChoices):
 class SearchedQuerySet(models.QuerySet[Any]):
     """Rows that tell of searches, each perhaps over several knowledge bases (`knowledge_base_ids`)."""
 
-    def visible_to(self, principal: Principal) -> Self:
-        """Those whose knowledge bases the principal may all see now."""
+    def over_visible(self, principal: Principal) -> Self:
+        """Those whose knowledge bases the principal may all see now, whoever asked."""
         if not principal.user.is_active:
             return self.none()
         if principal.user.is_superuser and principal.kb_ids is None:
             return self
         visible = ArraySubquery(KnowledgeBase.objects.visible_to(principal).values("pk"))
         return self.filter(knowledge_base_ids__contained_by=visible).exclude(knowledge_base_ids=[])
+
+    def visible_to(self, principal: Principal) -> Self:
+        """As `over_visible`; what visitors of assistants asked only where the principal curates all the knowledge bases."""
+        seen = self.over_visible(principal)
+        if principal.user.is_superuser:
+            return seen
+        curated = ArraySubquery(KnowledgeBase.objects.curated_by(principal).values("pk"))
+        return seen.filter(~self.model.ASKED_BY_VISITORS | models.Q(knowledge_base_ids__contained_by=curated))
 
     def editable_by(self, principal: Principal) -> Self:
         """Those of whose knowledge bases the principal may edit every one."""
@@ -53,6 +61,8 @@ class SearchLog(models.Model):
         query: blank where the installation keeps queries out of the log.
         timings: milliseconds by stage, and "total".
     """
+
+    ASKED_BY_VISITORS: ClassVar = models.Q(assistant__isnull=False)
 
     class Outcome(models.TextChoices):
         FOUND = "found", _("found")

@@ -94,13 +94,13 @@ class Questions:
 def questions_asked(
     principal: Principal, assistant: Assistant, since: datetime, *, only_unanswered: bool = False
 ) -> Questions:
-    """What was asked over knowledge bases that the principal may see, most often first.
+    """What was asked over knowledge bases that the principal may edit, most often first.
 
     The words of questions are cut as those of the assistant's first knowledge base are.
     """
-    visible = list(KnowledgeBase.objects.visible_to(principal).values_list("pk", flat=True))
+    editable = list(KnowledgeBase.objects.editable_by(principal).values_list("pk", flat=True))
     with connection.cursor() as cursor:
-        cursor.execute(_TURNS, [assistant.pk, since, visible, MOST_TURNS])
+        cursor.execute(_TURNS, [assistant.pk, since, editable, MOST_TURNS])
         turns = [Turn(*row) for row in cursor.fetchall()]
     if only_unanswered:
         turns = [turn for turn in turns if turn.hit is False]

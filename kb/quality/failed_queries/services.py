@@ -94,16 +94,17 @@ def forget_searches(rows: Sequence[SearchLog]) -> None:
             failed.delete()
 
 
-def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
+def feedback(principal: Principal, trace_id: UUID, value: int | None, *, of_visitor: bool = False) -> None:
     """Keeps whether a search was of help, by a value of `SearchLog.Feedback`; one that was not is a failed query.
 
-    Whoever may see the search may say so, also with a key of the scope `read`; the last one counts, and None takes back
-    what was said. A response that is served again has the trace_id of the search that made it. Raises NotVisible where
+    Whoever may see the search may say so, also with a key of the scope `read`, and a visitor of an assistant with the
+    rights of its publisher; the last one counts, and None takes back what was said. A response that is served again has the trace_id of the search that made it. Raises NotVisible where
     there is no such search for this principal.
     """
     bad = SearchLog.Feedback.BAD
     with transaction.atomic():
-        entries = SearchLog.objects.visible_to(principal).select_for_update().defer("trace", "configuration", "history")
+        entries = SearchLog.objects.over_visible(principal) if of_visitor else SearchLog.objects.visible_to(principal)
+        entries = entries.select_for_update().defer("trace", "configuration", "history")
         otherwise = _(
             "There is no search with the trace id %(id)s, or you may not see all of its knowledge bases; a search that "
             "was run just now appears within a second."

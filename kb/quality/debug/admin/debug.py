@@ -280,7 +280,11 @@ class SearchHistoryView(TemplateView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         bases = visible_bases(principal_of(self.request))
-        rows = SearchLog.objects.filter(user=signed_in(self.request)).exclude(query="").order_by("-created_at")
+        rows = (
+            SearchLog.objects.filter(user=signed_in(self.request), assistant=None)
+            .exclude(query="")
+            .order_by("-created_at")
+        )
         rows = rows.defer("trace", "configuration", "history").annotate(asked_for=F("trace__request"))
         found: dict[str, dict[str, Any]] = {}
         for row in rows[:ROWS_READ]:
