@@ -34,12 +34,13 @@ def own_answer(visit: Visit, message_id: int) -> Message:
 def cited_chunk(reader: Principal, message: Message, place: str) -> Chunk:
     """The chunk of a source of an answer ("3") or of a near miss ("n1"), as it is now.
 
-    Raises NotVisible where the answer has none there, and where the reader may not see it any more, or it was deleted.
+    Raises NotVisible where the answer has none there, and where the reader may not see it any more, or it was deleted or
+    switched off.
     """
     is_near = place.startswith(NEAR)
     stored: Iterable[Mapping[str, Any]] = message.near_misses if is_near else message.sources
     chunk_ids = [each["chunk_id"] for each in stored if str(each["number"]) == place.removeprefix(NEAR)]
-    rows = Chunk.objects.visible_to(reader).select_related("document__knowledge_base")
+    rows = Chunk.objects.visible_to(reader).filter(enabled=True).select_related("document__knowledge_base")
     otherwise = _("The document has changed since: this is what the answer rested on.")
     return cast(Chunk, found_in(rows.filter(pk__in=[each for each in chunk_ids if each is not None]), otherwise))
 

@@ -130,7 +130,8 @@ def page_label(document: Document) -> str:
 
 
 def _plain(chunk: Chunk) -> dict[str, Any]:
-    before, after = neighbours_of(chunk, count=NEIGHBOURS)
+    near = neighbours_of(chunk, count=NEIGHBOURS)
+    before, after = ([each for each in side if each.enabled] for side in near)
     return {
         "chunk": chunk,
         "before": "\n".join(starmap(_before_overlap, pairwise(each.text for each in (*before, chunk)))),

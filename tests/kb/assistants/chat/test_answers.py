@@ -96,6 +96,20 @@ def test_a_chat_that_shows_passages_opens_no_document(owner, kb, llm):
         assert browser.get(f"passages/{done['message_id']}/1/{part}").status_code == 404
 
 
+def test_a_chat_opens_no_passage_that_is_switched_off_and_none_beside_it(owner, llm):
+    kb = make_kb(owner, language="en")
+    document = make_document(kb, "Secret before.", WARRANTY, "Public after.")
+    browser = shown(owner, kb, shows="page")
+    llm.always("chat", Reply("Two years [1]."))
+    done = browser.answered()
+    place = f"passages/{done['message_id']}/1/"
+    document.chunks.filter(position=0).update(enabled=False)
+    passage = browser.get(place).json()
+    assert (passage["before"], passage["text"], passage["after"]) == ("", WARRANTY, "Public after.")
+    document.chunks.filter(position=1).update(enabled=False)
+    assert browser.get(place).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("shows", "source", "url"),
     [
