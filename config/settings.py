@@ -446,7 +446,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "PREPROCESSING_HOOKS": ["kb.web.api.schema.of_this_api"],
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "kb.web.api.schema.add_examples"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "kb.web.api.schema.any_value_may_be_null",
+        "kb.web.api.schema.add_examples",
+    ],
 }
 
 LOG_FORMAT = chosen_form(local=LOCAL)

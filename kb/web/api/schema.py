@@ -274,6 +274,19 @@ BY_FORMAT = {"date-time": TIME, "date": TIME[:10], "uuid": UUID, "uri": "https:/
 FORMATS = {None, "binary", "uri", "uuid"}
 
 
+def any_value_may_be_null(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Makes an optional value of any type just any value: null would match both it and null, of which `oneOf` wants one."""
+    nodes: list[Any] = [result]
+    for node in nodes:  # grows meanwhile
+        if isinstance(node, dict):
+            if {} in node.get("oneOf", ()):
+                del node["oneOf"]
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
+    return result
+
+
 def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     made = Examples(result["components"]["schemas"])
     for methods in result["paths"].values():

@@ -135,3 +135,28 @@ def test_the_schema_is_served(client):
 def test_an_upload_names_every_kind_of_file_that_can_be_read(schema):
     told = schema["components"]["schemas"]["DocumentUploadRequest"]["properties"]["file"]["description"]
     assert set(re.findall(r"\.\w+", told)) == {*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS}
+
+
+def _alternatives(node):
+    if isinstance(node, dict):
+        if isinstance(node.get("oneOf"), list):
+            yield node["oneOf"]
+        for each in node.values():
+            yield from _alternatives(each)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _alternatives(each)
+
+
+def test_a_value_that_may_be_null_may_be_null(schema):
+    optional = [found for found in _alternatives(schema) if {"type": "null"} in found]
+    assert optional
+    for found in optional:
+        described = {"components": schema["components"], "oneOf": found}
+        assert Draft202012Validator(described).is_valid(None), found
+
+
+@pytest.mark.parametrize("value", [None, 0.5, "text", ["a"]])
+def test_a_difference_of_settings_may_be_of_any_value(schema, value):
+    described = schema["components"]["schemas"]["SettingDifference"]
+    Draft202012Validator(described).validate({"name": "score_threshold", "before": 0.3, "after": value})
