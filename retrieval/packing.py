@@ -267,6 +267,8 @@ def shorten(text: str, limit: int) -> str:
 
 def _excerpt(text: str, matched: str, limit: int) -> str:
     """As `shorten`, and where the part that was found would be cut off, so is what stands before it."""
+    if matched not in text:
+        matched = matched.split("\n", 2)[-1]  # a later part of a table, without the header that it repeats
     place = text.find(matched)
     if len(text) <= limit or place < 0:
         return shorten(text, limit)

@@ -226,6 +226,15 @@ def test_of_a_long_passage_the_part_that_was_found_is_kept():
     assert citation.text.endswith(f"后面的话。{ELLIPSIS}")
 
 
+def test_of_a_long_table_the_rows_that_were_found_are_kept_without_the_header_that_their_part_repeats():
+    header, rows = "| 型号 | 保修 |\n| --- | --- |\n", [f"| TH-{number:02d} | 24 个月 |" for number in range(40)]
+    found = "\n".join(rows[20:23])
+    text = header + "\n".join(rows)
+    [citation] = packed([Fragment(text, "表", "表.md", None, 1, matched=header + found)], max_chunk_chars=120).citations
+    assert found in citation.text
+    assert len(citation.text) <= 120
+
+
 @pytest.mark.parametrize("found", ["前面的话。", "不在其中的话。", ""])
 def test_a_passage_is_read_from_its_beginning_where_that_shows_what_was_found(found):
     text = "前面的话。" * 100
