@@ -3,26 +3,35 @@
 import io
 import json
 import os
+import re
 import shutil
 import tarfile
 import threading
 from pathlib import Path
 
 import pytest
+from django.apps import apps
 from django.core.files.base import ContentFile
+from django.core.files.storage import default_storage
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
+from django.db.models import FileField
 
 from kb.base.errors import Rejected
+from kb.base.files import files_below
 from kb.index.vector_index import maintain_vector_indexes
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
-from kb.models import Document, Installation
+from kb.ingest.services.preview_store import preview_write
+from kb.models import Document, Installation, Picture
+from kb.operations.services.archives.export import export_kb
+from kb.operations.services.archives.restore import restore_kb
 from kb.operations.services.backups import backup as programs
 from kb.operations.services.backups.backup import backup, reading
 from kb.search.services.search import SearchRequest, search
 from tests.deployment.stack import Stack
 from tests.factories import make_kb, make_user, principal
+from tests.kb.ingest.parser.documents import data_address, make_picture
 
 pytestmark = pytest.mark.django_db(transaction=True)
 QUERY = "How long is the warranty?"
@@ -39,6 +48,19 @@ def kb():
 
 def add(kb, text, name):
     return document_add(knowledge_base=kb, file=ContentFile(text.encode()), name=name, user=None)
+
+
+def add_with_pictures(kb):
+    """A document whose two pictures are files of their own."""
+    shown = "\n\n".join(f"![Pump {number}]({data_address(make_picture(number))})" for number in (1, 2))
+    index_document(add(kb, f"# Plant\n\nThe pumps stand in the hall.\n\n{shown}", "plant.md").pk)
+    return list(Picture.objects.select_related("document").order_by("pk"))
+
+
+def stored():
+    """The names of all files of the installation, but for what is made of others again and for backups and archives."""
+    names = {file.name for file in files_below("")}
+    return {name for name in names if "/previews/" not in name and not name.startswith(("archives/", "backups/"))}
 
 
 def found(kb):
@@ -59,6 +81,7 @@ def rewritten(source, target, change):
 
 def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_find_the_same(kb, tmp_path, settings):
     before, installation = found(kb), str(Installation.objects.get().pk)
+    pictures = add_with_pictures(kb)
     done = threading.Event()
 
     def write():
@@ -77,7 +100,7 @@ def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_f
         writer.join()
     assert held["documents"] >= 3
     assert (tmp_path / "all.tar").stat().st_mode & 0o077 == 0, "it holds the hashes of passwords and keys"
-    assert held["files"] == held["documents"]
+    assert held["files"] == held["documents"] + len(pictures)
 
     with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
         stack.environment["EMBEDDING_MODEL"] = "hashing"
@@ -88,8 +111,11 @@ def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_f
         again = stack.manage("search", QUERY, "--kb", "handbook", "--json", "--score-threshold", "0")
         hits = [(hit["chunk_id"], hit["score"]) for hit in json.loads(again.stdout)["results"]]
         assert [chunk for chunk, _ in hits][: len(before)] == [chunk for chunk, _ in before]
-        stored = list((Path(stack.environment["ZHIKU_DATA_DIR"]) / "media" / "documents").rglob("*.txt"))
-        assert len(stored) == held["files"]
+        media = Path(stack.environment["ZHIKU_DATA_DIR"]) / "media"
+        assert len(list((media / "documents").rglob("*.*"))) == held["files"]
+        for picture in pictures:
+            with default_storage.open(picture.file_name) as file:
+                assert (media / picture.file_name).read_bytes() == file.read()
 
         restore = ["restore", str(tmp_path / "all.tar")]
         refused, forced = stack.manage_in_turn(restore, [*restore, "--force", "--json"], check=False)
@@ -97,6 +123,37 @@ def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_f
         assert "--force" in refused.stderr
         assert forced.returncode == 0, forced.stderr
         assert json.loads(forced.stdout)["installation"] not in (installation, printed["installation"])
+
+
+def test_it_holds_every_stored_file_but_previews(kb, tmp_path):
+    pictures = add_with_pictures(kb)
+    preview_write(f"documents/{kb.pk}/previews/{pictures[0].document_id}/page.png", b"drawn")
+    export_kb(kb, tmp_path / "kb.zip")
+    restore_kb(tmp_path / "kb.zip", owner=kb.owner, name="copy")
+    done = backup(tmp_path / "all.tar")
+    with tarfile.open(tmp_path / "all.tar") as tar:
+        held = {name.removeprefix("files/") for name in tar.getnames() if name.startswith("files/")}
+    assert held == stored()
+    assert {picture.file_name for picture in Picture.objects.select_related("document")} < held
+    assert (done["files"], done["missing_files"]) == (len(held), 0)
+    verify(tmp_path / "all.tar")
+
+
+def test_files_are_stored_by_these_alone():
+    """Whoever comes upon a new one: have the backup take its files, then name it here."""
+    fields = {str(each) for model in apps.get_models() for each in model._meta.fields if isinstance(each, FileField)}
+    assert fields == {"kb.Document.file"}
+    root = Path("kb")
+    writes = re.compile(r"\b(replace_file|storage\.save)\(")
+    writers = {str(path.relative_to(root)) for path in root.rglob("*.py") if writes.search(path.read_text())}
+    assert writers == {
+        "base/files.py",
+        "ingest/services/pictures.py",
+        "ingest/services/preview_store.py",
+        "management/commands/backup.py",
+        "operations/services/archives/restore.py",
+        "operations/services/backups/restore.py",
+    }
 
 
 @pytest.fixture
@@ -307,6 +364,15 @@ def test_a_file_that_has_gone_is_counted_and_left_out(kb, tmp_path):
     assert (done["files"], done["missing_files"]) == (2, 1)
 
 
+def test_a_picture_that_has_gone_is_counted_and_said(kb, tmp_path, capsys):
+    gone, kept = add_with_pictures(kb)
+    default_storage.delete(gone.file_name)
+    call_command("backup", str(tmp_path / "all.tar"))
+    assert "1 uploaded files and pictures are not there" in capsys.readouterr().err
+    with tarfile.open(tmp_path / "all.tar") as tar:
+        assert f"files/{kept.file_name}" in tar.getnames()
+
+
 def test_without_pg_dump_it_says_what_to_install_and_leaves_nothing(kb, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(programs, "find_spec", lambda _name: None)
@@ -341,8 +407,6 @@ def test_a_file_that_is_there_is_not_replaced(kb, tmp_path):
 
 
 def test_it_goes_into_the_storage_of_uploads(kb, capsys):
-    from django.core.files.storage import default_storage
-
     call_command("backup", "monday.tar", "--storage", "--json")
     assert json.loads(capsys.readouterr().out)["documents"] == 3
     assert default_storage.exists("backups/monday.tar")

@@ -25,7 +25,10 @@ from kb.ingest.services.indexing import index_document, index_documents
 from kb.models import Document
 from kb.operations.services.archives.export import export_kb
 from kb.operations.services.archives.restore import restore_kb
+from kb.operations.services.backups.backup import backup, reading
+from kb.operations.services.backups.restore import _restore_files
 from tests.factories import make_kb, make_user
+from tests.kb.ingest.parser.documents import data_address, make_picture
 
 BUCKET = "zhiku"
 TEXT = "The warranty lasts for two years. Keep the receipt."
@@ -285,3 +288,16 @@ def test_without_a_bucket_files_lie_on_the_disk(monkeypatch, settings):
     assert storage["BACKEND"] == "django.core.files.storage.FileSystemStorage"
     assert storage["OPTIONS"] == {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
     assert Path(storages["default"].location) == settings.MEDIA_ROOT
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_backup_holds_uploads_and_pictures_and_puts_them_back(storage, tmp_path):
+    document = add(make_kb(), f"# Plant\n\n{TEXT}\n\n![A pump]({data_address(make_picture(1))})", "plant.md")
+    index_document(document.pk)
+    names = [document.file.name, document.pictures.get().file_name]
+    assert backup(tmp_path / "all.tar")["files"] == 2
+    for name in names:
+        default_storage.delete(name)
+    with reading(tmp_path / "all.tar", is_trusted=False) as archive:
+        _restore_files(archive, lambda _bytes: None)
+    assert all(default_storage.exists(name) for name in names)

@@ -31,7 +31,7 @@ from kb.base.db.transactions import fetch_all
 from kb.base.errors import Rejected
 from kb.base.files import private_file
 from kb.base.models import installation_id
-from kb.content.models import Chunk, Document
+from kb.content.models import Chunk, Document, Picture
 from kb.operations.services.archives.export import archive_folder
 
 FORMAT: Final = "zhiku-backup"
@@ -39,8 +39,8 @@ VERSION: Final = 1
 MANIFEST, SIGNATURE, DUMP, FILES = "manifest.json", "manifest.sig", "database.dump", "files/"
 MANIFEST_BYTES: Final = 256 * 1024**2
 _PIECE: Final = 1024**2
-# Names that uploads have, and no way out of their folder.
-_FILE_NAME: Final = re.compile(r"documents/[0-9]+/[A-Za-z0-9_]{1,120}(\.[a-z0-9]{1,16})?")
+# Names that uploads and pictures have, and no way out of their folder.
+_FILE_NAME: Final = re.compile(r"documents/[0-9]+/(pictures/[0-9]+/)?[A-Za-z0-9_]{1,120}(\.[a-z0-9]{1,16})?")
 
 OnBytes = Callable[[int], None]
 
@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def files(self) -> list[str]:
-        """The names of the uploads."""
+        """The names of the uploads and pictures."""
         return [name.removeprefix(FILES) for name in self.manifest["parts"] if name.startswith(FILES)]
 
     def open(self, name: str) -> IO[bytes]:
@@ -280,8 +280,8 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> dict[str, int
     written.
 
     Returns:
-        Counts of knowledge_bases, documents, chunks, files and missing_files, which are uploads that were deleted meanwhile or
-        before, and the size in bytes.
+        Counts of knowledge_bases, documents, chunks, files and missing_files, which are uploads and pictures that were deleted
+        meanwhile or before, and the size in bytes.
 
     Raises:
         Rejected: pg_dump is missing, too old, or failed.
@@ -351,7 +351,7 @@ def _add_dump(writer: Writer, snapshot: str) -> None:
 def _add_files(writer: Writer) -> tuple[int, int]:
     """How many files were written, and how many are not there."""
     written = missing = 0
-    for name in Document.objects.exclude(file="").order_by("pk").values_list("file", flat=True).distinct().iterator():
+    for name in _stored_names():
         try:
             with default_storage.open(name, "rb") as stored:
                 writer.add(f"{FILES}{name}", stored, stored.size)
@@ -361,3 +361,10 @@ def _add_files(writer: Writer) -> tuple[int, int]:
         else:
             written += 1
     return written, missing
+
+
+def _stored_names() -> Iterator[str]:
+    """The files that rows name. Previews are left out, since they are drawn again from these."""
+    yield from Document.objects.exclude(file="").order_by("file").values_list("file", flat=True).distinct().iterator()
+    for picture in Picture.objects.select_related("document").order_by("pk").iterator():
+        yield picture.file_name
