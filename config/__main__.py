@@ -35,7 +35,7 @@ def main() -> None:
     if arguments[:1] == ["mcp"]:
         os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # as in the web server, which it is one of
     try:
-        started = needs_services(arguments) and embedded.ensure()
+        started = needs_services(arguments) and embedded.ensure(role=arguments[0])
     except embedded.EmbeddedError as error:
         sys.exit(str(error))
 
@@ -48,7 +48,10 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if started and arguments[0] == "serve":
-            embedded.stop()
+            if left := embedded.stop_unused():
+                sys.stderr.write(
+                    f"PostgreSQL and Redis keep running for {', '.join(left)}: `manage.py stop` ends them.\n"
+                )
         elif started:
             sys.stderr.write("PostgreSQL and Redis were started and keep running; `manage.py stop` ends them.\n")
 

@@ -30,7 +30,7 @@ app.autodiscover_tasks()
 @app.on_configure.connect
 def start_embedded_services(**_: Any) -> None:
     """The settings are about to be read, so the URLs of the services have to be there."""
-    embedded.ensure()
+    embedded.ensure(role="worker")
 
 
 @signals.worker_init.connect

@@ -6,7 +6,7 @@ from config import embedded
 from kb.base.telemetry import otel
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-embedded.ensure()
+embedded.ensure(role="web server")
 otel.start("web")
 application = get_wsgi_application()
 

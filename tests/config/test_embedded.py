@@ -23,6 +23,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from config import embedded
+from config.embedded.servers import Redis
 from tests.serving import servers_run
 
 OURS = ("DATABASE_URL", "REDIS_URL", "ZHIKU_EMBEDDED")
@@ -298,6 +299,83 @@ def test_a_killed_redis_comes_back_on_its_port(used):
     assert ensure() is True
     assert os.environ["REDIS_URL"] == url
     assert servers_run()
+
+
+def test_what_has_ended_is_started_again_where_it_was(used):
+    ensure()
+    urls = {name: os.environ[name] for name in OURS}
+    assert embedded.revive() == []
+    kill_postmaster(used)
+    assert embedded.revive() == ["Postgres"]
+    kill_redis(used)
+    assert embedded.revive() == ["Redis"]
+    assert servers_run()
+    assert {name: os.environ[name] for name in OURS} == urls
+
+
+def test_a_private_directory_for_the_socket_stays_when_the_server_is_started_again(directory):
+    os.environ["ZHIKU_DATA_DIR"] = str(directory / "a,b")
+    ensure()
+    url = os.environ["DATABASE_URL"]
+    kill_postmaster(directory / "a,b")
+    assert embedded.revive() == ["Postgres"]
+    assert (os.environ["DATABASE_URL"], query("SELECT 1")) == (url, 1)
+
+
+def test_a_redis_that_is_busy_is_waited_for_on_its_port(used, monkeypatch):
+    ensure()
+    port = (used / "redis" / "port").read_text()
+    process = psutil.Process(int((used / "redis" / "redis.pid").read_text()))
+    comes_to = Redis._comes_to
+
+    def once_it_goes_on(redis, **how):
+        process.resume()
+        return comes_to(redis, **how)
+
+    monkeypatch.setattr(Redis, "_comes_to", once_it_goes_on)
+    process.suspend()
+    assert Redis(used / "redis").start() is False
+    assert (used / "redis" / "port").read_text() == port
+
+
+def test_servers_of_the_environment_are_not_revived(directory):
+    os.environ |= {"DATABASE_URL": "postgres://db/zhiku", "REDIS_URL": "redis://cache/0"}
+    assert embedded.revive() == []
+
+
+@contextlib.contextmanager
+def another_process(line):
+    """Goes on after it has run a line of this package, until the block ends."""
+    program = f"from config import embedded; {line}; print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    ) as process:
+        process.stdout.readline()
+        yield process
+        with contextlib.suppress(BrokenPipeError):
+            process.communicate("\n", timeout=300)
+
+
+def test_the_end_of_a_serve_leaves_the_servers_to_others(used):
+    ensure()
+    for name in OURS:
+        del os.environ[name]
+    with another_process("embedded.ensure(durable=False, role='reindex')") as process:
+        assert embedded.stop_unused() == [f"process {process.pid} (reindex)"]
+        assert servers_run()
+    assert embedded.stop_unused() == []
+    assert not servers_run()
+
+
+def test_one_serve_has_a_data_directory(used):
+    with another_process("embedded.claim(8000)") as process:
+        with pytest.raises(embedded.EmbeddedError, match=rf"on port 8000` \(process {process.pid}\) uses .*kill"):
+            embedded.claim(9000)
+        with pytest.raises(embedded.EmbeddedError, match=rf"process {process.pid}\) would start them again"):
+            embedded.stop()
+        process.kill()
+        process.wait()
+        embedded.claim(9000)
 
 
 def test_a_port_that_another_program_took_is_given_up(used):

@@ -10,12 +10,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from config import embedded
 from config.__main__ import needs_services
+from config.embedded.servers import Redis
 from kb.management.commands.serve import MOST_ENDS
 from tests.config.commands import run_in_turn
-from tests.serving import READY, ROOT, SECONDS, interruptible, is_free, servers_run, serving, status
+from tests.config.test_embedded import kill_postmaster, kill_redis
+from tests.serving import READY, ROOT, SECONDS, free_port, interruptible, is_free, servers_run, serving, status
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +93,41 @@ def test_a_later_start_serves_begins_what_is_killed_again_and_a_signal_ends_all(
     assert not psutil.wait_procs(started, timeout=60)[1]
     assert is_free(port)
     assert is_free(port + 1)
+
+
+def test_servers_that_are_killed_come_back_and_a_second_serve_is_refused(environment, first_start, port):
+    data = Path(environment["ZHIKU_DATA_DIR"])
+    first_start.copy_to(data)
+    with serving(port, environment) as (process, _printed):
+        second = manage("serve", "--port", str(free_port()))
+        await_ready(port)
+        kill_postmaster(data)
+        await_ready(port)
+        kill_redis(data)
+        await_ready(port)
+        stopped = manage("stop")
+        process.send_signal(signal.SIGTERM)
+        output, code = end(process)
+    assert (code, second.returncode, stopped.returncode) == (0, 1, 1), output
+    for refused in (second, stopped):
+        assert f"`serve on port {port}` (process {process.pid})" in refused.stderr
+    assert [output.count(f"{name} ended, and is restarted.") for name in ("Postgres", "Redis")] == [1, 1], output
+    assert "worker ended" not in output
+    assert not servers_run()
+
+
+def await_ready(port):
+    """Until all answer at once: the web process, PostgreSQL, Redis, and a worker, which has a broker again."""
+    deadline = time.monotonic() + SECONDS
+    while status(port, "/api/v1/ready/") != 200 or not worker_answers():
+        assert time.monotonic() < deadline, "not everything answers again"
+        time.sleep(0.2)
+
+
+def worker_answers():
+    with contextlib.suppress(OperationalError, RedisError, OSError):
+        return bool(Celery(broker=Redis(embedded.data_dir() / "redis").url()).control.ping(timeout=1))
+    return False
 
 
 def test_a_child_that_ends_again_and_again_ends_all_but_the_servers_that_were_named(started_before, port):

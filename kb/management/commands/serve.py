@@ -17,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from config import embedded
 from kb.base.metrics import SHARED_FOLDER
 from kb.management.addresses import Address
 
@@ -124,6 +125,10 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         address = Address(options["host"], options["port"])
         address.require_allowed()
+        try:
+            embedded.claim(address.port)
+        except embedded.EmbeddedError as error:
+            raise CommandError(str(error)) from error
         address.require_free()
         mcp = None if options["no_mcp"] else Address(address.host, options["mcp_port"] or address.port + 1)
         if mcp is not None:
@@ -145,6 +150,7 @@ class Command(BaseCommand):
                     self._await_demo(children)
                 self._announce(address, mcp)
                 while True:
+                    self._revive_servers()
                     children.revive()
                     time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
@@ -176,6 +182,16 @@ class Command(BaseCommand):
         while not (address.answers("/admin/login/") and (mcp is None or mcp.answers("/health"))):
             children.require_alive()
             time.sleep(LOOK_SECONDS)
+
+    def _revive_servers(self) -> None:
+        """Children go on: they reach a server again where it was."""
+        try:
+            revived = embedded.revive()
+        except embedded.EmbeddedError as error:  # as where the disk is full: it may start later
+            self.stderr.write(str(error))
+        else:
+            for name in revived:
+                self.stderr.write(f"{name} ended, and is restarted.")
 
     def _await_demo(self, children: Children) -> None:
         from kb.models import Document  # noqa: PLC0415
