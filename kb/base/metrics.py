@@ -16,7 +16,7 @@ from typing import Any, cast
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from django.conf import settings
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app, mmap_dict, values
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.samples import Sample
 
@@ -28,8 +28,56 @@ logger = logging.getLogger(__name__)
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 # A keyword search takes a millisecond, one that waits for a cold index seconds.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_ENTRY_BYTES = 64  # of an entry, besides its name
 # A small file takes tenths of a second, a book on a slow model an hour.
 LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0)
+
+
+class AllocatedDict(mmap_dict.MmapedDict):
+    """A file of counts that has its room on the disk before it is written.
+
+    The library's is sparse: a write to a page that the disk has no room for is SIGBUS, which ends the process. Here what finds
+    no room is left out, and written with a later count: the process goes on counting.
+    """
+
+    def __init__(self, filename: str) -> None:
+        self._fname, self._f, self._positions = filename, cast(Any, None), {}
+
+    def _init_value(self, key: str) -> None:
+        if self._f is None:
+            _allocate(self._fname, mmap_dict._INITIAL_MMAP_SIZE)
+            super().__init__(self._fname)
+        if key not in self._positions:
+            if self._used + len(key) + _ENTRY_BYTES > self._capacity:
+                _allocate(self._fname, 2 * self._capacity)
+            super()._init_value(key)  # type: ignore[no-untyped-call]
+
+    def read_value(self, key: str) -> tuple[float, float]:
+        with suppress(OSError):
+            return cast("tuple[float, float]", super().read_value(key))  # type: ignore[no-untyped-call]
+        return 0.0, 0.0
+
+    def write_value(self, key: str, value: float, timestamp: float) -> None:
+        with suppress(OSError):
+            super().write_value(key, value, timestamp)  # type: ignore[no-untyped-call]
+
+
+def _allocate(path: str, size: int) -> None:
+    """Fills a file with zeros up to a size; raises OSError where there is no room, and leaves it as it was."""
+    with open(path, "ab", buffering=0) as file:  # noqa: PTH123 - as the library
+        former = file.tell()
+        try:
+            while (missing := size - file.tell()) > 0:
+                file.write(bytes(missing))
+        except OSError:
+            if former:
+                file.truncate(former)
+            else:  # readers take an empty one for damaged
+                Path(path).unlink()
+            raise
+
+
+values.MmapedDict = AllocatedDict  # type: ignore[attr-defined, assignment]
 
 if os.environ.get(SHARED_FOLDER):
     # The counters below open their files in it.

@@ -69,7 +69,8 @@ def test_ours_can_gain_no_rights_and_write_to_volumes_and_a_tmpfs_only(every):
         service = every[name]
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert [each.split(":")[1] for each in service["volumes"]] == declared
-        assert [each.split(":")[0] for each in service["tmpfs"]] == ["/tmp"]
+        assert [each.split(":")[0] for each in service["tmpfs"]] == ["/tmp", "/metrics"]
+        assert service["environment"]["PROMETHEUS_MULTIPROC_DIR"] == "/metrics", "not where others can fill the disk"
         assert not {"user", "privileged", "cap_add", "devices"} & set(service)
 
 

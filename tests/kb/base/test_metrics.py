@@ -101,6 +101,33 @@ def test_a_process_that_was_killed_holds_no_memory_and_keeps_its_counts(shared):
     assert (counters["process"]["nbytes"], counters["redis"]["hits"]) == (1_000, 4)
 
 
+COUNT_ON_A_FULL_DISK = """
+import errno, resource, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+from kb.base import metrics
+for number in range(2_000):
+    metrics.REQUESTS.labels(f"route-{number}", "GET", "200").inc()
+for file in Path(sys.argv[2]).iterdir():
+    assert 0 < file.stat().st_size <= file.stat().st_blocks * 512, "it has holes, and a write to one may be SIGBUS"
+metrics.registry().get_sample_value("zhiku_searches_total")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+for number in range(2_000):
+    metrics.REQUESTS.labels(f"route-{number}", "GET", "200").inc()
+labels = {"route": "route-1999", "method": "GET", "status": "200"}
+print(metrics.registry().get_sample_value("zhiku_http_requests_total", labels))
+"""
+
+
+@pytest.mark.parametrize("room", [0, 30_000, 65_536, 100_000], ids=["none", "half a file", "a file", "more"])
+def test_without_room_on_the_disk_a_process_lives_and_its_counts_are_written_later(tmp_path, monkeypatch, room):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    command = [sys.executable, "-c", COUNT_ON_A_FULL_DISK, str(room), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "2.0"), done.stderr
+
+
 def test_labels_name_no_knowledge_base_query_or_user():
     generate_latest(REGISTRY)
     own = [metric for metric in REGISTRY.collect() if metric.name.startswith("zhiku_")]
