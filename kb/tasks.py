@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from celery import Task, shared_task
+from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from kb.access.models import KnowledgeBase
@@ -267,10 +268,13 @@ def sweep_model_downloads() -> None:
 
 @shared_task
 def purge_search_log() -> None:
+    lost_answers_end()
+    if last := retention.doubted_clock(timezone.now()):
+        logger.warning("nothing is deleted, as the clock may be wrong: the installation was last used at %s", last)
+        return
     retention.purge_search_log()
     retention.purge_audit_log()
     retention.purge_model_use()
-    lost_answers_end()
     assistants_purge()
     idempotency_keys_purge()
     previews_purge()

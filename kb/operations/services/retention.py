@@ -1,13 +1,21 @@
 """How long searches, the entries of the audit log and the use of models are kept."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
 from django.conf import settings
+from django.db.models import Max
 from django.utils import timezone
 
+from kb.access.models import AuditEntry
 from kb.base.db.transactions import delete_in_batches
 from kb.providers.usage.models import ModelUse
 from kb.quality.models import FailedQuery
+from kb.search.models import SearchLog
+
+# For which nobody has to use an installation before its clock is doubted, and what it does meanwhile is no proof.
+LONG_UNUSED: Final = timedelta(days=30)
+NEW: Final = timedelta(days=1)
 
 # The key of a failed query's last search is checked at the end of the transaction.
 _DELETE = """
@@ -20,6 +28,20 @@ _DELETE_AUDIT = """
 WITH old AS (SELECT id FROM kb_auditentry WHERE at < %(before)s ORDER BY at LIMIT %(batch)s)
 DELETE FROM kb_auditentry USING old WHERE kb_auditentry.id = old.id
 """
+
+
+def doubted_clock(now: datetime) -> datetime | None:
+    """When the installation was last used, where that is so long ago that the clock may have jumped ahead; else None.
+
+    Everything would count as past its time then, and be deleted for good.
+    """
+    times = ((SearchLog, "created_at"), (AuditEntry, "at"))
+    found = [
+        model._default_manager.filter(**{f"{name}__lt": now - NEW}).aggregate(last=Max(name))["last"]
+        for model, name in times
+    ]
+    last: datetime | None = max(filter(None, found), default=None)
+    return last if last is not None and last < now - LONG_UNUSED else None
 
 
 def purge_search_log() -> int:

@@ -38,6 +38,7 @@ from kb.ingest.remote_parsers.protocol import RemoteFailure
 from kb.ingest.remote_parsers.registry import offered_parsers, remote_parser
 from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
+from kb.operations.services.retention import doubted_clock
 from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
 from kb.providers import embedding_models
 from kb.providers.clients import http_client
@@ -506,6 +507,17 @@ def documents() -> Finding:
     return degraded(detail, joined(remedies)) if remedies else ok(detail)
 
 
+@check("clock")
+def clock() -> Finding:
+    last = doubted_clock(timezone.now())
+    if last is None:
+        return ok(f"{timezone.now():%Y-%m-%d %H:%M %Z}")
+    return degraded(
+        _("it may be wrong: before today, the installation was last used on {day}", day=f"{last:%Y-%m-%d}"),
+        _("correct it; nothing past its time is deleted until a day after the next search or change"),
+    )
+
+
 @check("secret key")
 def secret_key() -> Finding:
     if os.environ.get("SECRET_KEY"):
@@ -547,6 +559,7 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     git_programs,
     remote_parsers,
     documents,
+    clock,
 )
 
 

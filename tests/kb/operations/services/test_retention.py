@@ -4,8 +4,10 @@ import pytest
 from django.utils import timezone
 
 from kb import tasks
-from kb.models import FailedQuery, SearchLog
-from kb.operations.services.retention import purge_search_log
+from kb.base.findings import State
+from kb.models import AuditEntry, FailedQuery, SearchLog
+from kb.operations.services.health.health import clock
+from kb.operations.services.retention import doubted_clock, purge_search_log
 from kb.quality.failed_queries.services import note_failures
 from tests.factories import make_kb
 
@@ -83,11 +85,43 @@ def test_no_days_keep_searches_for_ever(kb, settings):
     assert SearchLog.objects.exists()
 
 
-def test_the_task_purges_and_is_due_every_hour(kb, settings):
-    logged(kb, 31)
+def test_a_clock_that_has_jumped_ahead_deletes_nothing(kb, monkeypatch, caplog):
+    logged(kb, 0)
+    now = timezone.now() + timedelta(days=200)
+    monkeypatch.setattr(timezone, "now", lambda: now)
+    logged(kb, 0, "searched since the jump")
 
     tasks.purge_search_log()
 
-    assert not SearchLog.objects.exists()
+    assert SearchLog.objects.count() == 2
+    assert "the clock may be wrong" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("days", "is_doubted"),
+    [([], False), ([0], False), ([2, 400], False), ([29], False), ([32], True), ([0.5, 32], True), ([2, 32], False)],
+)
+def test_the_clock_is_doubted_where_nothing_was_done_for_long(kb, days, is_doubted):
+    AuditEntry.objects.all().delete()
+    rows = [logged(kb, each) for each in days]
+    last = rows[-1].created_at if is_doubted else None
+    assert doubted_clock(timezone.now()) == last
+    assert (clock().state is State.DEGRADED) is is_doubted
+
+
+def test_a_change_is_a_use_too(kb):
+    logged(kb, 32)
+    AuditEntry.objects.update(at=timezone.now() - timedelta(days=2))
+    assert AuditEntry.objects.exists()
+    assert doubted_clock(timezone.now()) is None
+
+
+def test_the_task_purges_and_is_due_every_hour(kb, settings):
+    logged(kb, 31)
+    kept = logged(kb, 2)
+
+    tasks.purge_search_log()
+
+    assert list(SearchLog.objects.all()) == [kept]
     due = settings.CELERY_BEAT_SCHEDULE["purge-search-log"]
     assert (due["task"], due["schedule"]) == (tasks.purge_search_log.name, 3_600)
