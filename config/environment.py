@@ -52,7 +52,7 @@ def file_storage(env: environ.Env) -> dict[str, Any]:
     if not bucket:
         # Not by FILE_UPLOAD_PERMISSIONS, which the static files have too: another user may serve those.
         modes = {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
-        return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": modes}
+        return {"BACKEND": "kb.base.files.DiskStorage", "OPTIONS": modes}
     return {
         "BACKEND": "kb.base.object_storage.ObjectStorage",
         "OPTIONS": {

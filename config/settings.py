@@ -300,6 +300,8 @@ MAX_ARCHIVE_BYTES = env.int("MAX_ARCHIVE_MB", default=2_048) * 1024 * 1024  # of
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 ANONYMOUS_BODY_BYTES = 64 * 1024  # of a request without a session or an API key
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "tmp"  # made by kb.apps
+# Nothing is taken in where less is free, or less than a tenth of a small disk: PostgreSQL, sessions and logs go on.
+DISK_RESERVE_BYTES = env.int("DISK_RESERVE_MB", default=100) * 1024 * 1024
 FILE_UPLOAD_HANDLERS = [
     "django.core.files.uploadhandler.MemoryFileUploadHandler",
     "kb.base.files.UnnamedFileUploadHandler",

@@ -14,6 +14,7 @@ import time
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from selectors import EVENT_READ
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
@@ -26,6 +27,7 @@ from gunicorn.http.message import Request
 from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, TConn, ThreadWorker
 
+from kb.base.disk import DiskFull, has_room, is_disk_full
 from kb.base.loopback import CLIENT_MIN_RATE, CLIENT_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Arrival:
         self._file: IO[bytes] | None = None
         self.missing = 0
         self.received = 0
+        self.failure: Exception | None = None
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -72,16 +75,20 @@ class Arrival:
         """The next request begins, of which the client may have sent a part already."""
         self.end_body()
         self._memory[:0] = ahead
-        self.missing = 0
+        self.missing, self.failure = 0, None
 
     def end_body(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of what found no room
+                self._file.close()
             self._file = None
 
     def await_body(self, folder: str | os.PathLike[str] | None) -> None:
-        """What comes next is the body's: to a file in the folder where there is one, else to memory."""
+        """What comes next is the body's: to a file in the folder where there is one, which needs room, else to memory."""
         self.received = 0
+        if folder and not has_room(self.missing, Path(folder)):
+            self.failure = DiskFull()
+            return
         self._file = TemporaryFile(dir=folder) if folder else None  # noqa: SIM115 - end_body closes it
 
     def add(self, data: bytes) -> None:
@@ -100,13 +107,14 @@ class Arrival:
 
         Raises:
             TimeoutError: no more has, of a body that should have; the framework takes that for a client that went away.
+            DiskFull: there is no room for it.
         """
         if self._memory:
             data = bytes(self._memory[:size])
             del self._memory[:size]
             return data
-        if self.missing:
-            raise TimeoutError("the body has not arrived")
+        if self.failure or self.missing:
+            raise self.failure or TimeoutError("the body has not arrived")
         return self._file.read(size) if self._file is not None else b""
 
 
@@ -248,11 +256,10 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         is_head = conn.arrival.is_whole
         try:
             conn.arrival.add(data)
-        except OSError:
+        except OSError as error:
             logger.exception("a request's body could not be put on the disk")
-            self._drop(conn)
-            return
-        if conn.arrival.has_head if is_head else conn.arrival.is_whole:
+            conn.arrival.failure = DiskFull() if is_disk_full(error) else error
+        if conn.arrival.failure or (conn.arrival.has_head if is_head else conn.arrival.is_whole):
             self._forget(conn)
             self.enqueue_req(conn)
 
@@ -343,6 +350,8 @@ def _is_to_wait(req: Request, conn: Connection, cfg: Config) -> bool:
     if not is_small and not may_send(wsgi.create(req, conn.sock, conn.client, conn.server, cfg)[1]):
         return False
     conn.arrival.await_body(None if is_small else settings.FILE_UPLOAD_TEMP_DIR)
+    if conn.arrival.failure:
+        return False  # which says so
     if expects_a_word:
         conn.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     return True

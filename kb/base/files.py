@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final
 
 from django.conf import settings
 from django.core.files import File
@@ -21,12 +21,24 @@ from django.core.files.uploadedfile import UploadedFile
 from django.core.files.uploadhandler import FileUploadHandler
 from django.db.models.fields.files import FieldFile
 
+from kb.base.disk import DiskFull, has_room, noticing_full_disk
+
 _PIECE: Final = 1024**2
 _MINUTE_S: Final = 60
 
 
 class FilesUnavailable(Exception):
     """The object store cannot be used just now, or as it is set up; the same may go well later."""
+
+
+class DiskStorage(FileSystemStorage):
+    """Files on the disk, which refuses them while nothing but its reserve is free; raises DiskFull."""
+
+    @noticing_full_disk()
+    def save(self, name: str | None, content: IO[Any], max_length: int | None = None) -> str:
+        if not has_room():
+            raise DiskFull
+        return super().save(name, content, max_length)
 
 
 def private_folder(path: Path) -> Path:

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import select
+import shutil
 import socket
 import threading
 import time
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.disks import fill, small_disk
+from tests.interleaving import until
 from tests.live.processes import Server, running
 
 URL = "/api/v1/search/"
@@ -252,3 +255,43 @@ def test_requests_sent_ahead_are_answered_in_turn(server, world):
     answer = talk(server, search + search + head())
 
     assert answer.count(b"HTTP/1.1 200") == 3, answer
+
+
+@pytest.fixture(scope="module")
+def small(world):
+    """A server whose temporary files lie on a small disk, and the folder of that disk."""
+    with small_disk(16) as folder, running(gunicorn(ZHIKU_DATA_DIR=str(folder))) as made:
+        yield made, folder
+
+
+@pytest.fixture
+def upload(world, new_key):
+    """Makes the head of an upload of so many bytes."""
+    secret = new_key(scope="write")[1]
+    path = f"/api/v1/knowledge-bases/{world.kb.pk}/documents/"
+    lines = (f"Authorization: Bearer {secret}", "Content-Type: multipart/form-data; boundary=x")
+    return lambda length: head(*lines, f"Content-Length: {length}", path=path, method="POST")
+
+
+def test_an_upload_that_the_disk_has_no_room_for_is_refused_before_it_is_sent(small, upload):
+    server, folder = small
+    assert status(talk(server, upload(30_000_000))) == 507
+    filler = fill(folder)
+    answer = talk(server, upload(300_000))
+    filler.unlink()
+    assert status(answer) == 507
+    assert b'"disk_full"' in answer
+
+
+def test_an_upload_during_which_the_disk_gets_full_is_answered(small, upload):
+    server, folder = small
+    before = shutil.disk_usage(folder).used
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(upload(2_000_000) + b"x" * 500_000)
+        until(lambda: shutil.disk_usage(folder).used > before + 400_000)
+        filler = fill(folder)
+        with contextlib.suppress(OSError):
+            connection.sendall(b"x" * 1_500_000)
+        assert status(connection.recv(65_536)) == 507
+    filler.unlink()
+    assert status(talk(server, head())) == 200

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from axes.utils import reset
@@ -12,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import ApiKey, KnowledgeBase, Principal, User
 from kb.access.services.rate_limits import general_rate_limit, is_laxer, rate_limit_check
+from kb.base.disk import DiskFull, noticing_full_disk
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 
 LAST_USE_EVERY = timedelta(minutes=1)
@@ -156,7 +158,8 @@ def api_key_use(secret: str) -> ApiKey | None:
     now = timezone.now()
     stale = now - LAST_USE_EVERY
     if key.last_used_at is None or key.last_used_at < stale:
-        ApiKey.objects.filter(Q(last_used_at=None) | Q(last_used_at__lt=stale), pk=key.pk).update(last_used_at=now)
+        with suppress(DiskFull), noticing_full_disk():  # it opens as before
+            ApiKey.objects.filter(Q(last_used_at=None) | Q(last_used_at__lt=stale), pk=key.pk).update(last_used_at=now)
     return key
 
 

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -169,6 +169,8 @@ def drawn_slides(path: Path, kind: str, limits: OfficeLimits) -> Iterator[Path]:
 def _made(path: Path, kind: str, suffix: str, filter_name: str, limits: OfficeLimits) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
         folder = Path(name).resolve()
+        # What several workers convert at a time leaves room for other temporary files, as on a small tmpfs
+        limits = replace(limits, folder_bytes=min(limits.folder_bytes, shutil.disk_usage(folder).free // 2))
         file, made = folder / f"document{kind}", folder / "made" / f"document{suffix}"
         shutil.copyfile(path, file)
         made.parent.mkdir()

@@ -23,6 +23,7 @@ from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import after_commit
+from kb.base.disk import DiskFull, has_room, noticing_full_disk
 from kb.base.errors import Superseded
 from kb.base.files import FilesUnavailable, local_file
 from kb.base.findings import Remark, RemarkCode
@@ -156,7 +157,7 @@ def index_document(document_id: int) -> bool:
 
     Returns whether it was put back because this worker ends, for another one to take at once.
     """
-    job = None if must_return() else DOCUMENTS.claim(Q(pk=document_id), **CLAIMED)
+    job = DOCUMENTS.claim(Q(pk=document_id), **CLAIMED) if not must_return() and has_room() else None
     if job is None:
         return must_return()
     with logs.bound(document_id=document_id):
@@ -165,8 +166,8 @@ def index_document(document_id: int) -> bool:
 
 def index_documents(document_ids: Sequence[int]) -> list[int]:
     """Makes those waiting documents searchable that can go together; returns the others, for `index_document`."""
-    while not must_return() and (batch := _claim(document_ids)):
-        if isinstance(_run(batch, _index_many), WorkerEnds | FilesUnavailable):
+    while not must_return() and has_room() and (batch := _claim(document_ids)):
+        if isinstance(_run(batch, _index_many), WorkerEnds | FilesUnavailable | DiskFull):
             break
     waiting = Document.objects.filter(DOCUMENTS.claimable(), pk__in=document_ids)
     return list(waiting.order_by("pk").values_list("pk", flat=True))
@@ -176,13 +177,14 @@ def _run(batch: DocumentBatch, index: Callable[[DocumentBatch], None]) -> Except
     """Indexes a batch; what goes wrong is written to its documents and returned."""
     ids = [job.row.pk for job in batch.jobs]
     try:
-        with DOCUMENTS.renewing(batch.lease):
+        with DOCUMENTS.renewing(batch.lease), noticing_full_disk():
             index(batch)
     except LeaseLost:
         logger.info("documents %s were taken over or deleted while they were indexed", ids)
-    except (WorkerEnds, FilesUnavailable) as error:
+    except (WorkerEnds, FilesUnavailable, DiskFull) as error:
         logger.warning("documents %s go back to the queue: %s", ids, error)
-        batch.release(attempts=F("attempts") - 1)  # as if they had never been taken
+        with suppress(DiskFull), noticing_full_disk():  # else they do once their lease is over
+            batch.release(attempts=F("attempts") - 1)  # as if they had never been taken
         PROCESSED.labels("returned").inc(len(ids))
         return error
     except RetrievalError as error:
@@ -244,6 +246,8 @@ def _index_file(batch: DocumentBatch, job: Job[Document]) -> None:
     try:
         parsed, drafts = _read(batch, job)
     except ParseError as error:
+        if not has_room():  # which no child can tell from a damaged file
+            raise DiskFull from error
         if error.code in ("archive", "too_large") and is_archive_name(document.source):
             try:
                 expand_archive(job, partial(batch.report, Stage.PARSE))
@@ -290,7 +294,7 @@ def _plan_small(batch: DocumentBatch, job: Job[Document], parser: WarmParser) ->
         except (TooSlow, _GoesAlone) as error:
             logger.info("document %s is indexed alone: %s", document.pk, error)
             job.leave(Status.PENDING)
-        except (RetrievalError, FilesUnavailable, WorkerEnds):
+        except (RetrievalError, FilesUnavailable, DiskFull, WorkerEnds):
             raise  # it is the model, the store or the worker, that all need
         except Exception:
             logger.exception("document %s is indexed alone", document.pk)
@@ -302,6 +306,7 @@ class _GoesAlone(Exception):
     """A document cannot be indexed together with others."""
 
 
+@noticing_full_disk()
 def _read(
     batch: DocumentBatch, job: Job[Document], parser: WarmParser | None = None
 ) -> tuple[ParsedDocument, list[ChunkDraft]]:

@@ -58,7 +58,7 @@ def _by(
     guard = breaker(name, parser.address)
     if not guard.allows():
         raise RemoteFailure(protocol.RESTING)
-    with tempfile.TemporaryDirectory(prefix="parsed-") as folder:
+    with tempfile.TemporaryDirectory(prefix="parsed-", dir=settings.FILE_UPLOAD_TEMP_DIR) as folder:
         answer = Path(folder) / "answer"
         try:
             parser.convert(path, kind, answer, on_wait=on_wait)

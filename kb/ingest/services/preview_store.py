@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import Final
@@ -12,6 +13,7 @@ from django.core.files.storage import default_storage
 from django.utils import timezone
 
 from kb.access.models import KnowledgeBase
+from kb.base.disk import DiskFull
 from kb.base.files import StoredFile, delete_folder, files_below, note_use, replace_file
 from kb.content.models import documents_folder
 
@@ -54,8 +56,12 @@ def preview_read(place: str) -> bytes | None:
 
 
 def preview_write(place: str, data: bytes) -> None:
-    """Stores a preview, and deletes those that were used longest ago where they are too many bytes now."""
-    replace_file(place, ContentFile(data))
+    """Stores a preview, and deletes those that were used longest ago where they are too many bytes now.
+
+    On a full disk none is stored: it is shown, and drawn again the next time.
+    """
+    with suppress(DiskFull):
+        replace_file(place, ContentFile(data))
     if _unseen.add(len(data)):
         previews_trim(but=place)
 

@@ -37,7 +37,9 @@ class Command(KnowledgeBaseCommand):
         )
         self.answer(options, done, [said])
         if done["missing_files"] and not options["json"]:
-            self.stderr.write(f"{done['missing_files']} uploaded files and pictures are not there any more and were left out")
+            self.stderr.write(
+                f"{done['missing_files']} uploaded files and pictures are not there any more and were left out"
+            )
 
     def _to_path(self, target: Path) -> dict[str, int]:
         if target.exists():

@@ -11,12 +11,13 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, connection, connections
+from django.db import DatabaseError, connection, connections, transaction
 from django.db.models import F, Q, QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
 
 from kb.access.models import Principal
+from kb.base.disk import DiskFull, is_disk_full, noticing_full_disk
 from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
 from kb.search.models import ResultIds, SearchLog
@@ -95,7 +96,12 @@ def record(
         _writer().put((trace_id, make))
         return
     row = make()
-    row.save(force_insert=True)
+    try:
+        with noticing_full_disk(), transaction.atomic():
+            row.save(force_insert=True)
+    except DiskFull as error:
+        logger.warning("search log entry %s was not stored: %s", trace_id, error)
+        return
     if not now:
         searches_logged.send(SearchLog, rows=[row])
 
@@ -160,7 +166,10 @@ def _write(rows: list[SearchLog]) -> None:
     """Writes entries together, or one by one where one of them spoils the rest."""
     try:
         SearchLog.objects.bulk_create(rows)
-    except (DatabaseError, ValueError):
+    except (DatabaseError, ValueError) as error:
+        if is_disk_full(error):
+            logger.warning("%d search log entries were not stored: the disk is full", len(rows))
+            return
         if len(rows) == 1:
             logger.exception("search log entry %s could not be written", rows[0].pk)
             return

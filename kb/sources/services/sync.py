@@ -182,7 +182,7 @@ class Sync:
             if outcome is not None:
                 return outcome
         try:
-            with tempfile.TemporaryFile() as written:
+            with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as written:
                 read = self._connector.fetch(item, written, settings.MAX_UPLOAD_BYTES)
                 written.seek(0)
                 file = File(written)

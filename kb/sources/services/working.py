@@ -4,9 +4,11 @@ import logging
 from typing import Final
 
 from django.db import OperationalError
+from django.db.models import F
 from django.utils import translation
 from django.utils.translation import gettext_noop
 
+from kb.base.disk import DiskFull, has_room, noticing_full_disk
 from kb.base.encryption import SecretsUnreadable
 from kb.base.errors import Rejected
 from kb.base.net.addresses import FetchError
@@ -40,7 +42,7 @@ SECRETS_UNREADABLE = gettext_noop(
 
 def run_source(source_id: int, *, client: WebClient | None = None, slice_s: float = SLICE_S) -> bool:
     """Carries a run that waits for a worker on for `slice_s` seconds; returns whether another task is needed."""
-    run = PageRun.claim(source_id)
+    run = PageRun.claim(source_id) if has_room() else None
     if run is None:
         return False
     try:
@@ -57,13 +59,17 @@ def _run(run: PageRun, client: WebClient | None, slice_s: float) -> bool:
         if run.source.attempts > MAX_ATTEMPTS:
             run.end(Source.Status.FAILED, error=WORKER_LOST)
             return False
-        return _read(run, client, slice_s)
+        with noticing_full_disk():
+            return _read(run, client, slice_s)
     except LeaseLost:
         raise
     except (FetchError, Rejected) as error:
         run.give_up(error)
     except SecretsUnreadable:
         run.end(Source.Status.FAILED, error=SECRETS_UNREADABLE)
+    except DiskFull:
+        logger.warning("source %s waits for room on the disk", run.source.pk)
+        run.wait(attempts=F("attempts") - 1)
     except OperationalError as error:
         logger.warning("source %s waits for the database: %s", run.source.pk, error)
         run.wait()

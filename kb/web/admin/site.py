@@ -32,6 +32,7 @@ from unfold.sites import UnfoldAdminSite
 
 from kb.access.models import User
 from kb.access.services.rate_limits import GENERAL, UPLOAD, login_spend, name_digest, request_spend
+from kb.base.disk import is_disk_full
 from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, NotAllowed, NotVisible, is_collision
 from kb.base.files import FilesUnavailable, largest_upload_bytes
 from kb.base.net.client_address import client_network
@@ -59,10 +60,13 @@ def error_page(
 
 
 class ErrorPages(MiddlewareMixin):
-    """Middleware for errors outside of the API: pages that lead back; 503 with Retry-After for what may work later."""
+    """Middleware for errors outside of the API: pages that lead back; 503 with Retry-After for what may work later.
+
+    Of a full disk `server_error` says so, as where no view was reached.
+    """
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if isinstance(exception, DATABASE_OUT_OF_REACH):
+        if isinstance(exception, DATABASE_OUT_OF_REACH) and not is_disk_full(exception):
             logger.error("the database could not answer", exc_info=exception)
             # Without the request: what the theme's pages show beside their own matter comes from the database.
             page = render_to_string("web/unavailable.html", {"seconds": RETRY_AFTER_S})

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any
+from typing import Any, cast
 
 from django.core.exceptions import (
     ObjectDoesNotExist,
@@ -16,11 +16,13 @@ from django.core.exceptions import (
 )
 from django.core.signals import got_request_exception
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
+from django.template.loader import render_to_string
 from django.utils.translation import gettext as _, gettext_lazy
 from django.views import defaults
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 
+from kb.base.disk import DiskFull, is_disk_full
 from kb.base.errors import (
     COLLISION_SECONDS,
     DATABASE_OUT_OF_REACH,
@@ -115,6 +117,7 @@ BY_STATUS = {
     429: BY_CODE["throttled"],
     500: BY_CODE["internal_error"],
     503: gettext_lazy("Try again after as many seconds as Retry-After says."),
+    507: gettext_lazy("Ask the server’s operator to make room (“manage.py doctor” says where), then send it again."),
 }
 
 
@@ -215,6 +218,9 @@ def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
 
 def problem_of(error: Exception, request: HttpRequest | None = None) -> Problem:
     """What is said of an error of the framework, the services or the library, or of a fault of this code."""
+    if is_disk_full(error):
+        logger.error("the disk is full", exc_info=error)
+        return Problem(status.HTTP_507_INSUFFICIENT_STORAGE, "disk_full", str(DiskFull()))
     for kinds, describe in DESCRIPTIONS:
         if isinstance(error, kinds):
             return describe(error)
@@ -363,11 +369,16 @@ def bad_request(request: HttpRequest, exception: Exception, *args: Any, **kwargs
 
 
 def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-    """Answers a fault outside of the views, which the framework logs; 503 where the database is out of reach."""
+    """Answers a fault outside of the views, which the framework logs; 503 without the database, 507 on a full disk."""
     error = sys.exception()
+    is_full = is_disk_full(error)
     if request.path.startswith(PROGRAMS):
-        problem = problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem()
-        return answer(problem, request)
+        is_known = is_full or isinstance(error, DATABASE_OUT_OF_REACH)
+        return answer(problem_of(cast(Exception, error), request) if is_known else fault_problem(), request)
+    if is_full:
+        # Without the request, whose pages may need to write
+        page = render_to_string("web/disk_full.html", {"detail": DiskFull()})
+        return HttpResponse(page, status=status.HTTP_507_INSUFFICIENT_STORAGE)
     response = defaults.server_error(request, *args, **kwargs)
     if isinstance(error, DATABASE_OUT_OF_REACH):
         response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE

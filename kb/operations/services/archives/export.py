@@ -185,7 +185,7 @@ class _Writer:
 
     def originals(self, kb: KnowledgeBase) -> None:
         """Writes the stored files as they are, and the list of them."""
-        with SpooledTemporaryFile(_SPOOLED) as listed:
+        with SpooledTemporaryFile(_SPOOLED, dir=str(archive_folder())) as listed:
             count = 0
             for document in _with_files(kb).iterator(ROWS):
                 line = self._line(document.pk, "documents")

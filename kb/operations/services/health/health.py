@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
+from tempfile import gettempdir
 
 import httpx
 from django.conf import settings
@@ -24,6 +25,7 @@ from redis.exceptions import RedisError
 from kb.access.models import KnowledgeBase
 from kb.base import draining
 from kb.base.db.transactions import fetch_all
+from kb.base.disk import reserve
 from kb.base.findings import Finding, State, broken, check, degraded, listed, ok, one_line
 from kb.base.messages import joined
 from kb.content.models import Document
@@ -418,6 +420,27 @@ def data_directory() -> Finding:
     return ok(detail)
 
 
+@check("disk space")
+def disk_space() -> Finding:
+    """The disks of data, of temporary files and of the embedded PostgreSQL, each once."""
+    data = settings.DATA_DIR
+    folders = [data / "postgres", Path(gettempdir()), settings.FILE_UPLOAD_TEMP_DIR, data]
+    disks = {folder.stat().st_dev: str(folder) for folder in folders if folder.exists()}
+    usages = {folder: shutil.disk_usage(folder) for folder in disks.values()}
+    detail = listed([f"{folder}: {usage.free / 1024**2:,.0f} MB" for folder, usage in usages.items()])
+    full = [folder for folder, usage in usages.items() if usage.free <= reserve(usage.total)]
+    if not full:
+        return ok(_("free: {folders}", folders=detail))
+    return broken(
+        _("full, so uploads are refused and documents and sources wait; free: {folders}", folders=detail),
+        _(
+            "make room in {folders}: more than {megabytes:,} MB (DISK_RESERVE_MB), or a tenth of a small disk",
+            folders=listed(full),
+            megabytes=settings.DISK_RESERVE_BYTES // 1024**2,
+        ),
+    )
+
+
 @check("parser sandbox")
 def parser_sandbox() -> Finding:
     """What a file could reach that takes its parser over."""
@@ -540,6 +563,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     keyword_packages,
     packages,
     data_directory,
+    disk_space,
     parser_sandbox,
     libre_office,
     secret_key,
@@ -588,6 +612,7 @@ def components() -> list[Finding]:
         _models(),
         _component("broker", is_ready=redis_broker().state is State.OK),
         _component("cache", is_ready=redis_cache().state is State.OK, otherwise=State.DEGRADED),
+        _component("disk", is_ready=disk_space().state is State.OK, detail="full", otherwise=State.DEGRADED),
     ]
     try:
         pending = _pending_migrations()

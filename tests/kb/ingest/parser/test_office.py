@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -306,3 +307,15 @@ def test_without_libreoffice_a_file_is_refused_with_the_command(stored, monkeypa
     error = failure(stored(rb"{\rtf1 words}", "a.rtf"))
     assert error.code == "office_missing"
     assert "apt-get install --no-install-recommends libreoffice-writer-nogui" in str(error)
+
+
+@pytest.mark.parametrize(("free", "most"), [(256 * MIB, 128 * MIB), (2**40, 400 * MIB)], ids=["small tmpfs", "disk"])
+def test_a_conversion_takes_half_of_the_room_at_most(tmp_path, monkeypatch, free, most):
+    bounds = []
+    monkeypatch.setattr(office.shutil, "disk_usage", lambda _folder: SimpleNamespace(free=free))
+    monkeypatch.setattr(office, "_execute", lambda _folder, _arguments, _kind, limits: bounds.append(limits) or b"")
+    file = tmp_path / "a.doc"
+    file.write_bytes(b"a")
+    with pytest.raises(ParseError), office._made(file, ".doc", ".docx", "docx", OfficeLimits()):
+        pass
+    assert [each.folder_bytes for each in bounds] == [most]

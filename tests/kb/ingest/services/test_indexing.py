@@ -1,5 +1,6 @@
 import logging
 import uuid
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from django.utils import timezone
 from kb.base.errors import AlreadyThere, Rejected
 from kb.ingest.parser import office
 from kb.ingest.parser.parsed import MESSAGES
+from kb.ingest.services import indexing
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
     CLAIMED,
@@ -27,7 +29,9 @@ from kb.jobs.leases import LeaseLost, Queue
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.tasks import sweep_lost_documents
 from retrieval.postings import Postings, hash_terms
+from tests.disks import database_full, no_room
 from tests.factories import make_document, make_kb
+from tests.kb.ingest.parser.documents import data_address, make_picture
 from tests.kb.ingest.parser.office_files import make_ole, make_text, needs_libreoffice
 
 pytestmark = pytest.mark.django_db
@@ -392,3 +396,70 @@ def test_a_new_title_keeps_the_questions_and_their_vectors(kb):
 
     assert document.chunks.get().questions == ["最长租多久?"]
     assert vectors(kb, QUESTION).count() == 1
+
+
+def state(document):
+    document.refresh_from_db()
+    return (document.status, document.attempts, document.error, document.lease)
+
+
+WAITING = ("pending", 0, "", None)
+
+
+def test_a_document_that_finds_the_disk_full_waits_and_goes_on_by_itself(kb, monkeypatch):
+    document = add(kb)
+    monkeypatch.setattr(indexing, "_write", full_once(indexing._write))
+    index_document(document.pk)
+    assert state(document) == WAITING
+    assert sweep_lost_documents() == 0
+    Document.objects.update(updated_at=timezone.now() - timedelta(minutes=3))
+    assert sweep_lost_documents() == 1
+    assert index(document).status == "ready"
+
+
+def full_once(write):
+    """PostgreSQL has no room for what is written first."""
+    disks = [database_full()]
+
+    def written(*arguments):
+        with disks.pop() if disks else nullcontext():
+            write(*arguments)
+
+    return written
+
+
+def test_small_documents_that_find_the_disk_full_wait_together(kb, monkeypatch):
+    documents = [add(kb, f"Note {number}".encode(), f"{number}.txt") for number in range(2)]
+    monkeypatch.setattr(indexing, "_write", full_once(indexing._write))
+    ids = [each.pk for each in documents]
+    assert index_documents(ids) == ids
+    assert [state(each) for each in documents] == [WAITING] * 2
+    assert index_documents(ids) == []
+
+
+def test_a_picture_that_finds_the_disk_full_blames_no_document(kb):
+    document = add(kb, f"# Plant\n\nA pump.\n\n![A pump]({data_address(make_picture(1))})".encode(), "plant.md")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(indexing, "has_room", lambda: True)
+        with no_room():
+            index_document(document.pk)
+    assert state(document) == WAITING
+    assert index(document).status == "ready"
+
+
+def test_a_file_whose_parser_fails_on_a_full_disk_is_not_blamed(kb, monkeypatch):
+    document = add(kb, b"%PDF-1.7 and no more", "a.pdf")
+    answers = iter([True, False])
+    monkeypatch.setattr(indexing, "has_room", lambda: next(answers, True))
+    index_document(document.pk)
+    assert state(document) == WAITING
+    assert index(document).status == "failed"
+
+
+def test_no_document_is_taken_while_there_is_no_room(kb):
+    document = add(kb)
+    with no_room():
+        index_document(document.pk)
+        assert index_documents([document.pk]) == [document.pk]
+    assert state(document) == WAITING

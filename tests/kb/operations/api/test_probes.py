@@ -4,6 +4,8 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from kb.base import draining
 from kb.base.db.transactions import Purpose, try_lock
+from kb.base.findings import State
+from kb.operations.services.health import health
 from kb.providers import embedding_models
 from kb.search import wiring as conf
 from tests.factories import make_kb
@@ -45,7 +47,7 @@ def test_a_process_with_its_services_is_ready(anonymous):
     response = anonymous.get("/api/v1/ready/")
 
     assert (response.status_code, response.json()["status"]) == (200, "ready")
-    names = ("process", "models", "broker", "cache", "database", "migrations", "page_cache")
+    names = ("process", "models", "broker", "cache", "disk", "database", "migrations", "page_cache")
     assert states(response) == dict.fromkeys(names, ("ok", ""))
 
 
@@ -111,3 +113,21 @@ def test_a_process_with_an_unapplied_migration_is_not_ready(anonymous):
 
 def test_the_probes_ignore_credentials_that_are_not_valid(anonymous):
     assert anonymous.get("/api/v1/health/", headers={"Authorization": "Bearer nonsense"}).status_code == 200
+
+
+def test_a_process_with_a_full_disk_serves_and_says_so(anonymous, monkeypatch):
+    monkeypatch.setattr(health, "reserve", lambda total: total)
+    response = anonymous.get("/api/v1/ready/")
+    assert (response.status_code, response.json()["status"]) == (200, "degraded")
+    assert states(response)["disk"] == ("degraded", "full")
+
+
+def test_the_doctor_names_the_full_disk_and_how_much_is_to_be_free(monkeypatch, settings):
+    settings.DISK_RESERVE_BYTES = 70 * 1024**2
+    assert health.disk_space().state is State.OK
+    monkeypatch.setattr(health, "reserve", lambda total: total)
+    found = health.disk_space()
+    assert found.state is State.BROKEN
+    assert "uploads are refused" in str(found.detail)
+    assert "more than 70 MB (DISK_RESERVE_MB)" in str(found.remedy)
+    assert str(settings.DATA_DIR) in str(found.remedy)
