@@ -10,11 +10,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
+import h11
 import uvicorn
 from django.conf import settings
 from django.db import DatabaseError, connections
@@ -23,7 +25,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import failure_spend
@@ -31,6 +33,7 @@ from kb.agents.mcp.server import build_server, key_in
 from kb.base.loopback import CLIENT_MIN_RATE, CLIENT_SECONDS
 from kb.base.metrics import serve_metrics
 from kb.base.net.client_address import caller_address, network_of
+from kb.base.streams import STREAMS
 from kb.base.telemetry import logs, otel
 from kb.base.telemetry.requests import note
 from kb.search.wiring import warm_up
@@ -38,6 +41,8 @@ from kb.search.wiring import warm_up
 logger = logging.getLogger(__name__)
 
 PATH, HEALTH = "/mcp", "/health"
+# Of a request's head, as on the web server's port (config/gunicorn.py); the first also of the frame of a chunk.
+HEAD_BYTES, LINE_BYTES, FIELDS = 32 * 1024, 8_190, 64
 
 
 def serve_http(host: str, port: int) -> None:
@@ -51,7 +56,7 @@ def serve_http(host: str, port: int) -> None:
         application(),
         host=host,
         port=port,
-        http=PacedProtocol,
+        http=BoundedProtocol,
         ws="none",
         log_config=None,
         log_level="warning",
@@ -67,10 +72,47 @@ def warm_up_beside() -> None:
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
 
 
-class PacedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Closes a connection over which for CLIENT_SECONDS no request has come and none is answered."""
+class BoundedConnection(h11.Connection):
+    """Takes no head beyond the bounds; `refusal` is then the status of the answer."""
 
+    refusal = 400
+
+    def next_event(self) -> Any:
+        try:
+            event = super().next_event()
+        except h11.RemoteProtocolError as error:
+            self.refusal = error.error_status_hint
+            raise
+        if isinstance(event, h11.Request):
+            lines = [len(event.target), *(len(name) + len(value) for name, value in event.headers)]
+            if len(lines) > FIELDS + 1 or max(lines) > LINE_BYTES or sum(lines) > HEAD_BYTES:
+                self.refusal = 431
+                raise h11.RemoteProtocolError("the head is too long")
+        return event
+
+
+class BoundedProtocol(H11Protocol):
+    """Bounds the heads of requests, and closes a connection over which for CLIENT_SECONDS none has come or is answered.
+
+    It is not uvicorn's faster protocol, whose parser takes a head of any length.
+    """
+
+    conn: BoundedConnection
     _seen: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = BoundedConnection(h11.SERVER, HEAD_BYTES)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:  # amid an answer
+            self.transport.abort()
+            return
+        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")]
+        answer = h11.Response(status_code=self.conn.refusal, headers=headers)
+        for event in (answer, h11.Data(data=msg.encode()), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -116,6 +158,20 @@ def application() -> ASGIApp:
     )
 
 
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Lets another call begin while the one of this thread waits for a chat model."""
+    anyio.from_thread.run_sync(_allow_threads, 1)
+    try:
+        yield
+    finally:
+        anyio.from_thread.run_sync(_allow_threads, -1)
+
+
+def _allow_threads(more: int) -> None:
+    anyio.to_thread.current_default_thread_limiter().total_tokens += more
+
+
 class Door:
     """Lets requests in that name this server, come from no foreign page and carry a key that opens something."""
 
@@ -126,6 +182,7 @@ class Door:
         if scope["type"] == "lifespan":
             # Each call of a tool has a thread and with it a connection of the pool.
             anyio.to_thread.current_default_thread_limiter().total_tokens = int(os.environ.get("WEB_THREADS", "8"))
+            STREAMS.aside = aside
             await self._app(scope, receive, send)
         elif scope["path"].rstrip("/") == HEALTH:
             await JSONResponse({"status": "ok"})(scope, receive, send)
