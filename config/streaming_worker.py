@@ -1,4 +1,4 @@
-"""Gunicorn's worker of the web process: answers that are streamed leave the threads of requests to other requests.
+"""Gunicorn's worker of the web process: answers leave the threads of requests to other requests while they are written.
 
 A streamed answer waits for a chat model most of its time. A thread of requests does its first part, up to the status and
 the headers; a thread of its own, in the same context, then sends the events as they come.
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from gunicorn.http.message import Request
 
 from config.web_worker import BufferingWorker, Connection
-from kb.base.streams import STREAMS, Outgoing, sending
+from kb.base.streams import STREAMS, Outgoing, RequestThreads, sending
 
 EVENTS: Final = ("Content-Type", "text/event-stream")
 _GOES_ON: Final = object()
@@ -42,6 +42,11 @@ class _HandedOver(Exception):
 
 class StreamingWorker(BufferingWorker):
     wsgi: Callable[..., Any]
+
+    def get_thread_pool(self) -> RequestThreads:
+        pool = RequestThreads(self.cfg.threads)
+        STREAMS.aside = pool.aside
+        return pool
 
     def load_wsgi(self) -> None:
         super().load_wsgi()

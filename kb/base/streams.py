@@ -9,24 +9,32 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, Final, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
-# Of a web process, at once: each holds a thread and a connection to the chat model.
+# Of a web process, at once: each holds a thread and a connection to the chat model. Answers that are not streamed are
+# among them while their model writes.
 MOST: Final = int(os.environ.get("WEB_STREAMS", "256"))
 PIECES_A_SECOND: Final = 1_000
 HELD_BYTES: Final = 64 * 1024
 
 
 class Streams:
-    """Counts those that have threads of their own; under a server that gives them none it stays at zero."""
+    """Counts those that have threads of their own; under a server that gives them none it stays at zero.
+
+    Attributes:
+        aside: lets another request have the place of this thread while its block runs; set by the server.
+    """
 
     def __init__(self, most: int) -> None:
         self._most, self._open = most, 0
         self._lock = threading.Lock()
+        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def are_full(self) -> bool:
@@ -46,8 +54,59 @@ class Streams:
         with self._lock:
             self._open -= 1
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The block waits for a whole answer as a stream waits for the next piece of one."""
+        self.begin()
+        try:
+            with self.aside():
+                yield
+        finally:
+            self.end()
+
 
 STREAMS: Final = Streams(MOST)
+
+
+class RequestThreads(ThreadPoolExecutor):
+    """Threads of which so many answer requests at once; those that wait `aside` are not among them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._places = threading.Semaphore(most)
+        self._most, self._aside = most, 0
+        self._here = threading.local()
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
+        return super().submit(self._in_place, function, *args, **kwargs)
+
+    def _in_place(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._places:
+            self._here.has_place = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._here.has_place = False
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        if not getattr(self._here, "has_place", False):  # such as the thread of a stream
+            yield
+            return
+        with self._shutdown_lock:
+            self._aside += 1
+            self._max_workers = max(self._max_workers, self._most + self._aside)
+        self._places.release()
+        while self._idle_semaphore.acquire(blocking=False):
+            pass  # it counts threads that have found more work among the idle ones
+        with suppress(RuntimeError):  # the system has no more threads, or the process ends
+            super().submit(int)  # begins a thread, if there are not enough
+        try:
+            yield
+        finally:
+            self._places.acquire()
+            with self._shutdown_lock:
+                self._aside -= 1
 
 
 class Started(Generator[T, None, None]):

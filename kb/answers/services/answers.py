@@ -438,8 +438,10 @@ def _packed(
 def answer(principal: Principal, request: AskRequest, answer_settings: AnswerSettings = DEFAULTS) -> Answer:
     """The answer to a question. A chat model that fails makes it a degraded one, not an error.
 
-    Raises as `search`, NotVisible also for the conversation, and Rejected where that has other knowledge bases.
+    Raises as `search`, NotVisible also for the conversation, and Rejected where that has other knowledge bases; also,
+    before the search, where this process writes as many answers as it may.
     """
+    require_room()
     question = prepare(principal, request, answer_settings)
     with Progress(question.turn.pk if question.turn else None):
         try:
@@ -454,7 +456,7 @@ def _whole(question: Question) -> Answer:
     try:
         model = _model(question.settings.model)
         give_connection_back()
-        with counted_for(*question.knowledge_base_ids), tallied(question.tally):
+        with counted_for(*question.knowledge_base_ids), tallied(question.tally), STREAMS.waiting():
             written = model.complete(question.prompt(), timeout_s=settings.LLM_SECONDS, fields=question.settings.fields)
     except GenerationFailed as error:
         return question.without_model(error)

@@ -4,7 +4,16 @@ import threading
 import pytest
 
 from kb.base import streams
-from kb.base.streams import HELD_BYTES, PIECES_A_SECOND, Outgoing, Streams, after_read, before_read, sending
+from kb.base.streams import (
+    HELD_BYTES,
+    PIECES_A_SECOND,
+    Outgoing,
+    RequestThreads,
+    Streams,
+    after_read,
+    before_read,
+    sending,
+)
 
 
 @pytest.fixture
@@ -113,3 +122,61 @@ def test_streams_are_full_at_their_bound():
     assert counted.are_full
     counted.end()
     assert not counted.are_full
+
+
+def test_who_waits_for_a_whole_answer_lets_another_request_have_its_place():
+    threads, counted = RequestThreads(1), Streams(1)
+    counted.aside = threads.aside
+    waits, written = threading.Event(), threading.Event()
+
+    def ask():
+        with counted.waiting():
+            waits.set()
+            assert written.wait(60)
+        return "answer"
+
+    with threads:
+        # After some that had to queue, the library takes more of its threads for idle than are.
+        assert [each.result(60) for each in [threads.submit(int) for _ in range(20)]] == [0] * 20
+        asked = threads.submit(ask)
+        queued = threads.submit(str, "queued before")
+        assert waits.wait(60)
+        assert queued.result(60) == "queued before"
+        assert threads.submit(str, "later").result(60) == "later"
+        assert counted.are_full
+        written.set()
+        assert asked.result(60) == "answer"
+    assert not counted.are_full
+
+
+def test_no_more_requests_are_answered_at_once_after_some_have_waited():
+    threads, gate = RequestThreads(1), threading.Barrier(4)
+
+    def ask():
+        with threads.aside():
+            gate.wait(60)
+        return threading.get_ident()
+
+    with threads:
+        asked = [threads.submit(ask) for _ in range(4)]
+        assert len({each.result(60) for each in asked}) == 4  # idle now
+
+        def work():
+            other = threads.submit(int)
+            with pytest.raises(TimeoutError):
+                other.result(0.1)
+            return other
+
+        assert threads.submit(work).result(60).result(60) == 0
+
+
+def test_a_thread_that_has_no_place_of_the_server_gives_none_up():
+    threads = RequestThreads(1)
+    with threads, threads.aside():
+        release = threading.Event()
+        held = threads.submit(release.wait, 60)
+        second = threads.submit(int)
+        assert not second.done()
+        release.set()
+        assert held.result(60)
+        assert second.result(60) == 0
