@@ -101,8 +101,10 @@ class ProviderForm(forms.ModelForm):  # type: ignore[type-arg]
         super()._post_clean()  # type: ignore[misc]
         if self.errors:
             return
-        from kb.signin.protocol import Flow  # noqa: PLC0415 - and with it a client of HTTP
+        from kb.signin.metadata import METADATA  # noqa: PLC0415 - and with it a client of HTTP
+        from kb.signin.protocol import Flow  # noqa: PLC0415
 
+        METADATA.forget()
         try:
             self.discovered = Flow(self._request, provider_of(self.instance)).openid_config
         except SignInRefused as error:

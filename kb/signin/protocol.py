@@ -18,6 +18,7 @@ from kb.base.net.addresses import MESSAGES as FETCH_MESSAGES, FetchError
 from kb.signin.claims import account_key, identity_of
 from kb.signin.errors import SignInRefused
 from kb.signin.http import Unreachable, guarded_session
+from kb.signin.metadata import METADATA
 from kb.signin.provider import Provider, callback_url
 from kb.signin.services import account_for
 from retrieval.errors import Message
@@ -51,9 +52,9 @@ class Flow(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # the package has 
 
     @property
     def openid_config(self) -> dict[str, Any]:
-        """What the provider says of itself, asked once a request."""
+        """What the provider says of itself."""
         if "config" not in self.__dict__:
-            config = self._json_of(self._provider.discovery_url)
+            config = self._json_of(self._provider.discovery_url, is_kept=True)
             if not all(isinstance(config.get(each), str) for each in ("issuer", *_ENDPOINTS)):
                 raise SignInRefused("bad_answer", name=self._provider.name, url=self._provider.discovery_url)
             if config["issuer"].rstrip("/") != self._provider.issuer.rstrip("/"):
@@ -90,9 +91,8 @@ class Flow(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # the package has 
     def _verified(self, id_token: str) -> dict[str, Any]:
         """The claims of an ID token, signed by the provider, for us, now, and for the sign-in that was begun."""
         try:
-            keys = jwt.PyJWKSet.from_dict(self._json_of(self.openid_config["jwks_uri"])).keys
             kid = jwt.get_unverified_header(id_token).get("kid")
-            key = next((each for each in keys if each.key_id == kid or (kid is None and len(keys) == 1)), None)
+            key = self._key(kid) or self._key(kid, refresh=True)
             if key is None:
                 raise self._not_believed("kid")
             claims: dict[str, Any] = jwt.decode(
@@ -116,12 +116,24 @@ class Flow(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # the package has 
             raise self._not_believed("sub")
         return claims
 
-    def _json_of(self, url: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-        try:
+    def _key(self, kid: str | None, *, refresh: bool = False) -> jwt.PyJWK | None:
+        """A key of the provider by its name; the only one where a token names none."""
+        published = self._json_of(self.openid_config["jwks_uri"], is_kept=True, refresh=refresh)
+        keys = jwt.PyJWKSet.from_dict(published).keys
+        return next((each for each in keys if each.key_id == kid or (kid is None and len(keys) == 1)), None)
+
+    def _json_of(
+        self, url: str, headers: Mapping[str, str] | None = None, *, is_kept: bool = False, refresh: bool = False
+    ) -> dict[str, Any]:
+        def ask() -> Any:
             with guarded_session(self._provider.guard) as session:
                 response = session.get(url, headers=headers)
             response.raise_for_status()
-            answer = response.json()
+            return response.json()
+
+        try:
+            key = (url, self._provider.allows_private)
+            answer = METADATA.read(key, ask, refresh=refresh) if is_kept else ask()
         except Unreachable as error:
             raise refusal(self.request, self._provider, error) from error
         except (requests.HTTPError, ValueError) as error:

@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
+from kb.base.waits import OUTSIDE
 from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.connectors.registry import KINDS as SOURCES, secret_names
 from kb.sources.connectors.web.preview import Preview, PreviewItem
@@ -411,7 +412,9 @@ class SourceViewSet(ApiViewSet):
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields.pop("knowledge_base_id"))
         source = Source(knowledge_base=kb, **fields)
         source_check(source)
-        return Response(PreviewSerializer(source_preview(source)).data)
+        with OUTSIDE.one(self.principal.user.pk):
+            preview = source_preview(source)
+        return Response(PreviewSerializer(preview).data)
 
     def _editable(self, pk: int) -> Source:
         return cast(Source, self.editable(Source.objects.visible_to(self.principal), pk))
@@ -545,7 +548,9 @@ class ExternalSourceViewSet(ApiViewSet):
     )
     def test(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
         source = self._source(kb_id, source_id)
-        tested = external_source_test(source, self.checked(ExternalSourceTestSerializer)["query"])
+        query = self.checked(ExternalSourceTestSerializer)["query"]
+        with OUTSIDE.one(self.principal.user.pk):
+            tested = external_source_test(source, query)
         return Response(ExternalTestSerializer(tested).data)
 
     def _kb(self, kb_id: int) -> KnowledgeBase:

@@ -29,3 +29,16 @@ def cut_at(monkeypatch, settings):
         monkeypatch.setattr(selection, "overlap_high", lambda _chunk_count: score + 0.01)
 
     return move
+
+
+@pytest.fixture
+def crowded():
+    """As many requests wait for other servers as may."""
+    from contextlib import ExitStack
+
+    from kb.base.waits import MOST, OUTSIDE
+
+    with ExitStack() as waits:
+        for _ in range(MOST):
+            waits.enter_context(OUTSIDE.one())
+        yield

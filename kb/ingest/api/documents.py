@@ -17,6 +17,7 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.net.addresses import URL_CHARACTERS
+from kb.base.waits import OUTSIDE
 from kb.content.folders.services import documents_in
 from kb.content.models import Chunk, Document, Folder
 from kb.content.services import document_overview
@@ -236,7 +237,8 @@ class KnowledgeBaseDocumentViewSet(DescribesDocuments):
             return partial(document_add, name=fields["file"].name, **fields)
         fields = self.checked(DocumentTextSerializer)
         if "url" in fields and self.read_url is not None:
-            return partial(document_add, **self.read_url(**fields))
+            with OUTSIDE.one(user_of(request).pk):
+                return partial(document_add, **self.read_url(**fields))
         return partial(document_add_text, **({"title": ""} | fields))
 
     @idempotent(before=_to_add)

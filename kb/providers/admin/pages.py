@@ -14,6 +14,7 @@ from unfold.admin import ModelAdmin
 
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
+from kb.base.waits import OUTSIDE
 from kb.providers.admin.cards import groups
 from kb.providers.admin.forms import ADVANCED, ROLES, ModelForm, result_of, signed_result
 from kb.providers.admin.usage import usage
@@ -126,7 +127,8 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         if not form.is_valid():
             return render(request, "providers/form_errors.html", {"form": form})
         endpoint = form.endpoint
-        found = probe(endpoint)
+        with OUTSIDE.one(request.user.pk):
+            found = probe(endpoint)
         context = {"probe": found, "error": shown(found.error), "remedy": shown(found.remedy), "role": form.role}
         return render(request, "providers/tested.html", context | {"signed": signed_result(endpoint, found)})
 
@@ -137,7 +139,8 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         if not form.is_valid():
             return render(request, "providers/form_errors.html", {"form": form})
         try:
-            found = list_models(form.endpoint)
+            with OUTSIDE.one(request.user.pk):
+                found = list_models(form.endpoint)
         except ProbeFailed as failure:
             return render(
                 request, "providers/names.html", {"error": shown(failure.error), "remedy": shown(failure.remedy)}
@@ -146,7 +149,8 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
     def test_row(self, request: HttpRequest, object_id: int) -> HttpResponse:
         row = self._row(request, str(object_id), method="POST")
-        found = probe(endpoint_of(row))
+        with OUTSIDE.one(request.user.pk):
+            found = probe(endpoint_of(row))
         provider_model_tested(
             row, ok=found.ok, latency_ms=found.latency_ms, message=found.error, dimension=found.dimension
         )

@@ -24,6 +24,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.base.models import count_of
+from kb.base.waits import OUTSIDE
 from kb.content.models import Document
 from kb.sources.admin.base import PREFIX, SourceAdmin, SourceForm, setting_field
 from kb.sources.connectors.listing import MOST_PATTERNS
@@ -320,7 +321,8 @@ class SourceRowAdmin(SourceAdmin):
         form = self.tested_form(request, object_id, name=uuid.uuid4().hex)
         context: dict[str, Any] = {"form": form}
         if form.is_valid():
-            preview = source_preview(form.instance)
+            with OUTSIDE.one(request.user.pk):
+                preview = source_preview(form.instance)
             context = {
                 "preview": preview,
                 "error": error_of(preview.error),

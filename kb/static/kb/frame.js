@@ -30,6 +30,11 @@ const nameFields = () => {
 window.addEventListener("load", () => setTimeout(nameFields));  // after those that make the fields
 document.addEventListener("formset:added", () => setTimeout(nameFields));
 
+// A refusal that is made for a place of the page is shown there; htmx shows nothing of an answer that failed.
+document.addEventListener("htmx:beforeSwap", ({detail}) => {
+    if (detail.xhr.getResponseHeader("HX-Reswap")) detail.shouldSwap = true;
+});
+
 // The palette: finds knowledge bases, documents and pages as one types; the server says what there is.
 (() => {
     const PAUSE_MS = 150;

@@ -22,6 +22,7 @@ from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import SimpleLazyObject
+from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -36,6 +37,7 @@ from kb.base.disk import is_disk_full
 from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, NotAllowed, NotVisible, is_collision
 from kb.base.files import FilesUnavailable, largest_upload_bytes
 from kb.base.net.client_address import client_network
+from kb.base.waits import RETRY_SECONDS, TooManyWaits
 
 Registered = TypeVar("Registered")
 
@@ -81,14 +83,23 @@ class ErrorPages(MiddlewareMixin):
         if isinstance(exception, FilesUnavailable):
             logger.error("uploads cannot be reached: %s", exception)
             seconds, detail = RETRY_AFTER_S, _("The store of the files cannot be reached: try again in a moment.")
+        elif isinstance(exception, TooManyWaits):
+            seconds, detail = RETRY_SECONDS, str(exception)
         elif is_collision(exception):
             logger.warning("a row was deleted while another came to point to it", exc_info=exception)
             detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
             seconds = COLLISION_SECONDS
         else:
             return None
-        status, title = HTTPStatus.SERVICE_UNAVAILABLE, _("This did not work just now")
-        return error_page(request, status, "web/try_again.html", title, _later(seconds), detail=detail)
+        return _not_now(request, seconds, detail)
+
+
+def _not_now(request: HttpRequest, seconds: int, detail: str) -> HttpResponse:
+    status, headers = HTTPStatus.SERVICE_UNAVAILABLE, _later(seconds)
+    if "HX-Request" in request.headers:  # for a part of a page, which frame.js puts there
+        part = format_html('<p class="kb-notice warning" role="alert">{}</p>', detail)
+        return HttpResponse(part, status=status, headers={**headers, "HX-Reswap": "innerHTML"})
+    return error_page(request, status, "web/try_again.html", _("This did not work just now"), headers, detail=detail)
 
 
 def _later(seconds: int) -> dict[str, str]:

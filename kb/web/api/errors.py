@@ -36,6 +36,7 @@ from kb.base.errors import (
 from kb.base.files import FilesUnavailable
 from kb.base.shapes import as_values
 from kb.base.telemetry import logs as log_context
+from kb.base.waits import RETRY_SECONDS, TooManyWaits
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 BY_CODE = {
@@ -327,6 +328,7 @@ DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]]
         (NoChannelAvailable,),
         lambda error: _not_now("no_channel_available", str(error), degraded=as_values(error.degradations)),
     ),
+    ((TooManyWaits,), lambda error: _not_now("too_many_waits", str(error), RETRY_SECONDS)),
     (DATABASE_OUT_OF_REACH, _database_out_of_reach),
     ((FilesUnavailable,), _files_out_of_reach),
     (

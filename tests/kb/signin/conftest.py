@@ -9,6 +9,13 @@ from django.urls import reverse
 from tests.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 
 
+@pytest.fixture(autouse=True)
+def _nothing_known_of_providers():
+    from kb.signin.metadata import METADATA
+
+    METADATA.forget()
+
+
 @pytest.fixture(scope="session")
 def running_provider():
     with OidcProvider("http://testserver/admin/oidc/callback/") as provider:

@@ -1,5 +1,6 @@
 """Signing in with a real provider: who gets in, with which account, and what the page says to whom it does not let in."""
 
+import socket
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -364,3 +365,36 @@ def test_a_logout_after_a_password_login_names_no_provider(provider):
 
     assert 'data-testid="logged-out"' in page
     assert provider.issuer not in page
+
+
+def test_a_silent_provider_is_asked_once_and_then_said_to_be_out_of_reach_at_once(client, settings, monkeypatch):
+    from kb.signin import http
+
+    monkeypatch.setattr(http, "SECONDS", 0.2)
+    settings.OIDC_CLIENT_ID, settings.OIDC_CLIENT_SECRET = "c", "s"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.OIDC_ISSUER = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        answers = [client.get(reverse("signin_begin")) for _ in range(3)]
+        assert [each.status_code for each in answers] == [502] * 3
+        silent.accept()[0].close()
+        silent.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the others asked nobody
+            silent.accept()
+
+
+def test_where_too_many_requests_wait_for_other_servers_a_page_says_when_to_come_back(provider, client, crowded):
+    answer = client.get(reverse("signin_begin"), headers={"accept-language": "en"})
+    assert (answer.status_code, answer["Retry-After"]) == (503, "10")
+    assert "wait for other servers" in answer.content.decode()
+
+
+def test_a_new_key_of_the_provider_is_asked_for(provider, monkeypatch):
+    from kb.signin import metadata
+
+    provider.person("rui")
+    sign_in("rui")
+    (url,) = [key for key in metadata.METADATA._kept if "keys" in str(key) or "jwks" in str(key)]
+    read_at, published = metadata.METADATA._kept[url]
+    metadata.METADATA._kept[url] = read_at, {"keys": [{**published["keys"][0], "kid": "of-last-year"}]}
+    monkeypatch.setattr(metadata, "REFRESH_SECONDS", 0.0)
+    assert sign_in("rui").status_code == 302

@@ -205,6 +205,14 @@ def test_a_stored_key_stays_until_another_is_entered_and_goes_to_no_other_server
     assert decrypted(row.secrets) == {"api_key": "another"}
 
 
+@pytest.mark.parametrize("button", ["test", "names", "test_row"])
+def test_a_test_waits_for_its_server_only_where_requests_may(client, row, server, given, crowded, button):
+    answer = post(client, button, *((None, row.pk) if button == "test_row" else (given(),)))
+    assert answer.status_code == 503
+    assert "wait for other servers" in answer.content.decode()
+    assert server.requests == []
+
+
 def test_a_test_from_the_list_is_stored_with_its_fault(client, row, server):
     post(client, "test_row", None, row.pk)
     row.refresh_from_db()

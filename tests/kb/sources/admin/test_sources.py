@@ -87,6 +87,13 @@ def test_a_test_shows_refusals(client, kb, web):
     assert "which is not a public address" in page
 
 
+def test_a_test_that_has_to_wait_says_so_in_its_place(client, kb, web, crowded):
+    answer = client.post(url("test"), values(kb, web), headers={**ENGLISH, "HX-Request": "true"})
+    assert (answer.status_code, answer["Retry-After"], answer["HX-Reswap"]) == (503, "10", "innerHTML")
+    assert "wait for other servers" in answer.content.decode()
+    assert "<html" not in answer.content.decode()
+
+
 def test_a_test_of_a_wrong_form_says_what_is_wrong(client, kb, web):
     page = client.post(url("test"), values(kb, web, url="file:///etc/passwd"), headers=ENGLISH).content.decode()
     assert "are not read" in page

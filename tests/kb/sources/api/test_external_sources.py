@@ -82,3 +82,10 @@ def test_a_source_of_another_knowledge_base_is_not_there(client, kb, owner, serv
     theirs = SearchProvider.objects.create(knowledge_base=other, name="s", settings={})
     assert client.get(url(kb, theirs.pk)).status_code == 404
     assert client.delete(url(kb, theirs.pk)).status_code == 404
+
+
+def test_a_test_waits_for_its_service_only_where_requests_may(client, kb, service, crowded):
+    created = client.post(url(kb), body(service), format="json").json()
+    refused = client.post(url(kb, created["id"], "test"), {"query": "when"}, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (503, "too_many_waits")
+    assert service.asked == []

@@ -229,3 +229,13 @@ class TestAPlaceWithSecrets:
         assert "encrypted with another SECRET_KEY" in asking("get", f"sources/{pk}/").json()["error"]["message"]
         settings.SECRET_KEY_FALLBACKS = []
         assert asking("patch", f"sources/{pk}/", {"secrets": {"password": "new"}}).status_code == 200
+
+
+def test_a_test_waits_for_its_server_only_where_requests_may(asking, kb, web, crowded):
+    answer = asking(
+        "post", "sources/test/", {"knowledge_base_id": kb.pk, "name": "s", "kind": "page", "url": web.url("/")}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (503, "too_many_waits")
+    assert answer.headers["Retry-After"] == "10"
+    assert answer.json()["detail"]
+    assert answer.json()["remedy"]

@@ -98,6 +98,12 @@ def test_the_connection_is_tested_before_it_is_saved(client, kb, service):
     assert not SearchProvider.objects.exists()
 
 
+def test_a_test_waits_for_its_service_only_where_requests_may(client, kb, service, crowded):
+    answer = client.post(url("test"), values(kb, service, name="", test_query="when open"), headers=ENGLISH)
+    assert answer.status_code == 503
+    assert service.asked == []
+
+
 def test_a_test_of_a_stored_source_says_why_it_fails(client, kb, service, source):
     import grpc
 
