@@ -416,7 +416,13 @@ API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
     "login": env.str("LOGIN_RATE_LIMIT", default="30/minute"),  # attempts from one address, with any names
     # Attempts with one name from browsers in which nobody has logged in with it yet, from all addresses together.
     "login_name": env.str("LOGIN_NAME_RATE_LIMIT", default="10/minute"),
+    # Requests to chats from one address, of visitors who are not signed in, and their questions.
+    "visitor": env.str("VISITOR_RATE_LIMIT", default=env.str("API_RATE_LIMIT", default="") or "120/minute"),
+    "visitor_ask": env.str("VISITOR_ASK_RATE_LIMIT", default=env.str("API_ASK_RATE_LIMIT", default="") or "20/minute"),
 }
+CHAT_ADDRESS_STREAMS = env.int(
+    "CHAT_ADDRESS_STREAMS", default=20
+)  # answers sent at once to such visitors of one address
 # Proxies in front of the web server, of which each adds an address to X-Forwarded-For; 0: that header is not believed.
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", default=int(env.bool("BEHIND_TLS_PROXY", default=False)))
 REST_FRAMEWORK = {

@@ -34,6 +34,8 @@ def pytest_configure(config):
         os.environ.setdefault(f"API_{kind}RATE_LIMIT", "")
     for kind in ("", "NAME_"):
         os.environ.setdefault(f"LOGIN_{kind}RATE_LIMIT", "")
+    for kind in ("", "ASK_"):
+        os.environ.setdefault(f"VISITOR_{kind}RATE_LIMIT", "")
     from config import embedded
 
     if not os.environ.get("DATABASE_URL"):  # the workers of xdist inherit what the controller has started

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from kb.answers.services.answers import AnswerEvent
 from kb.base import draining
+from kb.base.streams import Share
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +25,21 @@ class ServerEnds(Exception):
     """The process is about to be killed."""
 
 
+class Displaced(Exception):
+    """Another stream of the same answer has the place of this one."""
+
+
 def fault_of(error: Exception) -> Mapping[str, Any]:
     """What the event `error` says of a failure, without its insides."""
     if isinstance(error, DatabaseFailure):  # also a user who was deleted while the answer was written
         return {"code": "unavailable", "detail": _("The database is out of reach or overloaded: try again later.")}
     if isinstance(error, ServerEnds):
         return {"code": "unavailable", "detail": _("The server is being restarted: ask again.")}
+    if isinstance(error, Displaced):
+        return {
+            "code": "too_many_streams",
+            "detail": _("This answer is read elsewhere meanwhile: load the page again."),
+        }
     return {"code": "internal_error", "detail": _("The answer broke off because of a fault of the server: try again.")}
 
 
@@ -45,17 +55,19 @@ def event_stream(
     encoded: Callable[[str, Mapping[str, Any]], str] = event_text,
     *,
     goes_on: bool = True,
+    share: Share | None = None,
 ) -> StreamingHttpResponse:
     """The response that sends the events of `stream_answer` as they come.
 
-    When its reader leaves, an answer that a conversation keeps is written to its end if it `goes_on`; any other ends there.
+    When its reader leaves, an answer that a conversation keeps is written to its end if it `goes_on`; any other ends there,
+    as it does when another stream has the place of its `share`, which is closed once nobody reads it.
     What fails after the first event can no longer become a status: it is the event `error`, of which `fault` is sent;
     of the others `shown`, or their data. `encoded` writes an event of a name and its data.
     """
 
     def pieces() -> Iterator[str]:
-        is_kept = False
-        with closing(events):
+        is_kept, place = False, share or Share()
+        with closing(events), closing(place):
             try:
                 yield ""
                 for event in events:
@@ -64,7 +76,13 @@ def event_stream(
                     if event.name == "delta" and _process_ends():
                         yield encoded("error", fault(ServerEnds()))
                         return
+                    if place.is_displaced:
+                        yield encoded("error", fault(Displaced()))
+                        break
+                if is_kept and goes_on:
+                    _write_to_the_end(events)  # of which nothing is left, but where it was displaced
             except GeneratorExit:
+                place.close()
                 if is_kept and goes_on:
                     _write_to_the_end(events)
                 raise

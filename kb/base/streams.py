@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Final, ParamSpec, TypeVar
@@ -66,6 +66,60 @@ class Streams:
 
 
 STREAMS: Final = Streams(MOST)
+
+
+class Share:
+    """A stream among those of its reader.
+
+    Attributes:
+        topic: what it is of, once that is known.
+        is_displaced: another stream of the same has its place, and this one is to end.
+    """
+
+    def __init__(self, whose: Collection[Hashable] = (), topic: Hashable = None) -> None:
+        self.whose, self.topic = whose, topic
+        self.is_displaced = False
+
+    def close(self) -> None:
+        SHARES.remove(self)
+
+
+class Shares:
+    """Who reads which streams of this process."""
+
+    def __init__(self) -> None:
+        self._open: list[Share] = []
+        self._lock = threading.Lock()
+
+    def take(self, limits: Mapping[Hashable, int], topic: Hashable = None) -> Share | None:
+        """A place among the streams of those whom `limits` names, None where one has as many as that already.
+
+        It is then that of the oldest one of the same topic, if there is one, which ends.
+        """
+        with self._lock:
+            displaced: set[Share] = set()
+            for who, most in limits.items():
+                others = [each for each in self._open if who in each.whose and each not in displaced]
+                if len(others) < most:
+                    continue
+                oldest = next((each for each in others if topic is not None and each.topic == topic), None)
+                if oldest is None:
+                    return None
+                displaced.add(oldest)
+            for each in displaced:
+                each.is_displaced = True
+                self._open.remove(each)
+            share = Share(tuple(limits), topic)
+            self._open.append(share)
+            return share
+
+    def remove(self, share: Share) -> None:
+        with self._lock:
+            if share in self._open:
+                self._open.remove(share)
+
+
+SHARES: Final = Shares()
 
 
 class RequestThreads(ThreadPoolExecutor):

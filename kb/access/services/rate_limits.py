@@ -36,6 +36,8 @@ def _here() -> MemoryStorage:
 
 GENERAL, ASK, UPLOAD, FAILURES = "general", "ask", "upload", "failures"
 LOGIN, LOGIN_NAME = "login", "login_name"
+# The kinds of somebody who is known by an address alone.
+_OF_VISITOR = {GENERAL: "visitor", ASK: "visitor_ask"}
 # The environment variable of each limit.
 VARIABLES = {
     GENERAL: "API_RATE_LIMIT",
@@ -44,6 +46,8 @@ VARIABLES = {
     FAILURES: "API_FAILURE_RATE_LIMIT",
     LOGIN: "LOGIN_RATE_LIMIT",
     LOGIN_NAME: "LOGIN_NAME_RATE_LIMIT",
+    "visitor": "VISITOR_RATE_LIMIT",
+    "visitor_ask": "VISITOR_ASK_RATE_LIMIT",
 }
 MOST_DAYS, MOST_REQUESTS = 31, 1_000_000_000
 
@@ -106,9 +110,9 @@ def failure_spend(address: str) -> Spent | None:
     return _spend(limit, f"{FAILURES}:{address}") if limit else None
 
 
-def visitor_spend(address: str, kind: str) -> Spent | None:
-    """Counts a request of somebody who is known by a network address alone, who may make as many as a user."""
-    limit = _limit(settings.API_RATE_LIMITS[kind])
+def visitor_spend(address: str, kind: str, *, is_known: bool = False) -> Spent | None:
+    """Counts a request from a network address; where it `is_known` whose it is, as many are allowed as of a user."""
+    limit = _limit(settings.API_RATE_LIMITS[kind if is_known else _OF_VISITOR[kind]])
     return _spend(limit, f"{kind}:address:{address}") if limit and address else None
 
 

@@ -57,6 +57,8 @@ def _rest(message: Message, seen: int) -> Generator[AnswerEvent, None, None]:
         if len(text) > seen:
             yield AnswerEvent("delta", {"text": text[seen:]})
             seen = len(text)
+        else:
+            yield AnswerEvent("delta", {"text": ""})  # by which the server notices that its reader has left
         give_connection_back()
         time.sleep(LOOK_SECONDS)
     data = stored_answer(message) | {"answer": message.text or text}

@@ -64,6 +64,7 @@ class ChatView(View):
     """
 
     limit_kind = GENERAL
+    limited_method = "POST"  # of that kind; others are GENERAL
     needs_visit = True
 
     assistant: Assistant
@@ -99,8 +100,8 @@ class ChatView(View):
         return client_network(self.request)
 
     def _count(self, request: HttpRequest) -> None:
-        kind = self.limit_kind if request.method == "POST" else GENERAL
-        require_left(visitor_spend(client_network(request), kind))
+        kind = self.limit_kind if request.method == self.limited_method else GENERAL
+        require_left(visitor_spend(client_network(request), kind, is_known=request.user.is_authenticated))
 
     def _visit(self, request: HttpRequest) -> Visit:
         visit = visit_of(self.assistant, request.user, request.headers.get(VISIT_HEADER, ""))

@@ -6,7 +6,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError
 from kb.answers.services.answers import AnswerEvent
 from kb.answers.sse import event_stream
 from kb.base import draining
-from kb.base.streams import Started
+from kb.base.streams import Share, Shares, Started
 
 
 def events(response):
@@ -82,3 +82,39 @@ def test_a_page_may_be_sent_something_else():
         ("delta", {"length": 1}),
         ("done", {"length": 1}),
     ]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("goes_on", "written"), [(True, 5), (False, 1)])
+def test_a_stream_whose_place_another_has_says_so_and_its_answer_goes_on_if_it_is_to(goes_on, written):
+    share, given = Share(), []
+
+    def steps():
+        for number in range(5):
+            given.append(number)
+            yield AnswerEvent("delta", {"text": str(number), "message_id": 1})
+
+    response = event_stream(steps(), goes_on=goes_on, share=share)
+    sent = iter(response)
+    next(sent)
+    share.is_displaced = True
+    assert [(name, data["code"]) for name, data in events(sent)] == [("error", "too_many_streams")]
+    assert len(given) == written
+
+
+@pytest.mark.django_db
+def test_who_leaves_gives_up_the_place_before_the_answer_is_written_to_its_end(monkeypatch):
+    shares = Shares()
+    monkeypatch.setattr("kb.base.streams.SHARES", shares)
+    share, places = shares.take({"ann": 1}), []
+
+    def steps():
+        yield AnswerEvent("sources", {"message_id": 1})
+        yield AnswerEvent("delta", {"text": "1"})
+        places.append(shares.take({"ann": 1}))
+        yield AnswerEvent("done", {})
+
+    response = event_stream(steps(), share=share)
+    next(iter(response))
+    response.close()
+    assert places[0] is not None

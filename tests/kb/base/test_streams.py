@@ -9,6 +9,7 @@ from kb.base.streams import (
     PIECES_A_SECOND,
     Outgoing,
     RequestThreads,
+    Shares,
     Streams,
     after_read,
     before_read,
@@ -180,3 +181,43 @@ def test_a_thread_that_has_no_place_of_the_server_gives_none_up():
         release.set()
         assert held.result(60)
         assert second.result(60) == 0
+
+
+@pytest.fixture
+def shares(monkeypatch):
+    made = Shares()
+    monkeypatch.setattr(streams, "SHARES", made)
+    return made
+
+
+def test_a_stream_beyond_a_share_is_refused_until_another_ends(shares):
+    held = [shares.take({"ann": 2}) for _ in range(2)]
+    assert shares.take({"ann": 2}) is None
+    assert shares.take({"bob": 2}) is not None
+    held[0].close()
+    held[0].close()  # which changes nothing
+    assert shares.take({"ann": 2}) is not None
+    assert shares.take({"ann": 2}) is None
+
+
+def test_the_oldest_stream_of_the_same_gives_its_place_to_the_newest(shares):
+    other, first, second = (shares.take({"ann": 3, "home": 3}, topic) for topic in (1, 2, 2))
+    assert shares.take({"ann": 3, "home": 3}, 2) is not None
+    assert [each.is_displaced for each in (other, first, second)] == [False, True, False]
+    assert shares.take({"ann": 3}, 3) is None
+
+
+def test_what_a_stream_is_of_may_be_known_later(shares):
+    first = shares.take({"ann": 1})
+    assert shares.take({"ann": 1}, 7) is None
+    first.topic = 7
+    assert shares.take({"ann": 1}, 7) is not None
+    assert first.is_displaced
+
+
+def test_nobody_is_displaced_for_a_stream_that_is_refused(shares):
+    own = shares.take({"ann": 1, "home": 2}, 1)
+    shares.take({"bob": 1, "home": 2}, 2)
+    shares.take({"cat": 1, "work": 1}, 3)
+    assert shares.take({"ann": 1, "work": 1}, 1) is None
+    assert not own.is_displaced

@@ -5,10 +5,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from kb.answers.services import progress
 from kb.answers.services.conversations import HISTORY_TOKENS
+from kb.answers.services.progress import Progress
 from kb.assistants.services.assistants import assistant_update
 from kb.base import cache as query_caches
-from kb.models import Conversation, FailedQuery, Message
+from kb.models import AssistantUse, Conversation, FailedQuery, Message
 from kb.search.services import search_log
 from kb.search.services.search import search
 from retrieval.characters import estimate_tokens
@@ -218,6 +220,97 @@ def test_the_rest_of_an_answer_is_read_after_what_was_seen(browser, llm):
     assert (name, done["answer"]) == ("done", "Two years [1].")
 
 
+@pytest.fixture
+def writing(browser, llm):
+    """The id of an answer of the browser's that is being written."""
+    done = browser.answered()
+    Message.objects.filter(pk=done["message_id"]).update(status="writing", text="")
+    progress.note([Progress(done["message_id"])])
+    yield done["message_id"]
+    progress.forget(done["message_id"])
+
+
+def under_way(response):
+    """The events of a stream that is not read to its end, one by one."""
+    assert response.status_code == 200, response.content
+    for block in response.streaming_content:
+        yield block.decode().split("\n")[0].removeprefix("event: ")
+
+
+def resumed(browser, message_id):
+    response = browser.get(f"answers/{message_id}/?seen=0")
+    names = under_way(response)
+    assert next(names) == "sources"
+    return response, names
+
+
+def leave(response):
+    """As a browser that closes its connection; closed by itself, the response would end the transaction of the test."""
+    response._iterator.close()
+
+
+def test_a_resumed_answer_whose_reader_leaves_is_not_followed_to_its_end(browser, writing):
+    response, names = resumed(browser, writing)
+    assert next(names) == "delta"  # also where nothing new has come, or the server would not notice
+    leave(response)
+    assert Message.objects.get(pk=writing).status == "writing"
+
+
+def test_of_many_streams_of_one_answer_the_newest_are_sent(browser, writing, assistant, llm):
+    streams = [resumed(browser, writing) for _ in range(6)]
+    try:
+        for _response, names in streams[:3]:
+            assert list(names)[-1] == "error"
+        for _response, names in streams[3:]:
+            assert next(names) == "delta"
+        assert entered(assistant).answered()["status"] == "done"  # another visitor's
+        other = browser.ask()
+        assert (other.status_code, other.json()["code"]) == (503, "too_many_streams")
+        assert "wait for one of them" in other.json()["detail"]
+    finally:
+        for response, _names in streams:
+            leave(response)
+    assert browser.answered()["status"] == "done"
+
+
+def test_strangers_of_one_address_have_so_many_streams_together(browser, writing, assistant, settings, llm):
+    settings.CHAT_ADDRESS_STREAMS = 1
+    response, _names = resumed(browser, writing)
+    refused = entered(assistant).ask()
+    assert (refused.status_code, refused.json()["code"]) == (503, "too_many_streams")
+    user = Browser(assistant, make_user())
+    user.enter()
+    assert user.answered()["status"] == "done"
+    leave(response)
+    assert entered(assistant).answered()["status"] == "done"
+
+
+def test_a_question_that_finds_no_room_can_be_sent_again(browser, writing, llm):
+    streams = [resumed(browser, writing)[0] for _ in range(3)]
+    body = {"question": QUESTION, "sending_id": str(uuid.uuid4())}
+    assert browser.post("ask/", body).status_code == 503
+    leave(streams[0])
+    assert events(browser.post("ask/", body))[-1][1]["status"] == "done"
+    for each in streams:
+        leave(each)
+
+
+def test_resumed_answers_are_requests_of_a_minute_and_no_questions_of_a_day(browser, assistant, llm, settings):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor_ask": "2/hour"}
+    message_id = browser.answered()["message_id"]
+    statuses = [browser.get(f"answers/{message_id}/").status_code for _ in range(2)]
+    assert statuses == [200, 429]
+    assert AssistantUse.objects.get(assistant=assistant, whose="").questions == 1
+
+
+def test_a_user_s_limits_are_those_of_users(owner, kb, llm, settings):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor": "1/hour", "visitor_ask": "1/hour"}
+    user = Browser(make_assistant(owner, kb, name="Members", access="signed_in"), make_user())
+    user.enter()
+    for _ in range(2):
+        assert user.answered()["status"] == "done"
+
+
 def test_an_answer_that_nobody_writes_any_more_is_broken(browser, llm):
     done = browser.answered()
     Message.objects.filter(pk=done["message_id"]).update(status="writing", text="")
@@ -267,7 +360,7 @@ def test_a_limit_of_the_day_is_told_with_when_to_come_again(browser, owner, assi
 
 
 def test_the_servers_rate_limit_holds_for_a_network_address(browser, settings, llm):
-    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "ask": "1/hour"}
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor_ask": "1/hour"}
     browser.answered()
     response = browser.ask()
     assert (response.status_code, response.json()["code"]) == (429, "throttled")

@@ -100,6 +100,11 @@ def test_guesses_of_a_password_are_limited_by_their_address(owner, kb, settings)
     assert browser.enter().status_code == 403  # nothing was guessed
 
 
+def test_entering_counts_as_a_request_of_its_address(assistant, settings):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor": "2/hour"}
+    assert [Browser(assistant).enter().status_code for _ in range(3)] == [200, 200, 429]
+
+
 def test_a_new_password_ends_visits_and_the_browser_stays_the_same_visitor(owner, kb, llm):
     assistant = make_assistant(owner, kb, access="public", password="correct horse")
     browser = Browser(assistant)
