@@ -37,7 +37,7 @@ class NoRoom(Exception):
 class ThreadEach(Executor):
     """A thread for each job, for which the process does not wait when it ends; so many at once.
 
-    A job takes some of the `room` that is left, or raises NoRoom.
+    A job takes some of the `room` that is left, or raises NoRoom; RuntimeError: the system has no thread for it.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -56,7 +56,12 @@ class ThreadEach(Executor):
                 self.room.release()
 
         # Its log lines and spans are the caller's.
-        threading.Thread(target=contextvars.copy_context().run, args=(run,), name=self.name, daemon=True).start()
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=self.name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            self.room.release()
+            raise
         return job
 
 
@@ -175,9 +180,14 @@ class ModelGuard:
         outcome: Future[R] = Future()
         self._running[outcome] = started = time.monotonic()
         context = contextvars.copy_context()  # whose log lines and spans are the caller's
-        threading.Thread(
-            target=context.run, args=(self._run, function, outcome), name=f"model {self.name}", daemon=True
-        ).start()
+        in_context = (self._run, function, outcome)
+        thread = threading.Thread(target=context.run, args=in_context, name=f"model {self.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads, which is no fault of the model
+            self._ended(outcome)
+            self.breaker.undecided()
+            raise ModelTimeout(too_late(self.name)) from error
         if not wait([outcome], timeout=max(0.0, deadline - time.monotonic())).done:
             raise self._timed_out(ModelTimeout(too_late(self.name)), started)
         try:
@@ -209,8 +219,11 @@ class ModelGuard:
         except BaseException as error:  # noqa: BLE001 - handed to the one who waits
             outcome.set_exception(error)
         finally:
-            self._running.pop(outcome, None)
-            self._slots.release()
+            self._ended(outcome)
+
+    def _ended(self, outcome: "Future[Any]") -> None:
+        self._running.pop(outcome, None)
+        self._slots.release()
 
 
 def too_late(model: str) -> str:

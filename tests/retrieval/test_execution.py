@@ -4,7 +4,7 @@ import time
 import pytest
 
 from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
-from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker, ModelGuard
+from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker, ModelGuard, ThreadEach
 
 PATIENCE = 20.0
 
@@ -106,3 +106,32 @@ def test_other_faults_open_the_breaker_however_patient_the_guard():
             guard.call(lambda: fail(ModelUnavailable("away")), soon())
     with pytest.raises(CircuitOpen):
         guard.call(lambda: 1, soon())
+
+
+@pytest.fixture
+def no_threads(monkeypatch):
+    """The system has no more threads, until it is released."""
+    start = threading.Thread.start
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return lambda: monkeypatch.setattr(threading.Thread, "start", start)
+
+
+def test_a_model_keeps_its_slots_where_no_thread_can_start(no_threads, breaker):
+    guard = ModelGuard("m", slots=1, breaker=breaker, patience_s=0.0)
+    for _ in range(FAILURES_TO_OPEN + 1):
+        with pytest.raises(ModelTimeout):
+            guard.call(lambda: 1, time.monotonic() + PATIENCE)
+    no_threads()
+    assert guard.call(lambda: 1, time.monotonic() + PATIENCE) == 1
+
+
+def test_a_thread_each_keeps_its_room_where_none_can_start(no_threads):
+    executor = ThreadEach(1, "work")
+    with pytest.raises(RuntimeError):
+        executor.submit(int)
+    no_threads()
+    assert executor.submit(int).result(60) == 0

@@ -1,8 +1,10 @@
 """How far an answer under way is, in Redis, for a reader who has lost its stream; and readers' wish to stop it."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Self
 
 from django.conf import settings
@@ -10,6 +12,8 @@ from redis import Redis
 
 from kb.base import cache as query_caches
 from kb.base.models import installation_id
+
+logger = logging.getLogger(__name__)
 
 NOTE_SECONDS: Final = 1.0
 # Nobody writes an answer of which nothing was noted for so long; Redis may be away for a moment, and is then left alone for five seconds.
@@ -78,8 +82,9 @@ class Notes:
     def add(self, progress: Progress) -> None:
         with self._lock:
             if not self._runs:
-                threading.Thread(target=self._run, name="answers", daemon=True).start()
-                self._runs = True
+                with suppress(RuntimeError):  # the system has no more threads: the next answer tries again
+                    threading.Thread(target=self._run, name="answers", daemon=True).start()
+                    self._runs = True
             self._under_way.add(progress)
 
     def remove(self, progress: Progress) -> None:
@@ -94,11 +99,14 @@ class Notes:
                 self._runs = bool(under_way)
             if not under_way:
                 return
-            note(under_way)
-            with self._lock:
-                ended = [key for each in under_way if each not in self._under_way for key in each.keys]
-            if ended:  # while they were noted once more
-                _forget(ended)
+            try:
+                note(under_way)
+                with self._lock:
+                    ended = [key for each in under_way if each not in self._under_way for key in each.keys]
+                if ended:  # while they were noted once more
+                    _forget(ended)
+            except Exception:
+                logger.exception("answers that are being written could not be noted")
 
 
 _NOTES: Final = Notes()

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import date
@@ -115,10 +115,10 @@ class Counter:
         parts = {(day, use.role, use.model[:NAME_CHARACTERS], kb): each for kb, each in shares(use, _kb_ids.get())}
         with self._lock:
             self._put(parts)
-            starts = not self._has_thread and FLUSH_SECONDS is not None
-            self._has_thread = self._has_thread or starts
-        if starts:
-            threading.Thread(target=self._run, name="model-use", daemon=True).start()
+            if not self._has_thread and FLUSH_SECONDS is not None:
+                with suppress(RuntimeError):  # the system has no more threads: the next call tries again
+                    threading.Thread(target=self._run, name="model-use", daemon=True).start()
+                    self._has_thread = True
 
     def flush(self) -> None:
         """Adds the sums to their rows, in one statement; without the database they stay."""
@@ -149,6 +149,8 @@ class Counter:
         while not pause.wait(FLUSH_SECONDS):
             try:
                 self.flush()
+            except Exception:
+                logger.exception("the use of models could not be written")
             finally:
                 connections.close_all()
 

@@ -120,7 +120,8 @@ class BackgroundWriter:
     """Writes entries in batches from a thread of its own, which holds no connection while it waits."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[Waiting] = queue.Queue(WAITING_ENTRIES)
+        # An event among them is set once all before it have been written.
+        self._waiting: queue.Queue[Waiting | threading.Event] = queue.Queue(WAITING_ENTRIES)
         self._hurry = threading.Event()
         threading.Thread(target=self._run, name="search-log", daemon=True).start()
         atexit.register(self.flush)
@@ -133,24 +134,30 @@ class BackgroundWriter:
 
     def flush(self) -> None:
         """Returns when every entry that was put before has been written or given up."""
+        written = threading.Event()
+        self._waiting.put(written)
         self._hurry.set()
-        self._waiting.join()
-        self._hurry.clear()
+        written.wait()
 
     def _run(self) -> None:
         while True:
-            searches = [self._waiting.get()]
+            taken = [self._waiting.get()]
             self._hurry.wait(GATHERING_S)
-            while len(searches) < BATCH and not self._waiting.empty():
-                searches.append(self._waiting.get())
+            while len(taken) < BATCH and not self._waiting.empty():
+                taken.append(self._waiting.get())
             try:
-                if rows := list(_made(searches)):
+                if rows := list(_made(each for each in taken if not isinstance(each, threading.Event))):
                     _write(rows)
+            except Exception:
+                logger.exception("entries of the search log could not be written")
             finally:
                 connections.close_all()
-                for _ in searches:
-                    self._waiting.task_done()
-                del searches  # a search holds its pipeline and its passages, and the next one may be long in coming
+                for each in taken:
+                    if isinstance(each, threading.Event):
+                        self._hurry.clear()
+                        each.set()
+                # A search holds its pipeline and its passages, and the next one may be long in coming.
+                taken = each = None  # type: ignore[assignment]
 
 
 def _made(searches: Iterable[Waiting]) -> Iterator[SearchLog]:

@@ -76,6 +76,22 @@ def test_an_answer_of_a_silent_model_is_noted_again_and_again(message, monkeypat
     assert progress.noted(message.pk) is None
 
 
+def test_a_fault_while_answers_are_noted_does_not_end_the_noting_of_others(message, monkeypatch):
+    monkeypatch.setattr(progress, "NOTE_SECONDS", 0.01)
+    noting, faults = progress.note, [KeyError("answer"), ValueError("of Redis' client")]
+
+    def note(under_way):
+        if faults and threading.current_thread().name == "answers":
+            raise faults.pop()
+        noting(under_way)
+
+    monkeypatch.setattr(progress, "note", note)
+    with written(message, "Two") as writing:
+        writing.text = "Two years"
+        assert any(progress.noted(message.pk).text == "Two years" for _ in range(100_000))
+        assert not faults
+
+
 def test_an_answer_that_ends_while_it_is_noted_leaves_no_note(message, monkeypatch):
     monkeypatch.setattr(progress, "NOTE_SECONDS", 0.01)
     writing, noting, was_noted = progress.Progress(message.pk), progress.note, threading.Event()

@@ -149,3 +149,19 @@ def test_figures_name_the_knowledge_bases_that_are_left():
     assert (first.knowledge_base, first.tokens, first.estimated_tokens) == ("handbook", 12, 0)
     assert (second.knowledge_base, second.tokens, second.estimated_tokens) == ("", 1, 1)
     assert tokens_by_day(days()[0]) == {(days()[-1], "m"): 13}
+
+
+def test_a_fault_of_a_moment_does_not_end_the_writing(monkeypatch):
+    monkeypatch.setattr(counting, "FLUSH_SECONDS", 0.0)
+    made, calls, again = counting.Counter(), [], threading.Event()
+
+    def flush():
+        calls.append(None)
+        if len(calls) == 1:
+            raise KeyError("model")
+        monkeypatch.setattr(counting, "FLUSH_SECONDS", 3_600)
+        again.set()
+
+    monkeypatch.setattr(made, "flush", flush)
+    made.add(Use("chat", "m", 10, 2))
+    assert again.wait(60)
