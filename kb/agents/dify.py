@@ -18,7 +18,7 @@ from kb.index.filters import Filters
 from kb.search.services.search import MAX_QUERY_CHARS, SearchRequest, respond
 from kb.web.api.callers import ApiKeyAuthentication
 from kb.web.api.errors import exception_handler
-from kb.web.api.fields import MAX_ID, StrictCharField, StrictFloatField, StrictIntegerField
+from kb.web.api.fields import MAX_ID, ListField, StrictCharField, StrictFloatField, StrictIntegerField
 from kb.web.api.views import AnyAccept, ApiView, valid
 from retrieval.packing import inert
 from retrieval.selection import ScoreScale
@@ -131,10 +131,9 @@ class NamesField(serializers.Field[Any, Any, Any, Any]):
 
     def to_internal_value(self, data: Any) -> list[str]:
         names = [data] if isinstance(data, str) else data
-        are_names = isinstance(names, list) and all(
-            isinstance(each, str) and 0 < len(each) <= MAX_CHARS for each in names
-        )
-        if not are_names or not 1 <= len(names) <= MAX_NAMES:
+        if not isinstance(names, list) or not 1 <= len(names) <= MAX_NAMES:
+            self.fail("invalid", most=MAX_NAMES)
+        if not all(isinstance(each, str) and 0 < len(each) <= MAX_CHARS for each in names):
             self.fail("invalid", most=MAX_NAMES)
         return names
 
@@ -157,9 +156,7 @@ class ConditionSerializer(serializers.Serializer[Any]):
 
 class MetadataConditionSerializer(serializers.Serializer[Any]):
     logical_operator = serializers.ChoiceField([logic.value for logic in Logic], required=False, allow_null=True)
-    conditions = serializers.ListField(
-        child=ConditionSerializer(), required=False, allow_null=True, max_length=MAX_CONDITIONS
-    )
+    conditions = ListField(child=ConditionSerializer(), required=False, allow_null=True, max_length=MAX_CONDITIONS)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         conditions = [

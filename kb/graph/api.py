@@ -34,7 +34,7 @@ from kb.graph.services.tables import (
     graph_import_plan,
     read_bytes,
 )
-from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer, answers, shape
+from kb.web.api.fields import MAX_ID, ListField, StrictCharField, StrictIntegerField, StrictSerializer, answers, shape
 from kb.web.api.views import ApiViewSet, ListFilters, OneOf, Related, Text, Whole, one
 
 WRITE_PROBLEMS = (400, 403, 404, 413, 415)
@@ -43,9 +43,7 @@ COLUMNS_IN_WORDS = "; ".join(f"{table.value}: {', '.join(columns)}" for table, c
 
 
 class EntitySerializer(serializers.ModelSerializer[Entity]):
-    aliases = serializers.ListField(
-        child=serializers.CharField(), read_only=True, help_text="Other names that mean it."
-    )
+    aliases = ListField(child=serializers.CharField(), read_only=True, help_text="Other names that mean it.")
     origin = serializers.CharField(help_text=f"One of: {ORIGINS}.")
 
     class Meta:
@@ -56,7 +54,7 @@ class EntitySerializer(serializers.ModelSerializer[Entity]):
 
 class EntityChangeSerializer(StrictSerializer):
     name = StrictCharField(max_length=NAME_CHARACTERS)
-    aliases = serializers.ListField(
+    aliases = ListField(
         child=StrictCharField(max_length=NAME_CHARACTERS),
         max_length=MAX_ALIASES,
         required=False,
@@ -111,13 +109,13 @@ class ConceptChangeSerializer(StrictSerializer):
     parent_id = StrictIntegerField(
         min_value=1, max_value=MAX_ID, required=False, allow_null=True, help_text="Of the wider concept."
     )
-    synonyms = serializers.ListField(
+    synonyms = ListField(
         child=StrictCharField(max_length=NAME_CHARACTERS),
         max_length=MOST_TERMS,
         required=False,
         help_text="All other words for it.",
     )
-    abbreviations = serializers.ListField(
+    abbreviations = ListField(
         child=StrictCharField(max_length=NAME_CHARACTERS),
         max_length=MOST_TERMS,
         required=False,

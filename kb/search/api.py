@@ -36,6 +36,7 @@ from kb.web.api.fields import (
     MAX_ID,
     DegradationSerializer,
     KnowledgeBaseIdsField,
+    ListField,
     StrictBooleanField,
     StrictCharField,
     StrictFloatField,
@@ -89,24 +90,24 @@ SOME: dict[str, Any] = {**OPTIONAL, "min_length": 1, "max_length": MAX_VALUES}
 class FiltersSerializer(StrictSerializer):
     """The types of filters; `Filters.parse` looks at the values."""
 
-    document_ids = serializers.ListField(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **SOME)
-    folder_ids = serializers.ListField(
+    document_ids = ListField(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **SOME)
+    folder_ids = ListField(
         child=StrictIntegerField(min_value=1, max_value=MAX_ID),
         help_text="The document lies in any of them, or in a folder within.",
         **SOME,
     )
-    tags = serializers.ListField(
+    tags = ListField(
         child=StrictCharField(max_length=MAX_CHARS, trim_whitespace=False),
         help_text="The document has any of them.",
         **SOME,
     )
-    concepts = serializers.ListField(
+    concepts = ListField(
         child=ConceptField(), help_text="Ids or names; the document has any of them, or one that is narrower.", **SOME
     )
-    source_types = serializers.ListField(
+    source_types = ListField(
         child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]), **SOME
     )
-    metadata = serializers.ListField(
+    metadata = ListField(
         child=ConditionSerializer(), max_length=MAX_CONDITIONS, help_text="All of them are met.", **OPTIONAL
     )
     created_after = StrictCharField(
@@ -175,7 +176,7 @@ class SearchRequestSerializer(ProfiledSerializer):
     filters = FiltersSerializer(
         required=False, allow_null=True, help_text="Which documents may be found: those that meet all of these."
     )
-    history = serializers.ListField(
+    history = ListField(
         child=TurnSerializer(),
         required=False,
         max_length=MAX_TURNS,
@@ -209,7 +210,7 @@ class SearchRequestSerializer(ProfiledSerializer):
 
 
 class SearchBatchSerializer(StrictSerializer):
-    searches = serializers.ListField(
+    searches = ListField(
         child=serializers.DictField(),
         min_length=1,
         max_length=MOST_SEARCHES,
@@ -401,7 +402,7 @@ class InvalidateSerializer(StrictSerializer):
 
 INVALIDATED = inline_serializer(
     "Invalidated",
-    {"invalidated": serializers.ListField(child=serializers.IntegerField(), help_text="Ids of the knowledge bases.")},
+    {"invalidated": ListField(child=serializers.IntegerField(), help_text="Ids of the knowledge bases.")},
 )
 
 

@@ -35,6 +35,7 @@ from kb.sources.services.sources import (
 from kb.web.api.callers import user_of
 from kb.web.api.fields import (
     MAX_ID,
+    ListField,
     StrictBooleanField,
     StrictCharField,
     StrictFloatField,
@@ -172,13 +173,13 @@ class SourceChangeSerializer(StrictSerializer):
     )
     max_pages = StrictIntegerField(min_value=1, max_value=20_000, required=False)
     max_depth = StrictIntegerField(min_value=0, max_value=10, required=False, help_text="Of a crawl: links deep.")
-    include = serializers.ListField(
+    include = ListField(
         child=StrictCharField(max_length=300),
         max_length=MOST_PATTERNS,
         required=False,
         help_text="Regular expressions, one of which an address must match.",
     )
-    exclude = serializers.ListField(
+    exclude = ListField(
         child=StrictCharField(max_length=300),
         max_length=MOST_PATTERNS,
         required=False,

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from kb.assistants.services.asking import Asked
 from kb.search.services.search import MAX_QUERY_CHARS
-from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictFloatField, StrictIntegerField
+from kb.web.api.fields import ListField, StrictBooleanField, StrictCharField, StrictFloatField, StrictIntegerField
 from retrieval.types import Turn
 
 MOST_MESSAGES, MESSAGE_CHARACTERS = 500, 100_000
@@ -44,6 +44,8 @@ class TextField(serializers.Field[Any, Any, Any, Any]):
         parts = [{"type": "text", "text": data}] if isinstance(data, str) else data
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             self.fail("invalid")
+        if len(parts) > MESSAGE_CHARACTERS:  # each is at least a line break
+            self.fail("max_length", most=MESSAGE_CHARACTERS)
         for part in parts:
             if part.get("type") not in {"text", "input_text"}:
                 self.fail("not_text", type=str(part.get("type"))[:40])
@@ -73,7 +75,7 @@ class CompletionSerializer(serializers.Serializer[Any]):
     """Further fields of the protocol, such as `top_p`, `seed` or `user`, change nothing here."""
 
     model = StrictCharField(max_length=60)
-    messages = serializers.ListField(child=MessageSerializer(), min_length=1, max_length=MOST_MESSAGES)
+    messages = ListField(child=MessageSerializer(), min_length=1, max_length=MOST_MESSAGES)
     stream = StrictBooleanField(required=False, allow_null=True)
     stream_options = StreamOptionsSerializer(required=False, allow_null=True)
     temperature = StrictFloatField(min_value=0, max_value=2, required=False, allow_null=True)

@@ -28,14 +28,7 @@ from kb.ingest.services.batches import (
 )
 from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.callers import user_of
-from kb.web.api.fields import (
-    IdField,
-    ShallowJSONParser,
-    StrictCharField,
-    StrictSerializer,
-    answers,
-    shape,
-)
+from kb.web.api.fields import IdField, ListField, ShallowJSONParser, StrictCharField, StrictSerializer, answers, shape
 from kb.web.api.idempotency import IDEMPOTENCY_KEY, idempotent
 from kb.web.api.views import ApiViewSet, Created, Flag, ListFilters, Text, one
 
@@ -48,13 +41,13 @@ FINAL = (Document.Status.FAILED.value, Document.Status.CANCELLED.value)
 class BatchFilesSerializer(StrictSerializer):
     """Files of an upload, as a form."""
 
-    files = serializers.ListField(
+    files = ListField(
         child=serializers.FileField(allow_empty_file=True),
         allow_empty=False,
         max_length=FILES_A_REQUEST,
         help_text="Any number up to 100. Of a ZIP archive every file becomes a document: the way to send thousands.",
     )
-    paths = serializers.ListField(
+    paths = ListField(
         child=StrictCharField(max_length=1_000),
         required=False,
         max_length=FILES_A_REQUEST,

@@ -34,6 +34,7 @@ from kb.ingest.services.rechunk import MOST_ENTRIES
 from kb.web.api.fields import (
     MAX_ID,
     NOT_MODIFIED,
+    ListField,
     StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
@@ -103,19 +104,19 @@ class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
 class ChunkChangeSerializer(StrictSerializer):
     text = StrictCharField(max_length=TEXT_CHARACTERS, trim_whitespace=False)
     enabled = StrictBooleanField(help_text="A disabled chunk is kept, and found by no search.")
-    questions = serializers.ListField(
+    questions = ListField(
         child=StrictCharField(max_length=QUESTION_CHARACTERS),
         max_length=MOST_ENTRIES,
         help_text="All questions that it answers: whoever asks alike finds it.",
     )
-    keywords = serializers.ListField(
+    keywords = ListField(
         child=StrictCharField(max_length=KEYWORD_CHARACTERS),
         max_length=MOST_ENTRIES,
         help_text="All keywords that it is found by. None: they are extracted from its text.",
     )
 
 
-class ChunkIdsField(serializers.ListField):
+class ChunkIdsField(ListField):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **kwargs)
 
@@ -125,14 +126,14 @@ class ChunkMergeSerializer(StrictSerializer):
 
 
 class ChunkSplitSerializer(StrictSerializer):
-    at = serializers.ListField(
+    at = ListField(
         child=StrictIntegerField(min_value=1, max_value=TEXT_CHARACTERS),
         min_length=1,
         max_length=MOST_PARTS - 1,
         required=False,
         help_text="Offsets in its text, in characters, where parts begin. This or `texts`.",
     )
-    texts = serializers.ListField(
+    texts = ListField(
         child=StrictCharField(max_length=TEXT_CHARACTERS),
         min_length=2,
         max_length=MOST_PARTS,

@@ -23,6 +23,7 @@ from kb.providers.embedding_models import require_embedding_model
 from kb.web.api.callers import user_of
 from kb.web.api.fields import (
     NOT_MODIFIED,
+    ListField,
     StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
@@ -108,7 +109,7 @@ class ChunkingSerializer(StrictSerializer):
 class ReadingSerializer(StrictSerializer):
     """What is read of files, where that is a choice."""
 
-    word_parts = serializers.ListField(
+    word_parts = ListField(
         child=serializers.ChoiceField(KnowledgeBase.WordPart.choices),
         required=False,
         max_length=len(KnowledgeBase.WordPart.values),

@@ -29,6 +29,7 @@ from kb.search.api import ProfiledSerializer
 from kb.search.services.search import UsedProfile
 from kb.web.api.fields import (
     MAX_ID,
+    ListField,
     StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
@@ -130,8 +131,8 @@ class EvalRunQuerySerializer(serializers.ModelSerializer[EvalRunQuery]):
         allow_blank=True,
         help_text=f"The stage that lost the last of what is relevant: {', '.join(LOST_AT)}; blank: some of it is a result.",
     )
-    judged = serializers.ListField(
-        child=serializers.ListField(child=serializers.FloatField()),
+    judged = ListField(
+        child=ListField(child=serializers.FloatField()),
         help_text="Score and grade of the judged results before the gate.",
     )
 

@@ -15,6 +15,7 @@ from kb.web.api.callers import user_of
 from kb.web.api.fields import (
     MAX_ID,
     JsonObjectField,
+    ListField,
     StrictBooleanField,
     StrictCharField,
     StrictIntegerField,
@@ -70,9 +71,7 @@ class ManifestSerializer(StrictSerializer):
     source = StrictCharField(  # type: ignore[assignment] # a field of the request
         max_length=NAME_CHARACTERS, help_text="Its name: one for each folder. The first sync makes it."
     )
-    files = serializers.ListField(
-        child=ManifestFileSerializer(), max_length=MOST_FILES, help_text="All files of the folder."
-    )
+    files = ListField(child=ManifestFileSerializer(), max_length=MOST_FILES, help_text="All files of the folder.")
     dry_run = StrictBooleanField(default=False, help_text="Only say what would be done.")
     delete = StrictBooleanField(default=False, help_text="Delete documents whose files the folder has no more.")
     accept = StrictIntegerField(

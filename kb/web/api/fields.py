@@ -23,6 +23,7 @@ from kb.base.text import validate_metadata
 from retrieval.errors import Degradation
 
 MAX_ID = 2**63 - 1
+MOST_UNKNOWN = 20  # fields that an error names
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -38,7 +39,7 @@ class StrictSerializer(serializers.Serializer[Any]):
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             known = {name for name, field in self.fields.items() if not field.read_only}
-            unknown = [name for name in data if name not in known]
+            unknown = [name for name in data if name not in known][:MOST_UNKNOWN]
             if unknown:
                 message = _("Unknown field: choose from %(known)s.") % {"known": ", ".join(sorted(known))}
                 raise serializers.ValidationError({str(name)[:100]: [message] for name in unknown})
@@ -108,11 +109,20 @@ class JsonObjectField(serializers.JSONField):
         return dict(value)
 
 
-class KnowledgeBaseIdsField(serializers.ListField):
+class ListField(serializers.ListField):
+    """Is measured before its items are looked at, since of a million that takes seconds."""
+
+    def to_internal_value(self, data: Any) -> list[Any]:
+        if self.max_length is not None and isinstance(data, list) and len(data) > self.max_length:
+            self.fail("max_length", max_length=self.max_length)
+        return super().to_internal_value(data)
+
+
+class KnowledgeBaseIdsField(ListField):
     child = StrictIntegerField(min_value=1, max_value=MAX_ID)
 
 
-class TagsField(serializers.ListField):
+class TagsField(ListField):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(child=StrictCharField(max_length=60), max_length=50, **kwargs)
 
