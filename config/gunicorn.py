@@ -31,6 +31,7 @@ logconfig_dict = logging_config(form=chosen_form(local=is_local()), level=os.env
 limit_request_line = 8_190
 limit_request_fields = 64
 limit_request_field_size = 8_190
+forwarder_headers = ""  # else whoever reaches it on this machine, as through a proxy, may say what the path is
 worker_connections = 144 + MOST_STREAMS  # each takes at most 100 KB of memory before somebody is known to have sent it
 
 

@@ -64,6 +64,11 @@ def test_a_request_within_the_bounds_is_answered(server):
     assert status(talk(server, head("X-Long: " + "x" * 4_000))) == 200
 
 
+def test_nobody_else_says_below_which_path_the_application_is(server):
+    sent = head("SCRIPT_NAME: /elsewhere", path="/elsewhere/api/v1/health/")
+    assert status(talk(server, sent)) == 404
+
+
 @pytest.mark.parametrize(
     "sent",
     [
