@@ -122,24 +122,31 @@ def address_spend(address: str) -> Spent | None:
     return _spend(limit, f"{LOGIN}:{address}") if limit else None
 
 
-def login_spend(address: str, name: str, device: str = "") -> Spent | None:
-    """Counts an attempt to log in with a typed name, before its password is looked at.
+def name_spend(name: str, device: str = "") -> Spent | None:
+    """Counts an attempt to log in with a typed name, before its password is looked at; None where there is no limit.
 
     An attack on a name from many addresses uses up what strangers may try with it, and not what may be tried on a
     `device` where its owner has logged in before (blank: none of these), so that the owner is slowed elsewhere and
     nowhere locked out.
-
-    Returns:
-        The first limit that refuses the attempt, else the last one that counted it; None where there is no limit.
     """
-    by_name = f"{LOGIN_NAME}:{name_digest(name)}{':' if device else ''}{device}"
-    spent: Spent | None = None
-    for kind, key in ((LOGIN, f"{LOGIN}:{address}"), (LOGIN_NAME, by_name)):
-        if limit := _limit(settings.API_RATE_LIMITS[kind]):
-            spent = _spend(limit, key)
-            if not spent.allowed:
-                break
-    return spent
+    limit = _limit(settings.API_RATE_LIMITS[LOGIN_NAME])
+    return _spend(limit, f"{LOGIN_NAME}:{name_digest(name)}{':' if device else ''}{device}") if limit else None
+
+
+def chat_password_spend(address: str) -> Spent | None:
+    """Counts the entry of a chat's password, as many as logins of an address but in a window of its own; None: no limit."""
+    limit = _limit(settings.API_RATE_LIMITS[LOGIN])
+    return _spend(limit, f"chat_password:address:{address}") if limit else None
+
+
+def wrong_passwords_spend(assistant_id: int, browser: str, *, cost: int) -> Spent | None:
+    """Counts a wrong password of a chat over all addresses, as many as logins with one name; `cost` 0: only looks.
+
+    A `browser` that has been let in before (blank: none of these) has a window of its own, so that strangers lock nobody
+    out who knows the password already.
+    """
+    limit = _limit(settings.API_RATE_LIMITS[LOGIN_NAME])
+    return _spend(limit, f"chat_password:{assistant_id}:{browser}", cost) if limit else None
 
 
 def name_digest(name: str) -> str:

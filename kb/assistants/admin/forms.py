@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from django import forms
+from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.forms.boundfield import BoundWidget
 from django.utils.translation import gettext as _, gettext_lazy
@@ -192,6 +193,12 @@ class AccessForm(_WithAccess):
         )
         if not assistant.password:
             del self.fields["no_password"]
+
+    def clean_password(self) -> str:
+        password: str = self.cleaned_data["password"]
+        if password:
+            validate_password(password)
+        return password
 
     @property
     def values(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Entering a chat: a visit, or what is lacking for one."""
 
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 
 from django.conf import settings
@@ -7,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _, gettext_lazy
 
-from kb.access.services.rate_limits import address_spend
+from kb.access.services.rate_limits import chat_password_spend, wrong_passwords_spend
 from kb.assistants.chat.requests import ChatView, require_left, sent
 from kb.assistants.chat.shapes import EnterBody, Entered
 from kb.assistants.services.entry import Requirement, Visit, chat_path, earlier_visitor, enter, visit_of
@@ -33,8 +35,6 @@ class EnterView(ChatView):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         body = self.read(EnterBody)
-        if body.password:
-            require_left(address_spend(self.address()))
         visit = self._let_in(request, body)
         chosen = self.showing.settings
         return sent(
@@ -53,13 +53,13 @@ class EnterView(ChatView):
         earlier = visit_of(self.assistant, request.user, body.visit) if body.visit else None
         if earlier is not None and (earlier.user is not None or not request.user.is_active):
             return earlier
-        result = enter(
-            self.assistant,
-            request.user,
-            link=body.key,
-            password=body.password,
-            known_as=earlier_visitor(self.assistant, body.visit) if body.visit else None,
-        )
+        known_as = earlier_visitor(self.assistant, body.visit) if body.visit else None
+        guesses = partial(wrong_passwords_spend, self.assistant.pk, str(known_as or ""))
+        if body.password:
+            require_left(chat_password_spend(self.address()))
+            wrong = guesses(cost=0)
+            require_left(wrong and replace(wrong, allowed=wrong.remaining > 0))
+        result = enter(self.assistant, request.user, link=body.key, password=body.password, known_as=known_as)
         if isinstance(result, Visit):
             return result
         if earlier is not None:
@@ -68,6 +68,7 @@ class EnterView(ChatView):
         if result is Requirement.LINK and body.key:
             detail = _("This link is not valid any more.")
         elif result is Requirement.PASSWORD and body.password:
+            guesses(cost=1)
             detail = _("This is not the password of this chat.")
         elif result is Requirement.CLOSED and request.user.is_active:
             detail = _("This chat is not open, or not for this account.")

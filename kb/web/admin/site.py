@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from axes.handlers.proxy import AxesProxyHandler
 from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth import REDIRECT_FIELD_NAME
@@ -32,7 +33,7 @@ from unfold.forms import AuthenticationForm
 from unfold.sites import UnfoldAdminSite
 
 from kb.access.models import User
-from kb.access.services.rate_limits import GENERAL, UPLOAD, login_spend, name_digest, request_spend
+from kb.access.services.rate_limits import GENERAL, UPLOAD, address_spend, name_digest, name_spend, request_spend
 from kb.base.disk import is_disk_full
 from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, NotAllowed, NotVisible, is_collision
 from kb.base.files import FilesUnavailable, largest_upload_bytes
@@ -185,7 +186,12 @@ def log_in(request: HttpRequest, proceed: Callable[[], HttpResponse]) -> HttpRes
     if len(name) > LONGEST_NAME:
         raise BadRequest("no account has so long a name")
     device = _device(request, name)
-    spent = login_spend(client_network(request), name, device)
+    spent = address_spend(client_network(request))
+    if spent is None or spent.allowed:
+        # What is locked already uses up nothing of the name's limit, or one address could keep the name out everywhere.
+        if settings.AXES_ENABLED and not AxesProxyHandler.is_allowed(request, {"username": name}):
+            return locked_out(request, None, None)
+        spent = name_spend(name, device)
     if spent is not None and not spent.allowed:
         return refused_login(request, spent.resets_in_s, seconds=spent.resets_in_s)
     response = proceed()

@@ -86,6 +86,16 @@ def test_access_and_password_hold_at_once(page, assistant):
     assert assistant.password == ""
 
 
+@pytest.mark.parametrize("password", ["short1x", "12345678", "password"])
+def test_a_password_that_is_soon_guessed_is_refused_at_its_field(page, assistant, password):
+    sent = {"action": "access", "access": "public", "slug": assistant.slug, "password": password}
+    refused = page("share", assistant.pk, data=sent)
+    assert refused.status_code == 400
+    assert list(refused.context["access_form"].errors) == ["password"]
+    assistant.refresh_from_db()
+    assert assistant.password == ""
+
+
 @pytest.mark.parametrize("slug", ["", "new", "with space", "other"])
 def test_an_address_that_cannot_be_is_refused_at_its_field(page, owner, kb, assistant, slug):
     make_assistant(owner, kb, slug="other")

@@ -100,6 +100,35 @@ def test_guesses_of_a_password_are_limited_by_their_address(owner, kb, settings)
     assert browser.enter().status_code == 403  # nothing was guessed
 
 
+def test_guesses_of_a_password_use_up_no_logins_of_their_network(owner, kb, settings, client):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "login": "2/hour"}
+    browser = Browser(make_assistant(owner, kb, access="public", password="correct horse"))
+    assert [browser.enter(password=guess).status_code for guess in ("one", "two", "three")] == [403, 403, 429]
+    login = client.post("/admin/login/", {"username": "somebody", "password": "x"})
+    assert login.status_code == 200
+
+
+def test_guesses_of_a_password_are_limited_over_all_addresses(owner, kb, settings):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "login_name": "2/hour"}
+    settings.TRUSTED_PROXIES = 1
+    assistant = make_assistant(owner, kb, access="public", password="correct horse")
+    member = Browser(assistant)
+    for _ in range(3):
+        assert Browser(assistant).enter(password="correct horse").status_code == 200  # no guesses
+    assert member.enter(password="correct horse").status_code == 200
+    assistant_update(principal(owner), assistant, password="battery staple")
+
+    def guess(number, password):
+        browser = Browser(assistant, **{"X-Forwarded-For": f"203.0.113.{number}"})
+        return browser.enter(password=password).status_code
+
+    assert [guess(number, "wrong") for number in range(3)] == [403, 403, 429]
+    assert guess(9, "battery staple") == 429
+    assert member.enter(password="battery staple").status_code == 200  # was let in before
+    other = make_assistant(owner, kb, name="Other", access="public", password="correct horse")
+    assert Browser(other).enter(password="correct horse").status_code == 200
+
+
 def test_entering_counts_as_a_request_of_its_address(assistant, settings):
     settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor": "2/hour"}
     assert [Browser(assistant).enter().status_code for _ in range(3)] == [200, 200, 429]

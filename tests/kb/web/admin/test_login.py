@@ -216,6 +216,21 @@ def test_one_name_from_many_addresses_is_slowed_and_its_owner_s_browser_is_not(u
     assert login(PASSWORD, name="wang", address="192.0.2.1").status_code == 200
 
 
+def test_one_address_that_is_locked_out_keeps_nobody_else_out(user, limit):
+    limit(login_name="6/hour")
+    codes = [login("wrong", address="192.0.2.1").status_code for _ in range(20)]
+    assert codes[0] == 200
+    assert codes[-1] == 429
+    assert login(PASSWORD, address="198.51.100.8").status_code == 302
+
+
+def test_where_nobody_is_locked_out_a_right_password_opens_after_any_number_of_wrong_ones(user, settings):
+    settings.AXES_ENABLED, settings.AXES_FAILURE_LIMIT = False, 0
+    codes = [login("wrong", address="192.0.2.1").status_code for _ in range(8)]
+    assert codes == [200] * 8
+    assert login(PASSWORD, address="192.0.2.1").status_code == 302
+
+
 def test_a_browser_known_for_one_name_is_a_stranger_to_another(user, limit):
     make_user("wang")
     limit(login_name="2/hour")
