@@ -21,7 +21,7 @@ class Identity:
 
     Attributes:
         subject: never changes, and is given to nobody else.
-        email: blank: unknown.
+        email: blank: unknown, or as the provider says not verified, and thus perhaps of somebody else.
         groups: None where the provider does not say; none is an empty set.
     """
 
@@ -47,12 +47,12 @@ def identity_of(claims: Claims, provider: Provider) -> Identity:
     """The user that claims are about; `sub` has been looked at."""
     name = _text(claims, "name")
     first, _, last = name.partition(" ")
-    email = _text(claims, "email")
+    email, is_verified = _text(claims, "email"), claims.get("email_verified")
     return Identity(
         subject=str(claims["sub"]),
         username=_text(claims, "preferred_username") or email or name or str(claims["sub"]),
-        email=email if "@" in email and len(email) <= 254 else "",
-        email_is_verified=claims.get("email_verified") in (True, "true", "True"),
+        email=email if "@" in email and len(email) <= 254 and is_verified not in (False, "false", "False") else "",
+        email_is_verified=is_verified in (True, "true", "True"),
         first_name=(_text(claims, "given_name") or first)[:150],
         last_name=(_text(claims, "family_name") or last)[:150],
         groups=groups_of(claims, provider.groups_claim),

@@ -68,7 +68,7 @@ def _of_environment() -> Provider:
         issuer=issuer,
         client_id=settings.OIDC_CLIENT_ID,
         secret=settings.OIDC_CLIENT_SECRET,
-        name=settings.OIDC_NAME or _host_of(issuer),
+        name=settings.OIDC_NAME or host_of(issuer),
         scopes=settings.OIDC_SCOPES,
         groups_claim=settings.OIDC_GROUPS_CLAIM,
         allowed_groups=frozenset(settings.OIDC_ALLOWED_GROUPS),
@@ -90,7 +90,7 @@ def provider_of(row: SignInProvider) -> Provider:
         issuer=row.issuer,
         client_id=row.client_id,
         secret=secrets.get(CLIENT_SECRET, ""),
-        name=row.name or _host_of(row.issuer),
+        name=row.name or host_of(row.issuer),
         scopes=row.scopes,
         groups_claim=row.groups_claim,
         allowed_groups=_names(row.allowed_groups),
@@ -111,7 +111,7 @@ def callback_url(request: HttpRequest) -> str:
     return request.build_absolute_uri(reverse("signin_callback"))
 
 
-def _host_of(issuer: str) -> str:
+def host_of(issuer: str) -> str:
     try:
         return parse_url(issuer).host
     except FetchError:

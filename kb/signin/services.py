@@ -14,7 +14,7 @@ from kb.access.services.attribution import caller_is
 from kb.signin.claims import Identity, Rights, account_key, rights_of
 from kb.signin.errors import SignInRefused
 from kb.signin.models import ONLY, SignInProvider
-from kb.signin.provider import CLIENT_SECRET, Provider
+from kb.signin.provider import CLIENT_SECRET, Provider, host_of
 
 LINK_MINUTES: Final = 10
 _SALT: Final = "kb.signin.link"
@@ -77,7 +77,7 @@ def _linked(identity: Identity, provider: Provider) -> User | None:
 
 
 def _made(identity: Identity, provider: Provider) -> User:
-    user = User(username=_free_name(identity.username), is_staff=not provider.staff_groups)
+    user = User(username=_free_name(identity.username, host_of(provider.issuer)), is_staff=not provider.staff_groups)
     user.set_unusable_password()
     user.save()
     _remember(user, identity, provider)
@@ -88,15 +88,16 @@ def _remember(user: User, identity: Identity, provider: Provider) -> None:
     SocialAccount.objects.create(user=user, provider=provider.issuer, uid=account_key(identity.subject))
 
 
-def _free_name(wanted: str) -> str:
-    """The name at the provider, with a number where somebody here has it already."""
+def _free_name(wanted: str, host: str) -> str:
+    """The name at the provider, with the provider's where somebody here has it already: nobody takes one for the other."""
     name = User.normalize_username(wanted)[:150]
-    taken = set(User.objects.filter(username__istartswith=name[:140]).values_list("username", flat=True))
+    stem = name[:70]
+    taken = User.objects.filter(username__istartswith=stem).values_list("username", flat=True)
     folded = {each.casefold() for each in taken}
     number = 1
     while name.casefold() in folded:
+        name = f"{stem}@{host[:70]}" + (f"-{number}" if number > 1 else "")
         number += 1
-        name = f"{User.normalize_username(wanted)[:140]}-{number}"
     return name
 
 

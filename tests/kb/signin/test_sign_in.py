@@ -177,7 +177,7 @@ def test_a_verified_address_opens_it_where_the_operator_says_so(provider, settin
     assert User.objects.get().has_usable_password()
 
 
-@pytest.mark.parametrize("verified", [{}, {"email_verified": False}, {"email_verified": "no"}])
+@pytest.mark.parametrize("verified", [{}, {"email_verified": "no"}])
 def test_an_address_that_is_not_verified_opens_nothing(provider, settings, verified):
     settings.OIDC_LINK_EMAIL = True
     local_user()
@@ -185,6 +185,16 @@ def test_an_address_that_is_not_verified_opens_nothing(provider, settings, verif
 
     assert refused(sign_in("mei"))
     assert not SocialAccount.objects.exists()
+
+
+@pytest.mark.parametrize("verified", [False, "false"])
+def test_whether_an_account_has_an_address_is_not_said_to_whom_the_provider_does_not_vouch_for(provider, verified):
+    local_user()
+    for name in ("mei", "eve"):
+        provider.person(name, email=f"{name}@example.org", email_verified=verified)
+        assert sign_in(name).status_code == 302
+    assert not User.objects.exclude(email="").exclude(email="mei@example.org").exists()
+    assert User.objects.filter(email="mei@example.org").count() == 1
 
 
 def test_an_address_of_two_accounts_opens_neither(provider, settings):
@@ -208,13 +218,14 @@ def test_whoever_writes_the_address_of_somebody_else_at_the_provider_gets_an_acc
     assert User.objects.count() == 2
 
 
-def test_a_name_that_somebody_has_here_gets_a_number(provider):
+def test_a_name_that_somebody_has_here_gets_that_of_the_provider(provider):
     make_user("Mei")
+    make_user("mei@127.0.0.1")
     provider.person("mei")
 
     sign_in("mei")
 
-    assert sorted(User.objects.values_list("username", flat=True)) == ["Mei", "mei-2"]
+    assert sorted(User.objects.values_list("username", flat=True)) == ["Mei", "mei@127.0.0.1", "mei@127.0.0.1-2"]
 
 
 def test_an_account_that_is_switched_off_stays_out(provider):
