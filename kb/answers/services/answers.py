@@ -77,6 +77,7 @@ class AnswerSettings:
         model: the slug of the chat model; blank: the default one.
         fields: of each request to it, such as its temperature.
         instructions: what the system prompt says below its own rules, in this order.
+        of_caller: what the program that asks adds to them.
         no_answer: what is said where nothing is found; blank: the sentence of the knowledge bases.
         names_sources: whether the text itself ends with the names of its sources, or lists the passages where no model answers.
         model_reads_names: whether the chat model is told what documents the passages are of; what it knows, it can be asked for.
@@ -90,6 +91,7 @@ class AnswerSettings:
     model: str = ""
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     instructions: tuple[str, ...] = ()
+    of_caller: tuple[str, ...] = ()
     no_answer: str = ""
     names_sources: bool = True
     model_reads_names: bool = True
@@ -235,6 +237,7 @@ class Question:
             result.analysis.language,
             facts=result.facts,
             instructions=self.settings.instructions,
+            of_caller=self.settings.of_caller,
         )
 
     def nothing_found(self, model: str | None = None) -> Answer:

@@ -145,7 +145,7 @@ def _prepared(
         chosen,
         visitor_id=visit.visitor_id,
         version_id=assistant.published_id,
-        instructions=asked.instructions,
+        of_caller=tuple(asked.instructions),
         asked_on=asked.asked_on,
     )
     return reader, _request(reader, assistant, chosen, asked), settings
@@ -175,13 +175,11 @@ def _request(reader: Principal, assistant: Assistant, chosen: AssistantSettings,
     )
 
 
-def answer_settings(
-    assistant: Assistant, chosen: AssistantSettings, *, instructions: Sequence[str] = (), **of_visit: Any
-) -> AnswerSettings:
+def answer_settings(assistant: Assistant, chosen: AssistantSettings, **of_visit: Any) -> AnswerSettings:
     return AnswerSettings(
         model=chosen.model,
         fields={"temperature": chosen.temperature, "max_tokens": chosen.answer_tokens},
-        instructions=(chosen.instructions, *instructions),
+        instructions=(chosen.instructions,),
         no_answer=chosen.no_answer,
         names_sources=False,
         model_reads_names=chosen.shows != "nothing",

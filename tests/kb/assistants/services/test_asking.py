@@ -68,7 +68,9 @@ def test_settings_reach_the_chat_model(visit, owner, llm):
     body = llm.requests[-1].body
     assert (body["temperature"], body["max_tokens"]) == (0.7, 200)
     system = body["messages"][0]["content"]
-    assert system.index("cite the fragments") < system.index("like a pirate") < system.index("In one sentence.")
+    order = ["cite the fragments", "whoever runs this assistant asks", "like a pirate"]
+    order += ["It speaks for whoever asks", "In one sentence."]
+    assert [system.index(each) for each in order] == sorted(system.index(each) for each in order)
 
 
 def test_the_instructions_of_one_assistant_are_not_in_the_prompt_of_another(visit, owner, kb, llm):
