@@ -90,17 +90,17 @@ def test_a_suggested_question_is_one_click_from_its_answer_and_that_one_from_its
     expect(turn.locator("[data-testid=answer]")).to_contain_text("四百五十元")
     expect(page).to_have_url(re.compile(r"\?conversation="))
 
-    turn.locator(".ask-cite a").click()
+    turn.locator(".answer-cite a").click()
     drawer = page.locator("[data-ask-drawer]")
     expect(drawer.locator("mark")).to_contain_text("凭增值税发票报销")
     page.keyboard.press("Escape")
     expect(drawer).to_be_hidden()
-    assert page.evaluate("document.activeElement.closest('.ask-cite') !== null")
+    assert page.evaluate("document.activeElement.closest('.answer-cite') !== null")
 
 
 def test_the_passage_leads_to_its_document_and_the_way_back_to_the_conversation(admin, kb_id):
     page = open_ask(admin, kb_id)
-    ask(page, "住宿费报销多少？").locator(".ask-cite a").click()
+    ask(page, "住宿费报销多少？").locator(".answer-cite a").click()
     page.locator("[data-testid=open-document]").click()
     page.wait_for_url(re.compile(r"/kb/(chunk|document)/\d+/"))
     page.go_back()
@@ -117,7 +117,7 @@ def cited(admin):
         upload(admin, kb_id, {"name": name, "mimeType": "application/octet-stream", "buffer": data})
         wait_until_ready(admin.page, 1)
         page = open_ask(admin, kb_id)
-        return page, ask(page, question).locator(".ask-cite a").first
+        return page, ask(page, question).locator(".answer-cite a").first
 
     return made
 
@@ -177,7 +177,7 @@ def test_the_way_back_closes_the_passage_and_stays_on_the_page(admin, kb_id):
     admin.page.set_viewport_size(PHONE)
     admin.page.emulate_media(reduced_motion="reduce")
     page = open_ask(admin, kb_id)
-    ask(page, "住宿费报销多少？").locator(".ask-cite a").click()
+    ask(page, "住宿费报销多少？").locator(".answer-cite a").click()
     drawer = page.locator("[data-ask-drawer]")
     expect(drawer.locator("mark")).to_be_visible()
     assert drawer.bounding_box() == {"x": 0, "y": 0, **PHONE}
@@ -252,6 +252,29 @@ def test_an_answer_is_stopped_and_asked_for_again(admin, kb_id, model):
     expect(page.locator("[data-ask-send]")).to_be_hidden()
 
     page.click("[data-ask-stop]")
+def test_an_answer_s_markdown_is_shown_while_it_is_written_and_once_it_is_kept(admin, kb_id, model):
+    said = ["**每晚**", "不超过", "四百五十元[1]，见数组 a[0]。\n\n| 项目 | 标准 |\n| --- | --- |\n| 住宿 | 450 元 |"]
+    model.once("chat", Reply(said, hang_after=2))
+    page = open_ask(admin, kb_id)
+    page.fill("#id_query", "住宿费报销多少？")
+    page.press("#id_query", "Enter")
+    turn = page.locator("[data-ask-turn]")
+    expect(turn.locator("[data-ask-text] strong")).to_have_text("每晚")
+    page.reload()  # it is read on where it is
+    expect(page.get_by_test_id("writing").locator("strong")).to_have_text("每晚")
+    model.release()
+    answer = page.get_by_test_id("answer")
+    expect(answer.locator("td").last).to_have_text("450 元")
+    page.reload()
+    expect(answer.locator("td").last).to_have_text("450 元")
+    expect(answer).not_to_contain_text("**")
+    expect(answer).to_contain_text("a[0]")  # no source has this number
+    cite = answer.locator(".answer-cite a")
+    expect(cite).to_have_attribute("aria-label", re.compile("^来源 1："))
+    cite.click()
+    expect(page.locator("[data-ask-drawer] mark")).to_contain_text("四百五十元")
+
+
 
     expect(turn.locator("[data-testid=failure]")).to_contain_text("已停止")
     assert model.disconnected.wait(SECONDS)
@@ -334,7 +357,7 @@ def test_all_of_it_works_without_a_mouse(admin, kb_id, database):
     page.keyboard.press("Enter")
     expect(page.locator("[data-testid=answer]")).to_be_visible()
     page.evaluate("document.activeElement.blur()")
-    tab_to(page, ".ask-cite a")
+    tab_to(page, ".answer-cite a")
     page.keyboard.press("Enter")
     expect(page.locator("[data-ask-drawer] mark")).to_be_visible()
     page.keyboard.press("Escape")

@@ -240,7 +240,7 @@ def _shown(
         kept = place(data["conversation_id"] and str(data["conversation_id"]), data["message_id"])
         if not data["hit"] or generator() is not None:
             return {"html": "", **kept}
-        answer = {"kind": "passages", "sources": list(map(source_shown, data["sources"]))}
+        answer = {"kind": "passages", "is_listed_only": True, "sources": list(map(source_shown, data["sources"]))}
         return {"html": render_to_string("answers/answer.html", {"answer": answer}), **kept}
 
     def place(conversation_id: str | None, answer_id: int | None) -> Mapping[str, Any]:

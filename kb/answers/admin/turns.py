@@ -1,6 +1,6 @@
 """What the page shows of questions and their answers: the text with its citations, the passages, and what can be done next."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -61,8 +61,7 @@ def answer_shown(data: Mapping[str, Any], bases: Sequence[KnowledgeBase], questi
     is_whole = data["status"] == Message.Status.DONE
     text, failure = data["answer"], model_failure(data["degraded"]) if is_whole else None
     written = "" if not data["hit"] or failure else without_sources(text)
-    parts = list(_parts(written, {source["number"]: source for source in sources}))
-    cited = {source["number"] for _text, of_part in parts for source in of_part}
+    cited = {number for _start, _end, numbers in cited_places(written) for number in numbers}
     asked = [*(("kb", kb.pk) for kb in bases), ("q", question)]
     nearest = [("chunk", source["chunk_id"]) for source in near_misses[:1] if source["chunk_id"]]
     may_edit = any(kb.may_edit for kb in bases)  # type: ignore[attr-defined] # an annotation
@@ -71,10 +70,10 @@ def answer_shown(data: Mapping[str, Any], bases: Sequence[KnowledgeBase], questi
         "was_stopped": data["status"] == Message.Status.STOPPED,
         "kind": "missed" if not data["hit"] else "passages" if failure else "written",
         "text": written,
-        "parts": parts,
+        "is_listed_only": failure is not None and failure["code"] == DegradationCode.LLM_NOT_CONFIGURED,
+        "said": text,
         # What a knowledge base has as its own sentence for this.
         "no_answer": "" if data["hit"] or text in FALLBACK.values() else text,
-        "has_failed": failure is not None and failure["code"] != DegradationCode.LLM_NOT_CONFIGURED,
         "sources": sources,
         "cited": [source for source in sources if source["number"] in cited] or sources,
         "near_misses": near_misses,
@@ -101,13 +100,3 @@ def source_shown(source: Mapping[str, Any]) -> dict[str, Any]:
         "url": web_address(source["source"]) if chunk_id is None else reverse("admin:kb_chunk_place", args=[chunk_id]),
         "passage_url": "" if chunk_id is None else reverse("admin:kb_chunk_passage", args=[chunk_id]),
     }
-
-
-def _parts(text: str, sources: Mapping[int, Mapping[str, Any]]) -> Iterable[tuple[str, Sequence[Mapping[str, Any]]]]:
-    """The text in pieces, each with the sources that are cited behind it; brackets that cite nothing stay text."""
-    begin = 0
-    for start, end, numbers in cited_places(text):
-        if cited := [sources[number] for number in numbers if number in sources]:
-            yield text[begin:start], cited
-            begin = end
-    yield text[begin:], ()

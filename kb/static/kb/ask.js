@@ -53,6 +53,7 @@
 
   const show = (place, html) => {
     place.innerHTML = html;
+    AnswerText.show(place);
     window.htmx?.process(place);
   };
 
@@ -84,6 +85,14 @@
     return true;
   };
 
+  // At most once a frame.
+  const draw = (turn) => {
+    const place = turn.querySelector("[data-ask-text]");
+    if (!place || turn.written === turn.drawn) return;
+    turn.drawn = turn.written;
+    AnswerText.write(place, turn.written);
+  };
+
   const handlers = (turn) => ({
     sources: ({ html, ...kept }) => {
       keep(turn, kept);
@@ -92,7 +101,8 @@
     },
     delta: ({ text }) => {
       turn.querySelector("[data-ask-waiting]")?.remove();
-      turn.querySelector("[data-ask-text]")?.append(text);
+      turn.written = (turn.written ?? "") + text;
+      requestAnimationFrame(() => draw(turn));
     },
     done: (data) => {
       show(turn.querySelector("[data-ask-answer]"), data.html);

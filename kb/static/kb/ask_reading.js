@@ -36,7 +36,7 @@
 
   const open = (link) => {
     const answer = link.closest("[data-ask-answer]");
-    const source = [...answer.querySelectorAll("[data-ask-source]")].find((each) => each.dataset.askSource === link.dataset.number);
+    const source = answer.querySelector(`[data-source="${link.dataset.number}"]`);
     title.textContent = source?.querySelector("[data-ask-label]")?.textContent ?? "";
     body.replaceChildren(plain("kp-marked", source ? excerptOf(source) : ""));
     drawer.dataset.shows = link.dataset.askPassage;
@@ -72,10 +72,10 @@
 
   // -- Copies ---------------------------------------------------------------------------------------------------------
   const sourcesOf = (answer) =>
-    [...answer.querySelectorAll("[data-ask-source]")].map((source) => {
+    [...answer.querySelectorAll("[data-source]")].map((source) => {
       const link = source.querySelector("a");
       const address = link.getAttribute("href") === "#" ? "" : ` ${link.href}`;
-      return `[${source.dataset.askSource}] ${source.querySelector("[data-ask-label]").textContent}${address}`;
+      return `[${source.dataset.source}] ${source.querySelector("[data-ask-label]").textContent}${address}`;
     });
 
   const copy = async (button) => {

@@ -28,14 +28,6 @@ document.addEventListener("focusin", (event) => event.target.matches("[data-as-t
   show();
 })();
 
-// Answers as the chat page shows them; a number without a source stays text.
-const showMarkdown = (place) => {
-  const numbers = place.dataset.asCites.split(" ");
-  const cite = (number) => numbers.includes(String(number)) ? Markdown.element("sup", [String(number)], { className: "as-cite" }) : undefined;
-  Markdown.render(place, place.textContent, { cite, linkWords: place.dataset.asMarkdown });
-};
-document.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
-
 // The preview: what visitors see, under what the form says now.
 (() => {
   const preview = document.querySelector("[data-as-preview]");
@@ -51,7 +43,7 @@ document.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
 
   const greet = () => {
     const words = settings.elements.opening.value;
-    Markdown.render(opening, words, { linkWords: preview.dataset.link });
+    AnswerText.write(opening, words);
     opening.hidden = !words.trim();
     const own = lines(settings.elements.suggested_questions.value);
     suggested.replaceChildren(...(own.length ? own : lines(suggested.dataset.questions)).map((words) => {
@@ -100,7 +92,7 @@ document.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
     body.set("history", JSON.stringify(settings.elements.remembers.checked ? history : []));
     const response = await fetch(preview.dataset.url, { method: "POST", body, signal: running.signal });
     if (!response.headers.get("Content-Type")?.startsWith("text/event-stream")) throw new Error(await refusal(response));
-    const text = place.querySelector(".as-text");
+    const text = place.querySelector(".answer-text");
     let written = "";
     let done = null;
     for await (const { name, data } of eventsOf(response)) {
@@ -108,14 +100,14 @@ document.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
       if (name === "delta") {
         place.querySelector(".as-waiting")?.remove();
         written += data.text;
-        Markdown.render(text, written, { linkWords: preview.dataset.link });
+        AnswerText.write(text, written);
         chat.scrollTop = chat.scrollHeight;
       }
       if (name === "done") done = data;
     }
     if (!done) throw new Error(preview.dataset.lost);
     place.innerHTML = done.html;
-    place.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
+    AnswerText.show(place);
     history.push({ role: "user", text: words }, { role: "assistant", text: done.text });
   };
 
@@ -123,7 +115,7 @@ document.querySelectorAll("[data-as-markdown]").forEach(showMarkdown);
     if (running || !words) return question.focus();
     const place = newTurn(words);
     below(place, preview.dataset.searching, "as-hint as-waiting");
-    place.append(Markdown.element("div", [], { className: "as-text" }));
+    place.append(Markdown.element("div", [], { className: "answer-text" }));
     place.ariaBusy = "true";
     running = new AbortController();
     [send.hidden, stop.hidden] = [true, false];
