@@ -93,6 +93,28 @@ def test_an_answer_is_stopped_and_asked_for_again(phone, model):
     expect(page.get_by_test_id("turn")).to_have_count(1)
 
 
+def test_an_answer_is_stopped_while_its_model_says_nothing(phone, model):
+    page = phone().page
+    model.once("chat", Reply(PIECES, hang=True))
+    turn = ask(page)
+    expect(turn.locator(".waiting")).to_have_text("正在生成回答…")
+    page.click("#stop")
+    expect(turn.get_by_test_id("note-stopped")).to_be_visible()
+    turn.get_by_test_id("note-stopped").locator("button").click()  # the model is still silent on the first
+    expect(page.get_by_test_id("turn").locator(".text strong")).to_have_text("每周一")
+    model.release()
+
+
+def test_where_no_model_answers_a_reader_is_told_so_in_the_language_of_the_page(phone, model):
+    page = phone(language="en").page
+    model.once("chat", Reply(status=401))
+    turn = ask(page)
+    expect(turn.get_by_test_id("note-unwritten")).to_contain_text("could not be written")
+    expect(page.locator("#status")).to_have_text("The answer could not be written: the chat model did not answer.")
+    expect(turn.locator(".text")).to_be_empty()
+    expect(turn.locator(".sources h3")).to_have_text("Passages found")
+
+
 def test_the_last_question_is_edited_in_its_place(phone, database):
     page = phone().page
     turn = answered(page)

@@ -23,8 +23,7 @@ from kb.answers.models import Conversation, Message
 from kb.answers.selectors import suggested_questions
 from kb.answers.services.answers import AnswerEvent, AskRequest, stream_answer
 from kb.answers.services.conversations import conversation_overview
-from kb.answers.services.progress import stop
-from kb.answers.services.resuming import text_so_far
+from kb.answers.services.resuming import answer_stop, text_so_far
 from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk
@@ -193,7 +192,7 @@ class ResumedAnswerView(AdminPage):
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:  # noqa: ARG002
         if self.answer.status == Message.Status.WRITING:
-            stop(self.answer.pk)
+            answer_stop(self.answer)
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

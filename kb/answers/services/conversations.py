@@ -153,10 +153,10 @@ def turn_begin(
 def turn_end(message_id: int, status: Message.Status, **fields: Any) -> bool:
     """Stores an answer that was being written; False where its conversation was deleted meanwhile, or it has ended already.
 
-    One that was taken for broken off, and was not, is stored all the same.
+    One that was taken for broken off, and was not, is stored all the same. One that its reader has stopped stays so: whoever
+    writes it says once more how far it was.
     """
-    open_ones = (
-        {Message.Status.WRITING} if status == Message.Status.BROKEN else {Message.Status.WRITING, Message.Status.BROKEN}
-    )
+    more = {Message.Status.BROKEN: set(), Message.Status.STOPPED: {Message.Status.BROKEN, Message.Status.STOPPED}}
+    open_ones = {Message.Status.WRITING, *more.get(status, {Message.Status.BROKEN})}
     rows = Message.objects.filter(pk=message_id, status__in=open_ones)
     return bool(rows.update(status=status, **fields))

@@ -30,6 +30,13 @@ def text_so_far(message: Message, known: str = "") -> str:
     return message.text or text
 
 
+def answer_stop(message: Message) -> None:
+    """Ends an answer where it is, at once also while its model says nothing; whoever writes it stops at the next word."""
+    progress.stop(message.pk)
+    if noted := progress.noted(message.pk):  # else Redis is away, and it goes on
+        turn_end(message.pk, Message.Status.STOPPED, text=noted.text if _keeps_text(message) else "")
+
+
 def lost_answers_end() -> None:
     """Marks as broken off what nobody writes any more, with the text that is noted for a few hours."""
     for message in Message.objects.filter(status=Message.Status.WRITING):

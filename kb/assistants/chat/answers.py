@@ -13,10 +13,9 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import get_language, gettext as _, override
 
 from kb.access.services.rate_limits import ASK
-from kb.answers.services import progress
 from kb.answers.services.answers import AnswerEvent
 from kb.answers.services.conversations import message_judge
-from kb.answers.services.resuming import resume_answer
+from kb.answers.services.resuming import answer_stop, resume_answer
 from kb.answers.sse import event_stream, fault_of
 from kb.assistants.chat.requests import ChatView, remedy_of, sent
 from kb.assistants.chat.shapes import AskBody, FeedbackBody, Page
@@ -99,7 +98,7 @@ class AnswerView(StreamView):
 
 class StopView(ChatView):
     def post(self, request: HttpRequest, message_id: int) -> HttpResponse:  # noqa: ARG002
-        progress.stop(own_answer(self.visit, message_id).pk)
+        answer_stop(own_answer(self.visit, message_id))
         return sent({})
 
 

@@ -30,6 +30,7 @@ from kb.assistants.chat.shapes import CREDENTIAL_CHARACTERS
 from kb.assistants.models import Assistant
 from kb.assistants.services.entry import chat_path
 from kb.base.errors import NotVisible
+from kb.providers.embedding_models import generator
 from kb.search.services.search import MAX_QUERY_CHARS, MAX_TURNS
 
 PICTURE_SECONDS: Final = 300
@@ -54,6 +55,7 @@ class ChatPageView(View):
         return {
             "assistant": assistant,
             "is_frame": self.is_frame,
+            "has_model": generator(assistant.published_settings.model or None) is not None,
             "has_picture": assistant.has_picture,  # type: ignore[attr-defined] # an annotation
             "other_language": other,
             "other_name": dict(settings.LANGUAGES)[other],

@@ -94,7 +94,10 @@ class SentSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentAnswer:
-    """`status` is one of `Message.Status`, or "unwritten" where no chat model answered."""
+    """`status` is one of `Message.Status`, "unwritten" where the chat model did not answer, or "listed" where there is none.
+
+    No chat model has written the text of the last two: `answer` is blank, and the page says so in its own language.
+    """
 
     message_id: int | None
     conversation_id: str | None

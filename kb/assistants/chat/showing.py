@@ -10,6 +10,7 @@ from kb.assistants.models import Assistant
 from kb.assistants.services.asking import reader_of
 from kb.assistants.services.visitors import follow_ups
 from kb.base.text import web_address
+from retrieval.errors import DegradationCode
 from retrieval.highlight import without_rules
 
 
@@ -28,12 +29,13 @@ class Showing:
 
     def answer(self, data: Mapping[str, Any], **more: Any) -> SentAnswer:
         """Of the data of the event `done`, or what `stored_answer` makes of a message."""
-        unwritten = data["status"] == Message.Status.DONE and model_failure(data["degraded"])
+        failure = model_failure(data["degraded"]) if data["status"] == Message.Status.DONE else None
+        unwritten = failure and ("listed" if failure["code"] == DegradationCode.LLM_NOT_CONFIGURED else "unwritten")
         return SentAnswer(
             message_id=data["message_id"],
             conversation_id=data["conversation_id"],
-            status="unwritten" if unwritten else data["status"],
-            answer=data["answer"],
+            status=unwritten or data["status"],
+            answer="" if unwritten else data["answer"],
             sources=self.sources(data["sources"]),
             near_misses=() if data["hit"] else self.near_misses(data["near_misses"]),
             **more,

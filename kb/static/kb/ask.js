@@ -160,7 +160,8 @@
     status.textContent = form.dataset.searching;
     try {
       await ask(turn, body);
-      status.textContent = form.dataset.finished;
+      const told = turn.querySelector("[data-ask-answer] > :is(h3, .ask-failure)"); // where no answer was written
+      status.textContent = told?.firstElementChild?.textContent ?? told?.textContent ?? form.dataset.finished;
     } catch (failure) {
       const isKept = turn.dataset.askKept && failure.name !== "AbortError";
       if (!isKept || !(await takeUp(turn))) fail(turn, failure, words);

@@ -296,9 +296,10 @@
       finish();
       turn.end(answer, true);
       if (answer.conversation_id) remember(answer.conversation_id);
-      say(`${words.finished} ${turn.text}`);
+      say(turn.said());
       listConversations();
     } catch (error) {
+      if (turn.answer.status === "stopped") return;
       if (running?.turn === turn) finish();
       failed(turn, error, replaced);
     }
@@ -357,12 +358,20 @@
     counting = setInterval(tell, 1000);
   };
 
-  const stopAnswer = () => {
+  // What its writer is at ends by itself: nobody waits for that.
+  const stopAnswer = async () => {
     if (!running) return;
     running.wantsStop = true;
-    const { turn, asked } = running;
-    if (asked.message_id) quietly(() => Client.json(`answers/${asked.message_id}/stop/`, { method: "POST", body: {} }));
-    else if (!$("network").hidden) running.controller.abort(), write(turn.question), finish();
+    const { turn, asked, controller } = running;
+    if (asked.message_id) {
+      const told = await quietly(() => Client.json(`answers/${asked.message_id}/stop/`, { method: "POST", body: {} }));
+      if (!told || running?.turn !== turn) return;
+      finish();
+      turn.end({ ...turn.answer, status: "stopped" }, true);
+      controller.abort();
+      say(turn.said());
+      listConversations();
+    } else if (!$("network").hidden) running.controller.abort(), write(turn.question), finish();
   };
 
   // -- The composer ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 const Turn = (() => {
   const { setup, words } = Client;
   const { element, render } = Markdown;
-  const NOTES = { stopped: words.stopped, broken: words.broken, unwritten: words.unwritten };
+  const NOTES = { stopped: words.stopped, broken: words.broken, unwritten: words.unwritten, listed: words.listed };
   const REASONS = ["wrong", "incomplete", "other", "sources"].map((each) => words[`reason_${each}`]);
 
   const fill = (text, values) => text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
@@ -179,8 +179,7 @@ const Turn = (() => {
       waiting.remove();
       draw();
       const isOver = answer.message_id !== null;
-      const isUnwritten = answer.status === "unwritten";
-      if (isUnwritten) text.replaceChildren(); // it says what the note does, in the language of the knowledge base
+      const isUnwritten = ["unwritten", "listed"].includes(answer.status); // no model has written anything
       const note = NOTES[answer.status];
       const again = () => !actions.isBusy() && actions.ask(question, turn);
       const acts = element("div", [], { className: "acts" });
@@ -190,11 +189,11 @@ const Turn = (() => {
       const parts = [];
       if (note) {
         const told = element("p", [note], { className: "note" });
-        if (isLast && isOver) told.append(wordButton(words.again, again));
+        if (isLast && isOver && answer.status !== "listed") told.append(wordButton(words.again, again));
         told.dataset.testid = `note-${answer.status}`;
         parts.push(told);
       }
-      parts.push(...chips(words.sources, answer.near_misses.length ? [] : cited(answer, numbers), "", heads, isUnwritten));
+      parts.push(...chips(isUnwritten ? words.passages : words.sources, answer.near_misses.length ? [] : cited(answer, numbers), "", heads, isUnwritten));
       parts.push(...chips(words.near_misses, answer.near_misses, "n", (source) => fill(words.near_miss, source), true));
       parts.push(acts);
       if (isLast && answer.follow_ups.length) {
@@ -222,14 +221,17 @@ const Turn = (() => {
       turn.answer = { ...answer, feedback: answer.feedback || feedback, feedback_text: answer.feedback_text || feedback_text };
       // Of one that is not finished the server may have kept less than was sent, or nothing: what was seen stays.
       const isDone = answer.status === "done";
+      if (["unwritten", "listed"].includes(answer.status)) turn.text = ""; // what came was in the language of the knowledge base
       if (!isDone && !answer.sources.length) turn.answer.sources = sources;
       if (answer.answer && (isDone || answer.answer.length > turn.text.length)) turn.text = answer.answer;
       turn.finish(isLast);
     };
 
+    turn.said = () => [NOTES[turn.answer.status] ?? words.finished, turn.text].join(" ");
+
     turn.markdown = () => {
       const rows = turn.answer.sources.filter((each) => each.label && numbers.has(each.number)).map((each) => `${each.number}. ${each.label}`);
-      return [`## ${question}`, turn.text, rows.length ? `${words.sources}:\n\n${rows.join("\n")}` : ""].filter(Boolean).join("\n\n");
+      return [`## ${question}`, turn.text || NOTES[turn.answer.status], rows.length ? `${words.sources}:\n\n${rows.join("\n")}` : ""].filter(Boolean).join("\n\n");
     };
     return turn;
   };

@@ -152,11 +152,35 @@ def test_near_misses_are_sent_where_the_chat_shows_them(owner, kb, llm, cut_at, 
     assert passage.status_code == (200 if allowed else 404)
 
 
-def test_without_a_model_the_answer_says_so_and_tells_no_reason(browser, settings):
+def test_without_a_model_the_answer_says_so_and_tells_no_reason(browser, llm, settings):
+    llm.once("chat", Reply(status=401))
+    failed = browser.answered()
     no_language_model(settings)
-    done = browser.answered()
-    assert done["status"] == "unwritten"
+    done = browser.answered(conversation_id=failed["conversation_id"])
+    read = browser.get(f"conversations/{done['conversation_id']}/").json()["turns"]
+    for told in ([failed, done], [turn["answer"] for turn in read]):
+        # The page says it in its language: the knowledge base's may be another.
+        assert [(each["status"], each["answer"]) for each in told] == [("unwritten", ""), ("listed", "")]
     assert "superuser" not in json.dumps(done)
+
+
+def test_the_page_says_who_writes_answers(browser, llm, settings):
+    assert "written by a chat model" in browser.get("").content.decode()
+    no_language_model(settings)
+    assert "written by a chat model" not in browser.get("").content.decode()
+
+
+def test_an_answer_is_stopped_at_once_also_while_its_model_says_nothing(browser, llm):
+    told = browser.ask().streaming_content
+    message_id = json.loads(next(piece for piece in told if b"sources" in piece).partition(b"data: ")[2])["message_id"]
+    assert browser.post(f"answers/{message_id}/stop/", {}).status_code == 200
+    stopped = Message.objects.get(pk=message_id)
+    assert stopped.status == "stopped"
+    again = browser.ask(conversation_id=str(stopped.conversation_id), instead_of=message_id)
+    assert events(again)[-1][1]["status"] == "done"
+    assert b"done" in list(told)[-1]
+    stopped.refresh_from_db()
+    assert stopped.status == "stopped"
 
 
 def test_a_history_of_earlier_answers_keeps_to_what_may_be_shown_now(browser, owner, assistant, kb, llm):
