@@ -36,12 +36,13 @@ from kb.graph.services.entities import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
 from kb.index.models import Reembedding, StoreState
 from kb.index.services.reembedding import vectors_dropping
+from kb.ingest.services.corrections import question_answered
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import ensure_built_in_profiles, version_deleting
 from kb.providers.downloads.models import ModelDownload
 from kb.providers.endpoints import forget
 from kb.providers.models import ProviderModel
-from kb.quality.failed_queries.services import feedback, forget_searches, note_failures, note_unanswered
+from kb.quality.failed_queries.services import feedback, forget_searches, note_failures, note_unanswered, recheck
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
@@ -151,6 +152,13 @@ def searches_are_deleted(rows: Sequence[SearchLog], **_: Any) -> None:
 @receiver(question_unanswered)
 def question_was_unanswered(search: SearchLog, is_weak: bool, **_: Any) -> None:  # noqa: FBT001 - the signal's interface
     note_unanswered(search, is_weak=is_weak)
+
+
+@receiver(question_answered)
+def question_was_answered(
+    principal: Principal, chunk: Chunk, questions: Sequence[str], **_: Any
+) -> list[tuple[bool, str]]:
+    return recheck(principal, chunk, questions)
 
 
 @receiver(message_judged)

@@ -111,11 +111,11 @@ def outcomes_of(assistant: Assistant) -> Outcomes:
 def conversations_of(principal: Principal, assistant: Assistant) -> QuerySet[Any]:
     """Visitors' conversations over knowledge bases that the principal may edit, all of them, the one continued last first.
 
-    Each has `turns`, `missed`, `helpful` and `not_helpful`.
+    Each has `turns`, `missed`, `helpful` and `not_helpful`; what a visitor asked again or in other words counts too.
     """
     editable = list(KnowledgeBase.objects.editable_by(principal).values_list("pk", flat=True))
     rows = Conversation.objects.filter(visitor__assistant=assistant, knowledge_base_ids__contained_by=editable)
-    answers = Q(messages__role=Message.Role.ASSISTANT, messages__is_replaced=False)
+    answers = Q(messages__role=Message.Role.ASSISTANT)
     return (
         rows.select_related("visitor__user")
         .annotate(

@@ -66,6 +66,12 @@ def ask(page, words):
     return turn
 
 
+def middle(element):
+    """Its height on the page."""
+    box = element.bounding_box()
+    return box["y"] + box["height"] / 2
+
+
 def logged(database, page):
     """Returns once the search of the last answer is in the log, which is written within a second."""
     trace_id = re.search(r"traces/([^/]+)/", page.locator("[data-feedback]").last.get_attribute("data-feedback"))[1]
@@ -211,8 +217,12 @@ def test_a_near_passage_that_is_the_answer_is_found_from_then_on(admin, kb_id):
     missed = ask(page, "年会抽奖的奖品清单")
     near = missed.locator("[data-testid=near] li").filter(has_text="工作满一年")
     near.locator("[data-testid=is-answer]").click()
-    near.locator("[data-testid=write-form] [type=submit]").click()
+    save = near.locator("[data-testid=write-form] [type=submit]")
+    assert abs(middle(save) - middle(near.locator("[data-ask-cancel]"))) < 1
+    save.click()
     expect(near.locator("[data-testid=written]")).to_be_visible()
+    assert abs(middle(near.locator("[data-ask-again]")) - middle(near.locator(".ask-written a"))) < 1
+    expect(near.locator("[data-testid=resolved]")).to_contain_text("年会抽奖的奖品清单")
     near.locator("[data-ask-again]").click()
     expect(page.locator("[data-ask-turn]").last.locator("[data-testid=sources]")).to_be_visible()
 
@@ -242,16 +252,6 @@ def test_enter_within_an_input_method_sends_nothing(admin, kb_id, model):
     expect(page.locator("[data-ask-answer]")).to_have_attribute("aria-busy", "false")
 
 
-def test_an_answer_is_stopped_and_asked_for_again(admin, kb_id, model):
-    model.once("chat", Reply(ANSWER * 400, pause_s=0.1))
-    page = open_ask(admin, kb_id)
-    page.fill("#id_query", "住宿费报销多少？")
-    page.press("#id_query", "Enter")
-    turn = page.locator("[data-ask-turn]")
-    expect(turn.locator("[data-ask-text]")).to_contain_text("住宿费")
-    expect(page.locator("[data-ask-send]")).to_be_hidden()
-
-    page.click("[data-ask-stop]")
 def test_an_answer_s_markdown_is_shown_while_it_is_written_and_once_it_is_kept(admin, kb_id, model):
     said = ["**每晚**", "不超过", "四百五十元[1]，见数组 a[0]。\n\n| 项目 | 标准 |\n| --- | --- |\n| 住宿 | 450 元 |"]
     model.once("chat", Reply(said, hang_after=2))
@@ -275,6 +275,16 @@ def test_an_answer_s_markdown_is_shown_while_it_is_written_and_once_it_is_kept(a
     expect(page.locator("[data-ask-drawer] mark")).to_contain_text("四百五十元")
 
 
+def test_an_answer_is_stopped_and_asked_for_again(admin, kb_id, model):
+    model.once("chat", Reply(ANSWER * 400, pause_s=0.1))
+    page = open_ask(admin, kb_id)
+    page.fill("#id_query", "住宿费报销多少？")
+    page.press("#id_query", "Enter")
+    turn = page.locator("[data-ask-turn]")
+    expect(turn.locator("[data-ask-text]")).to_contain_text("住宿费")
+    expect(page.locator("[data-ask-send]")).to_be_hidden()
+
+    page.click("[data-ask-stop]")
 
     expect(turn.locator("[data-testid=failure]")).to_contain_text("已停止")
     assert model.disconnected.wait(SECONDS)

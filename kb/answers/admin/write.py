@@ -20,7 +20,7 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
 from kb.base.text import hash_content
 from kb.content.models import Chunk
 from kb.ingest.services.chunks import QUESTION_CHARACTERS
-from kb.ingest.services.corrections import questions_add
+from kb.ingest.services.corrections import checked_again, questions_add
 from kb.web.admin.scoped import principal, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
 
@@ -132,9 +132,14 @@ class WriteAnswerView(AdminPage):
         return pair_add(caller, knowledge_base=kb, question=question, answer=answer)
 
     def _done(self, chunk: Chunk, question: str) -> HttpResponse:
+        checked = checked_again(principal(self.request), chunk, {question, self.request.GET.get("q", "")})
+        is_found = all(found for found, _sentence in checked)
         if self._is_fragment:
-            context = {"url": reverse("admin:kb_chunk_place", args=[chunk.pk]), "question": question}
+            url = reverse("admin:kb_chunk_place", args=[chunk.pk])
+            context = {"url": url, "question": question, "checked": checked, "is_found": is_found}
             return render(self.request, "answers/written.html", context)
-        messages.success(self.request, _("Saved: whoever asks this finds it now."))
+        messages.success(self.request, _("Saved: whoever asks this finds it now.") if is_found else _("Saved."))
+        for found, sentence in checked:
+            (messages.success if found else messages.warning)(self.request, sentence)
         query = urlencode([("kb", chunk.knowledge_base_id), ("q", question)])
         return HttpResponseRedirect(f"{reverse('admin:ask')}?{query}")

@@ -63,7 +63,7 @@ class ConversationView(AssistantPage):
         conversation = self.conversation
         bases = asked_bases(principal(self.request))
         asked = [bases[kb_id] for kb_id in conversation.knowledge_base_ids if kb_id in bases]
-        stored = list(conversation.messages.filter(is_replaced=False).select_related("version")[: MOST_MESSAGES + 1])
+        stored = list(conversation.messages.select_related("version")[: MOST_MESSAGES + 1])
         is_asked = "delete" in self.request.GET
         return super().get_context_data(
             **kwargs,
@@ -81,7 +81,7 @@ class ConversationView(AssistantPage):
 
 
 def _turn(question: Message, answer: Message, asked: list[KnowledgeBase], visible: Any) -> dict[str, Any]:
-    """With the sources of knowledge bases that the reader may see now."""
+    """With the sources of knowledge bases that the reader may see now; also one that its visitor has replaced."""
     text = text_so_far(answer) if answer.status == Message.Status.WRITING else answer.text
     data = stored_answer(answer) | {"answer": text}
     for found in ("sources", "near_misses"):

@@ -53,6 +53,7 @@ from kb.graph.services.tables import (
 )
 from kb.web.admin.navigation import add_hub_tab
 from kb.web.admin.scoped import (
+    BY_KB,
     Empty,
     IntoKnowledgeBaseForm,
     IntoKnowledgeBaseView,
@@ -124,7 +125,7 @@ class GraphImportView(IntoKnowledgeBaseView):
                 imported = graph_import(kb, table, given["text"], skip_errors=given["skip_errors"])
                 message = _("Imported: %(new)d new, %(changed)d changed, %(same)d as they were, %(error)d left out.")
                 messages.success(self.request, message % imported.counts)
-                return HttpResponseRedirect(reverse(LISTS[table]))
+                return HttpResponseRedirect(f"{reverse(LISTS[table])}?{BY_KB}={kb.pk}")
             plan = graph_import_plan(kb, table, given["text"])
         except Rejected as error:
             form.add_error("file", str(error))

@@ -20,7 +20,7 @@ from kb.ingest.services.chunks import (
     has_text_of,
     neighbours_of,
 )
-from kb.ingest.services.corrections import questions_add, text_change
+from kb.ingest.services.corrections import checked_again, questions_add, text_change
 from kb.ingest.services.pictures import pictures_of_chunks
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import add_part
@@ -115,7 +115,8 @@ class ChunkCard:
     def _ask(self, request: HttpRequest, chunk: Chunk) -> HttpResponse:
         questions = request.POST.get("question", "").splitlines()
         questions_add(principal(request), chunk_id=chunk.pk, questions=questions)
-        return self._changed(request, chunk, _("Saved."))
+        checked = checked_again(principal(request), chunk, questions)
+        return self._changed(request, chunk, " ".join([_("Saved."), *(each for _found, each in checked)]))
 
     def _switch(self, request: HttpRequest, chunk: Chunk) -> HttpResponse:
         is_on = request.POST["do"] == "enable"

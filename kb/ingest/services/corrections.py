@@ -1,7 +1,9 @@
 """What a curator corrects of one chunk wherever a page shows it: its text, and the questions that it is found by."""
 
 from collections.abc import Iterable
+from typing import cast
 
+from django.dispatch import Signal
 from django.utils.translation import gettext as _
 
 from kb.access.models import Principal
@@ -9,6 +11,15 @@ from kb.base.errors import Rejected, found_in, not_editable
 from kb.base.text import storable
 from kb.content.models import Chunk
 from kb.ingest.services.chunks import QUESTION_CHARACTERS, chunk_gone, chunk_update, has_text_of
+
+# Sent with `principal`, `chunk` and the `questions` that it answers from now on; a receiver returns what `checked_again` does.
+question_answered = Signal()
+
+
+def checked_again(principal: Principal, chunk: Chunk, questions: Iterable[str]) -> list[tuple[bool, str]]:
+    """What becomes of questions that waited for an answer, once a chunk has it: whether it is found now, and a sentence."""
+    answers = question_answered.send(Chunk, principal=principal, chunk=chunk, questions=[*questions])
+    return [each for _receiver, found in answers for each in cast("list[tuple[bool, str]]", found)]
 
 
 def text_change(principal: Principal, *, chunk_id: int, text: str, shown: str) -> Chunk:

@@ -31,7 +31,7 @@ SELECT question.text, answer.hit, answer.status, answer.feedback, answer.created
     coalesce(answer.input_tokens, 0), coalesce(answer.output_tokens, 0)
 FROM kb_visitor v
 JOIN kb_conversation c ON c.visitor_id = v.id
-JOIN kb_message answer ON answer.conversation_id = c.id AND answer.role = 'assistant' AND NOT answer.is_replaced
+JOIN kb_message answer ON answer.conversation_id = c.id AND answer.role = 'assistant'
 JOIN LATERAL (
     SELECT text FROM kb_message m WHERE m.conversation_id = c.id AND m.id < answer.id ORDER BY m.id DESC LIMIT 1
 ) question ON TRUE

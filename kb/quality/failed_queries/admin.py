@@ -26,7 +26,14 @@ from kb.base.errors import Rejected, ServiceError
 from kb.quality.debug.admin.form import search_parameters
 from kb.quality.debug.admin.log import BADGE, QUERY_CHARACTERS, SearchedFilter, name_knowledge_bases
 from kb.quality.eval_sets.services.sets import NAME_CHARACTERS
-from kb.quality.failed_queries.services import assign, assignable_user, may_name_assignees, set_state, to_eval_query
+from kb.quality.failed_queries.services import (
+    assign,
+    assignable_user,
+    may_name_assignees,
+    remarks_on,
+    set_state,
+    to_eval_query,
+)
 from kb.quality.models import EvalSet, FailedQuery
 from kb.search.models import SearchLog
 from kb.web.admin.navigation import Section, add_tab
@@ -94,8 +101,14 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
             **self.model_admin.admin_site.each_context(self.request),
             title=_("Add to an evaluation set"),
             failed=self.failed,
-            inbox_url=reverse("admin:kb_failedquery_changelist"),
+            inbox_url=self.inbox_url,
         )
+
+    @property
+    def inbox_url(self) -> str:
+        """With the filters that it had."""
+        filters = self.request.GET.get("_changelist_filters", "")
+        return f"{reverse('admin:kb_failedquery_changelist')}{f'?{filters}' if filters else ''}"
 
     def form_valid(self, form: ToEvalSetForm) -> HttpResponse:
         answerable = not form.cleaned_data["unanswerable"]
@@ -108,9 +121,10 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
             "“%(query)s” is in the evaluation set “%(set)s” now; it stays on the to-do list until you resolve it."
         )
         messages.success(self.request, sentence % {"query": query.text, "set": query.eval_set})
-        return HttpResponseRedirect(reverse("admin:kb_failedquery_changelist"))
+        return HttpResponseRedirect(self.inbox_url)
 
 
+REMARKS_LISTED = 2
 State, Reason = FailedQuery.State, FailedQuery.Reason
 
 
@@ -225,10 +239,10 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return False
 
     def completed(self, request: HttpRequest, rows: Any) -> Any:
-        """Rows with `named` and `editable` (see `name_knowledge_bases`), `asked_for` and `assistants`.
+        """Rows with `named` and `editable` (see `name_knowledge_bases`), `asked_for`, `assistants` and `remarks`.
 
-        That is what the last search, if kept, asked for, and the names of those that were asked, as far as the caller may
-        edit them. Not joined in the list's own query: a long search log would then slow down its count.
+        That is what the last search, if kept, asked for, the names of those that were asked, as far as the caller may edit
+        them, and what their visitors said of the answers. Not joined in the list's own query: a long search log would then slow down its count.
         """
         name_knowledge_bases(rows, request)
         searches = visible(SearchLog, request).filter(pk__in=[row.last_search_id for row in rows if row.last_search_id])
@@ -236,7 +250,13 @@ class FailedQueryAdmin(ScopedModelAdmin):
         ids = {assistant_id for row in rows for assistant_id in row.assistant_ids}
         asked = Assistant.objects.editable_by(principal(request)).filter(pk__in=ids)
         names = dict(asked.values_list("pk", "name")) if ids else {}
+        remarks = remarks_on(principal(request), rows, list(names)) if names else {}
+        preserved = self.get_preserved_filters(request)
         for row in rows:
+            row.to_set_url = (
+                f"{reverse('admin:kb_failedquery_to_set', args=[row.pk])}{f'?{preserved}' if preserved else ''}"
+            )
+            row.remarks = remarks.get(row.pk, [])
             row.asked_for = asked_for.get(row.last_search_id)
             row.assistants = [names[assistant_id] for assistant_id in row.assistant_ids if assistant_id in names]
         return rows
@@ -271,7 +291,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
             "test_url": _page_with("search_debug", row),
             "why_url": _page_with("why_not", row),
             "write_url": _page_with("ask_write", row),
-            "to_set_url": _to_set_url(row),
+            "to_set_url": row.to_set_url,
             "may_change": self.has_change_permission(request, row),
             "show_save_and_continue": False,
             "show_history": False,  # none is kept, see `log_change`
@@ -336,7 +356,8 @@ class FailedQueryAdmin(ScopedModelAdmin):
         if not failed.assistants:
             return query
         asked = _("asked of %(assistants)s") % {"assistants": ", ".join(failed.assistants)}
-        return format_html("{}<small>{}</small>", query, asked)
+        remarks = format_html_join("", "<q>{}</q>", [(each.feedback_text,) for each in failed.remarks[:REMARKS_LISTED]])
+        return format_html("{}<small>{}</small>{}", query, asked, remarks)
 
     @column(gettext_lazy("reasons"))
     def badges(self, failed: FailedQuery) -> SafeString:
@@ -375,11 +396,7 @@ def _to_set_button(failed: Any) -> str:
     if not failed.editable or len(failed.knowledge_base_ids) > 1:
         return ""
     button = '<button form="to-set" formaction="{}" name="target" value="new-{}" class="kb-link">{}</button>'
-    return format_html(button, _to_set_url(failed), failed.editable[0], _("Add to an evaluation set"))
-
-
-def _to_set_url(failed: FailedQuery) -> str:
-    return reverse("admin:kb_failedquery_to_set", args=[failed.pk])
+    return format_html(button, failed.to_set_url, failed.editable[0], _("Add to an evaluation set"))
 
 
 add_tab(Section.QUALITY, gettext_lazy("To do"), "kb_failedquery_changelist", order=10)

@@ -6,16 +6,21 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Func, Q, TextField, Value
+from django.db.models import Func, OuterRef, Q, TextField, Value
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Membership, Principal, User, members_by_group
-from kb.base.errors import NotAllowed, Rejected, found_in
+from kb.answers.models import Message
+from kb.assistants.models import Assistant, Visitor
+from kb.base.errors import NotAllowed, Rejected, ServiceError, found_in
 from kb.base.text import storable
+from kb.content.models import Chunk
+from kb.index.filters import Filters
+from kb.profiles.services import name_and_version
 from kb.quality.eval_sets.services.sets import (
     eval_set_named,
     mark_unanswerable,
@@ -25,7 +30,9 @@ from kb.quality.eval_sets.services.sets import (
 )
 from kb.quality.models import EvalQuery, EvalSet, FailedQuery
 from kb.search.models import SearchedQuerySet, SearchLog
-from retrieval.errors import DegradationCode
+from kb.search.services.search import SearchRequest, search
+from retrieval.errors import DegradationCode, InvalidConfiguration, NoChannelAvailable
+from retrieval.types import CutBy
 
 # Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to fix. Any other is a
 # matter of the server and strikes all queries alike; the first page of the admin counts those.
@@ -33,6 +40,8 @@ FIXABLE = frozenset(
     {DegradationCode.BM25_POSTINGS_OUTDATED, DegradationCode.MODEL_UNAVAILABLE, DegradationCode.THRESHOLD_NOT_APPLIED}
 )
 LONGEST_ANSWER = timedelta(hours=1)
+MOST_RECHECKED = 10
+MOST_REMARKS = 500
 # Sorted, so that two writers never wait for each other's rows.
 _NOTE = """
 INSERT INTO kb_failedquery
@@ -176,6 +185,89 @@ class _Normalised(Func):
 
 def _key(kb_ids: Iterable[int], words: str) -> str:
     return hashlib.sha256(json.dumps([sorted(set(kb_ids)), words]).encode()).hexdigest()
+
+
+# -- What is known of it -------------------------------------------------------------------------------------------------
+def remarks_on(
+    principal: Principal, rows: Iterable[FailedQuery], assistant_ids: Sequence[int]
+) -> dict[int, list[Message]]:
+    """What visitors of these assistants said was wrong with the answers to failed queries, by their ids, the newest first.
+
+    Of the newest `MOST_REMARKS`, in conversations over knowledge bases that the principal may see; each answer has its
+    conversation with its visitor.
+    """
+    visible = list(KnowledgeBase.objects.visible_to(principal).values_list("pk", flat=True))
+    before = Message.objects.filter(conversation=OuterRef("conversation"), pk__lt=OuterRef("pk")).order_by("-pk")
+    answers = Message.objects.filter(
+        feedback=SearchLog.Feedback.BAD,
+        conversation__visitor__assistant__in=assistant_ids,
+        conversation__knowledge_base_ids__contained_by=visible,
+    ).exclude(feedback_text="")
+    said: dict[tuple[int, str], list[Message]] = {}
+    for each in (
+        answers.annotate(question=before.values("text")[:1])
+        .select_related("conversation__visitor")
+        .order_by("-pk")[:MOST_REMARKS]
+    ):
+        said.setdefault(
+            (cast(Visitor, each.conversation.visitor).assistant_id, _normalised(each.question or "")), []
+        ).append(each)
+    return {
+        row.pk: [each for pk in row.assistant_ids for each in said.get((pk, _normalised(row.query)), ())]
+        for row in rows
+    }
+
+
+# -- What becomes of it --------------------------------------------------------------------------------------------------
+def recheck(principal: Principal, chunk: Chunk, questions: Iterable[str]) -> list[tuple[bool, str]]:
+    """Searches again for what waits in these words, now that a chunk answers them, and resolves what finds the chunk.
+
+    Each search is run as the last one that failed: for its assistant, under its profile and filters; live and external sources
+    are not asked. Returns whether it is found and a sentence, for those that the principal may edit.
+    """
+    same = Q.create([("words", _Normalised(Value(storable(each)))) for each in questions], connector=Q.OR)
+    rows = FailedQuery.objects.editable_by(principal).filter(state__in=FailedQuery.WAITING)
+    waiting = rows.filter(knowledge_base_ids__contains=[chunk.knowledge_base_id]).select_related("last_search")
+    told = []
+    for failed in waiting.annotate(words=_Normalised("query")).filter(same)[:MOST_RECHECKED]:
+        is_found = _finds(principal, failed, chunk)
+        if is_found:
+            set_state(principal, FailedQuery.objects.filter(pk=failed.pk), FailedQuery.State.RESOLVED)
+            sentence = _("“%(query)s” is found now, and is resolved on the to-do list.")
+        else:
+            sentence = _(
+                "A search for “%(query)s” still does not find it, so it stays on the to-do list: find out why."
+            )
+        told.append((is_found, sentence % {"query": failed.query}))
+    return told
+
+
+def _finds(principal: Principal, failed: FailedQuery, chunk: Chunk) -> bool:
+    try:
+        result = search(principal, _asked_again(failed)).result
+    except (ServiceError, InvalidConfiguration, NoChannelAvailable):  # such as a profile that was deleted
+        return False
+    as_results = {each.chunk_id for hit in result.hits for each in hit.provenance}
+    in_results = {each.chunk_id for each in result.candidates if each.cut_by is CutBy.PARENT}
+    return chunk.pk in as_results | in_results
+
+
+def _asked_again(failed: FailedQuery) -> SearchRequest:
+    entry = failed.last_search
+    asked = entry.trace.get("request", {}) if entry else {}
+    profile, version = asked.get("profile", ""), asked.get("profile_version")
+    asked_of = [entry.assistant_id or 0] if entry else failed.assistant_ids[-1:]
+    if assistant := Assistant.objects.select_related("published").filter(pk__in=asked_of).first():
+        profile, version = name_and_version(assistant.published_settings.profile)
+    return SearchRequest(
+        query=failed.query,
+        knowledge_base_ids=failed.knowledge_base_ids,
+        profile=profile,
+        profile_version=version,
+        overrides={**asked.get("overrides", {}), "external": False},
+        filters=Filters.parse(asked["filters"]) if asked.get("filters") else None,
+        log=False,
+    )
 
 
 # -- What curators do with it --------------------------------------------------------------------------------------------

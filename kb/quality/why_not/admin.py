@@ -16,6 +16,7 @@ from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import tokenizing_progress
+from kb.ingest.services.corrections import checked_again
 from kb.profiles.admin.choices import changes_text, profile_url
 from kb.profiles.services import SettingDifference
 from kb.quality.debug.admin.form import SearchPage, open_search_page, search_parameters, with_current
@@ -443,7 +444,11 @@ class WhyNotView(AdminPage):
             moved = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
             messages.error(self.request, moved if isinstance(error, Superseded) else str(error))
             return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
-        messages.success(self.request, done_text(remedy, text or next(iter(remedy.suggestions), "")))
+        said = text or next(iter(remedy.suggestions), "")
+        messages.success(self.request, done_text(remedy, said))
+        if remedy.code in (RemedyCode.ENABLE, RemedyCode.INDEX_CHUNK, RemedyCode.ADD_QUESTION):  # in effect already
+            for is_found, sentence in checked_again(principal, why.chunk, {why.request.query, said}):
+                (messages.success if is_found else messages.warning)(self.request, sentence)
         return HttpResponseRedirect(why_not_url(after, why.chunk.pk, token))
 
     def _ask(self, page: SearchPage, why: WhyNot, remedy: Remedy) -> HttpResponse:

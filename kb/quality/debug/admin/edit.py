@@ -14,7 +14,7 @@ from kb.access.models import Principal
 from kb.base.errors import ServiceError, Superseded, found_in, not_editable
 from kb.content.models import Chunk
 from kb.ingest.services.chunks import QUESTION_CHARACTERS, TEXT_CHARACTERS
-from kb.ingest.services.corrections import questions_add, text_change
+from kb.ingest.services.corrections import checked_again, questions_add, text_change
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import admin_page
 
@@ -42,8 +42,9 @@ class QuestionForm(forms.Form):
     )
 
     def save(self, caller: Principal, chunk_id: int) -> str:
-        questions_add(caller, chunk_id=chunk_id, questions=[self.cleaned_data["value"]])
-        return _("The question was added, and this search ran again.")
+        questions = [self.cleaned_data["value"]]
+        checked = checked_again(caller, questions_add(caller, chunk_id=chunk_id, questions=questions), questions)
+        return " ".join([_("The question was added, and this search ran again."), *(each for _found, each in checked)])
 
 
 class PassageView(View):

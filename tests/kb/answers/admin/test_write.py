@@ -8,6 +8,7 @@ from django.urls import reverse
 
 from kb.models import Document
 from tests.factories import make_kb, make_member
+from tests.kb.quality.failed_queries.admin.test_queries import make_failed
 from tests.kb.web.admin.pages import Page, words
 
 pytestmark = pytest.mark.django_db
@@ -49,6 +50,33 @@ def test_as_a_page_it_goes_back_to_the_question(client, kb, document):
     response = client.post(write_url(kb), {"question": QUESTION, "answer": "三年。", "knowledge_base": kb.pk})
     address = urlsplit(response.url)
     assert (address.path, parse_qs(address.query)) == (reverse("admin:ask"), {"kb": [str(kb.pk)], "q": [QUESTION]})
+
+
+@pytest.mark.parametrize("is_chunk", [True, False])
+def test_what_waited_for_the_answer_is_off_the_list_and_the_page_says_so(client, kb, document, is_chunk):
+    failed = make_failed(kb, query=QUESTION)
+    url = write_url(kb, **({"chunk": document.chunks.last().pk} if is_chunk else {}))
+    data = {"question": QUESTION, "answer": "三年。", "knowledge_base": kb.pk}
+
+    shown = fragment(client.post(url, data, headers=FRAGMENT))
+
+    failed.refresh_from_db()
+    assert failed.state == "resolved"
+    assert QUESTION in words(shown.xpath(".//*[@data-testid='resolved']")[0])
+
+
+def test_what_is_not_found_all_the_same_stays_and_the_page_says_so(client, kb, document, settings):
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "overlap_threshold": None}
+    failed = make_failed(kb, query=QUESTION)
+    data = {"question": "Something else?", "answer": "Three years.", "knowledge_base": kb.pk}
+
+    page = client.post(write_url(kb), data, follow=True)
+
+    failed.refresh_from_db()
+    assert failed.state == "open"
+    told = [str(each) for each in page.context["messages"]]
+    assert told[0] == "Saved."
+    assert "stays on the to-do list" in told[1]
 
 
 def test_a_passage_that_is_the_answer_gets_the_question(client, kb, document):

@@ -1,3 +1,4 @@
+import re
 import uuid
 from datetime import timedelta
 
@@ -5,13 +6,15 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from kb.answers.services.conversations import message_judge
 from kb.assistants.services.asking import Asked, ask
 from kb.assistants.services.assistants import assistant_update
 from kb.assistants.services.entry import Visit
 from kb.models import AssistantUse, Conversation, Membership, Visitor
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.assistants.making import make_assistant
-from tests.kb.web.admin.pages import Page
+from tests.kb.providers.language_model import no_language_model
+from tests.kb.web.admin.pages import Page, words
 from tests.servers import Reply
 
 pytestmark = pytest.mark.django_db
@@ -95,6 +98,41 @@ def test_conversations_are_listed_and_read(page, visited):
     assert QUESTION in read
     assert "Two years" in read
     assert "ProductFAQ.md" in read
+
+
+def test_what_a_visitor_asks_in_other_words_stays_with_what_they_said_of_it(page, visit, visited, llm):
+    assistant = visited.visitor.assistant
+    first = visited.messages.get(role="assistant")
+    message_judge(first, -1, "It is about the old heater.")
+    ask(visit, Asked(question="How long for the new one?", conversation_id=visited.pk, instead_of=first.pk))
+    listed = Page(page("conversations", assistant.pk)).text("visits")
+    assert "Not helpful 1" in listed
+    assert re.search(r"\b2\b", listed)  # questions
+    first_turn, second_turn = map(words, Page(open_visit(page, visited)).tree.xpath("//*[@class='as-turn']"))
+    assert QUESTION in first_turn
+    assert "“It is about the old heater.”" in first_turn
+    assert "Replaced by the next question" in first_turn
+    assert "How long for the new one?" in second_turn
+    assert "Replaced" not in second_turn
+
+
+@pytest.mark.parametrize("own_words", ["", "Please **call** us."])
+def test_a_conversation_is_read_in_the_words_that_its_visitor_saw(page, owner, llm, own_words):
+    assistant = make_assistant(owner, make_kb(owner, language="zh"), access="public", settings={"no_answer": own_words})
+    found = ask(Visit(assistant, uuid.uuid4()), Asked(question="Is there a canteen?"))
+    read = Page(open_visit(page, Conversation.objects.get(pk=found.conversation_id)))
+    assert found.answer
+    assert read.text("answer") == found.answer
+    assert read.tree.xpath("//*[@data-testid='answer']/@data-answer-text") == [""]
+
+
+def test_an_answer_that_no_model_wrote_is_read_in_the_language_of_the_page(page, owner, visit, settings):
+    no_language_model(settings)
+    type(visit.assistant.knowledge_bases.get()).objects.update(language="zh")
+    found = ask(visit, Asked(question=QUESTION))
+    read = Page(open_visit(page, Conversation.objects.get(pk=found.conversation_id))).text("visit")
+    assert "No chat model is set up" in read
+    assert "没有" not in read
 
 
 def test_an_empty_list_says_what_stands_there(page, assistant):

@@ -62,9 +62,14 @@ def test_a_cluster_tells_what_readers_said_and_what_it_cost(assistant, put):
     assert list(found.by_day.values()) == [1, 1]
 
 
-def test_what_is_old_of_another_or_was_replaced_is_not_there(assistant, owner, kb, put):
+def test_what_its_visitor_put_in_other_words_was_asked_too(assistant, put):
+    put("Replaced?", is_replaced=True, feedback=-1)
+    [found] = asked(assistant).clusters
+    assert (found.question, found.count, found.unhelpful) == ("Replaced?", 1, 1)
+
+
+def test_what_is_old_or_of_another_is_not_there(assistant, owner, kb, put):
     put("Old?", days=8)
-    put("Replaced?", is_replaced=True)
     other = make_assistant(owner, kb, name="Other")
     put("Theirs?", visitor=Visitor.objects.create(assistant=other))
     assert asked(assistant).clusters == ()

@@ -7,7 +7,9 @@ from django.utils import timezone, translation
 
 from kb.access.services.sharing import member_add
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.models import EvalQuery, EvalSet, FailedQuery, Judgment, Membership, SearchLog
+from kb.index.filters import Filters
+from kb.ingest.services.corrections import checked_again, questions_add
+from kb.models import EvalQuery, EvalSet, FailedQuery, Judgment, Membership, RetrievalProfile, SearchLog
 from kb.quality.failed_queries.services import (
     assign,
     assignable_user,
@@ -19,6 +21,7 @@ from kb.quality.failed_queries.services import (
 from kb.search.services import search_log
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, make_user, principal
+from tests.kb.assistants.making import make_assistant
 
 pytestmark = pytest.mark.django_db
 
@@ -39,12 +42,11 @@ def logged(*bases, query="年假", outcome="nothing", degraded=(), **fields):
         profile="default",
         profile_version=1,
         configuration={},
-        trace={},
         degraded=[{"stage": "s", "code": code, "detail": "d"} for code in degraded],
         outcome=outcome,
         result_count=int(outcome == "found"),
         duration_ms=1,
-        **{"created_at": timezone.now(), **fields},
+        **{"created_at": timezone.now(), "trace": {}, **fields},
     )
 
 
@@ -391,3 +393,66 @@ def test_a_search_without_a_kept_query_is_no_failed_query(kb, settings):
 
     assert SearchLog.objects.get().feedback == BAD
     assert not FailedQuery.objects.exists()
+
+
+# -- Once there is an answer ----------------------------------------------------------------------------------------------
+def answered(kb, question, *, chunk_text="报销时间见财务部通知。"):
+    """A chunk that has the question now, as curators add it."""
+    chunk = make_document(kb, chunk_text).chunks.get()
+    return questions_add(principal(kb.owner), chunk_id=chunk.pk, questions=[question])
+
+
+def test_a_question_that_its_search_finds_now_is_resolved(kb):
+    other = make_kb(kb.owner)
+    rows = [noted(kb, query="年假 几天？"), noted(kb, other, query="年假 几天？")]
+    elsewhere, others = noted(other, query="年假 几天？"), noted(kb, query="年假")
+
+    told = checked_again(principal(kb.owner), answered(kb, "年假  几天？"), ["年假  几天？"])
+
+    assert [found for found, _sentence in told] == [True, True]
+    assert all("年假 几天？" in sentence for _found, sentence in told)
+    for row in (*rows, elsewhere, others):
+        row.refresh_from_db()
+    assert [row.state for row in (*rows, elsewhere, others)] == ["resolved", "resolved", "open", "open"]
+    assert FailedQuery.objects.count() == 4  # searching again is no failure
+
+
+@pytest.mark.parametrize("state", ["resolved", "ignored"])
+def test_what_waits_for_nobody_is_left_alone(kb, state):
+    failed = noted(kb, query="年假几天？")
+    set_state(principal(kb.owner), FailedQuery.objects.all(), state)
+    assert checked_again(principal(kb.owner), answered(kb, "年假几天？"), ["年假几天？"]) == []
+    failed.refresh_from_db()
+    assert failed.state == state
+
+
+def test_a_question_is_searched_again_as_it_was_asked(kb):
+    """By filters that leave the answer out it is not found, whatever the knowledge base finds without them."""
+    asked = SearchRequest(query="年假几天？", knowledge_base_ids=[kb.pk], filters=Filters(tags=("policy",)))
+    search(principal(kb.owner), asked)
+    search_log.flush()
+    failed = FailedQuery.objects.get()
+
+    [(found, sentence)] = checked_again(principal(kb.owner), answered(kb, "年假几天？"), ["年假几天？"])
+
+    failed.refresh_from_db()
+    assert (found, failed.state) == (False, "open")
+    assert "stays on the to-do list" in sentence
+
+
+@pytest.mark.parametrize(("top_k", "state"), [(1, "open"), (2, "resolved")])
+def test_a_question_of_an_assistant_is_searched_again_by_its_profile(kb, top_k, state):
+    answered(kb, "年假几天？", chunk_text="年假几天？年假几天？")
+    RetrievalProfile.objects.create(knowledge_base=kb, name="narrow", version=1, settings={"top_k": top_k})
+    assistant = make_assistant(kb.owner, kb, access="public", settings={"profile": f"{kb.pk}/narrow@1"})
+    failed = noted(kb, query="年假几天？", assistant_id=assistant.pk)
+    checked_again(principal(kb.owner), answered(kb, "年假几天？"), ["年假几天？"])
+    failed.refresh_from_db()
+    assert failed.state == state
+
+
+def test_a_profile_that_is_gone_keeps_the_question_open(kb):
+    failed = noted(kb, query="年假几天？", trace={"request": {"profile": "gone", "overrides": {}, "filters": None}})
+    [(found, _sentence)] = checked_again(principal(kb.owner), answered(kb, "年假几天？"), ["年假几天？"])
+    failed.refresh_from_db()
+    assert (found, failed.state) == (False, "open")

@@ -6,9 +6,10 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 from django.utils import timezone
 
-from kb.models import EvalQuery, EvalSet, FailedQuery, Membership
+from kb.models import Conversation, EvalQuery, EvalSet, FailedQuery, Membership, Visitor
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_kb, make_member, make_user, principal
+from tests.kb.assistants.making import make_assistant
 from tests.kb.web.admin.pages import words
 
 LIST = "admin:kb_failedquery_changelist"
@@ -312,3 +313,50 @@ def viewed(user):
     other = make_kb()
     make_member(other, user=user)
     return other
+
+
+# -- Filters, what visitors say, and what becomes of it -------------------------------------------------------------------
+def test_a_query_goes_into_a_set_without_the_list_losing_its_filters(client, open_list, kb, failed):
+    make_failed(kb, query="another")
+    (action,) = set(tree(open_list(kb=kb.pk, reason="disliked")).xpath("//button/@formaction"))
+    kept = {"kb": [str(kb.pk)], "reason": ["disliked"]}
+
+    response = client.post(action, {"target": f"new-{kb.pk}"})
+    assert parse_qs(urlsplit(response.url).query) == kept
+
+    (back,) = tree(client.get(action)).xpath(f"//a[starts-with(@href, '{reverse(LIST)}?')]/@href")
+    assert parse_qs(urlsplit(back).query) == kept
+
+
+@pytest.fixture
+def judged(kb, curator):
+    """An answer that a visitor found wrong, after which the question was put in other words; its assistant."""
+    assistant = make_assistant(curator, kb, access="public")
+    visitor = Visitor.objects.create(assistant=assistant)
+    conversation = Conversation.objects.create(visitor=visitor, knowledge_base_ids=[kb.pk])
+    conversation.messages.create(role="user", text="违约金 怎么算？", is_replaced=True)
+    said = {"feedback": -1, "feedback_text": "It is of 2019.", "is_replaced": True}
+    conversation.messages.create(role="assistant", text="百分之三十。", **said)
+    conversation.messages.create(role="user", text="违约金的上限？")
+    conversation.messages.create(role="assistant", text="百分之三十。", feedback=-1)
+    return assistant
+
+
+def test_what_a_visitor_said_of_an_answer_stands_beside_its_question(client, open_list, kb, judged):
+    failed = make_failed(kb, query="违约金  怎么算？", assistant_ids=[judged.pk], reasons={"disliked": 1})
+    make_failed(kb, query="违约金的上限？", assistant_ids=[judged.pk], reasons={"disliked": 1})
+    make_failed(kb, query="违约金 怎么算?", reasons={"nothing": 1})  # not asked of an assistant
+
+    assert [words(each) for each in tree(open_list()).xpath("//*[@id='result_list']//q")] == ["It is of 2019."]
+
+    (remark,) = tree(client.get(reverse(CHANGE, args=[failed.pk]))).xpath("//*[@data-testid='remark']")
+    assert "It is of 2019." in words(remark)
+    conversation = Conversation.objects.get()
+    assert remark.xpath("./a/@href") == [reverse("admin:kb_assistant_conversation", args=[judged.pk, conversation.pk])]
+
+
+def test_who_does_not_edit_the_assistant_does_not_read_what_its_visitors_said(client, kb, judged):
+    failed = make_failed(kb, query="违约金 怎么算？", assistant_ids=[judged.pk])
+    judged.knowledge_bases.add(make_kb())
+    client.force_login(make_member(kb, "editor"))
+    assert "2019" not in client.get(reverse(CHANGE, args=[failed.pk])).content.decode()
