@@ -61,9 +61,12 @@ REMEDIES: Final[Mapping[str, str]] = {
     "no_reranker": gettext_noop("It prefers the passage that does not answer: choose a reranker."),
     "no_relevance": gettext_noop("Its scores are not from 0 to 1: have the server apply the sigmoid, not raw scores."),
     "no_answer": gettext_noop("It answers without text: choose a chat model."),
+    "private_model": gettext_noop("If its server is there, tick the box below the address, and test again."),
     "local": gettext_noop("Download its weights first, or choose another model."),
 }
 PRIVATE: Final = "private_model"  # of FetchError
+# For superusers, who may confirm it.
+PRIVATE_ADDRESS: Final = gettext_noop("{host} is at {address}, which is a private address.")
 _BY_STATUS: Final = {401: "key", 403: "key", 404: "not_found", 405: "not_found", 402: "limit", 429: "limit"}
 
 
@@ -339,7 +342,8 @@ def _unreachable(error: BaseException, endpoint: Endpoint) -> ProbeFailed:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, FetchError):
-            return ProbeFailed(message_of_fetch(cause), cause.code)
+            said = Message(PRIVATE_ADDRESS, **cause.params) if cause.code == PRIVATE else message_of_fetch(cause)
+            return ProbeFailed(said, cause.code)
         cause = cause.__cause__ or cause.__context__
     return ProbeFailed(_quoted(f"{type(error.__cause__ or error).__name__}: {error}", endpoint), "unreachable")
 

@@ -1,8 +1,9 @@
 """Models of this installation as superusers write them, and what the environment's rows show."""
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from django.db import IntegrityError, transaction
@@ -31,8 +32,14 @@ MOST_TEMPERATURE: Final = 2
 FIELDS_CHARACTERS: Final = 2_000
 PROMPT_CHARACTERS: Final = 500
 NAMED: Final = 5
+# Of an endpoint, what a test is about, and the fields of a row whose model was not tested as it is.
+TESTED: Final = ("model", "base_url", "api_key", "allows_private", "options")
+UNTESTED: Final[Mapping[str, Any]] = {"tested_at": None, "test_ok": None, "test_latency_ms": None, "test_message": ""}
 # Besides provider and model they make the space of an embedding model: another one needs a row, and so a slug, of its own.
 SPACE_OPTIONS: Final = ("dimensions", "query_prompt", "document_prompt")
+
+# Of features that choose models: the names of what uses a row.
+USERS: Final[list[Callable[[ProviderModel], Iterable[str]]]] = []
 
 Valid = Callable[[Any], bool]
 
@@ -187,6 +194,10 @@ def provider_model_update(row: ProviderModel, *, user: User, api_key: str | None
             _require_unused(row, _("It cannot be switched off"))
         if api_key is not None:
             row.secrets = {"api_key": key} if key else {}  # encrypted as it is saved
+        after = replace(endpoint_of(row), api_key=key)
+        if any(getattr(after, name) != getattr(before, name) for name in TESTED):
+            for name, value in UNTESTED.items():  # how it answers now is not known
+                setattr(row, name, value)
         with _names_once():
             row.save()
     row.refresh_from_db(fields=["secrets"])
@@ -248,14 +259,7 @@ def environment_models_sync() -> None:
             if is_new or all(getattr(row, name) == value for name, value in said.items()):
                 continue
             # Another model: nothing that was measured holds of it.
-            untested = {
-                "tested_at": None,
-                "test_ok": None,
-                "test_latency_ms": None,
-                "test_message": "",
-                "dimension": None,
-            }
-            ProviderModel.objects.filter(pk=row.pk).update(**said, **untested)
+            ProviderModel.objects.filter(pk=row.pk).update(**said, **UNTESTED, dimension=None)
 
 
 def knowledge_bases_using(row: ProviderModel) -> QuerySet[KnowledgeBase]:

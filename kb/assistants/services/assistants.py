@@ -22,6 +22,9 @@ from kb.base.errors import NotAllowed, Rejected
 from kb.base.text import storable
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
+from kb.providers.models import ProviderModel
+from kb.providers.recommended import Role
+from kb.providers.services import USERS
 
 MOST_BASES, MOST_ORIGINS = 20, 20
 # A picture as it is uploaded, and the side that it is drawn with.
@@ -35,6 +38,19 @@ LIVE = frozenset(
     }
 )  # fmt: skip
 _RESERVED = frozenset({"new"})
+
+
+def assistants_asking(row: ProviderModel) -> list[str]:
+    """The names of those whose visitors are answered by a chat model that was chosen for them."""
+    chosen = (
+        Assistant.objects.filter(published__settings__model=row.slug)
+        if row.role == Role.CHAT
+        else Assistant.objects.none()
+    )
+    return list(chosen.order_by("name").values_list("name", flat=True))
+
+
+USERS.append(assistants_asking)
 
 
 @transaction.atomic

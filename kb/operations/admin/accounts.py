@@ -51,6 +51,7 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
     filter_horizontal = ()
     actions = ("unlock_logins", "delete_selected")
     fieldsets = (
+    protected_remedy = gettext_lazy("Delete these first, or make the account inactive instead.")
         (None, {"fields": ("username", "password")}),
         (gettext_lazy("Person"), {"fields": ("first_name", "last_name", "email")}),
         (

@@ -8,7 +8,6 @@ from typing import Any, Final
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
 from kb.providers.admin.forms import ROLES
 from kb.providers.embedding_models import problem_of
@@ -16,10 +15,11 @@ from kb.providers.endpoints import Endpoint, defaults, endpoint_of
 from kb.providers.models import ProviderModel
 from kb.providers.presets import preset_of
 from kb.providers.recommended import Role
+from kb.providers.services import USERS, knowledge_bases_using
 from kb.providers.usage.figures import WEEK, days, used_since
 from retrieval.model_files import local_path
 
-BASES_SHOWN: Final = 3
+USERS_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Card:
     row: ProviderModel
     provider: str | Promise
     is_serving: bool
-    bases: Sequence[str]
-    more_bases: int
+    users: Sequence[str]
+    more_users: int
     tokens: int
     problem: str = ""
     fault: str = ""
@@ -58,29 +58,37 @@ class Group:
 def groups() -> list[Group]:
     """Every role with its models; the default one first."""
     rows = list(ProviderModel.objects.order_by("name", "pk"))
-    using = defaultdict(list)
-    for model, name in KnowledgeBase.objects.order_by("name").values_list("embedding_model", "name"):
-        using[model].append(name)
     week: dict[tuple[str, str], int] = defaultdict(int)
     for used in used_since(days(WEEK)[0]):
         week[used.role, used.model] += used.tokens
-    serving = {(each.slug, each.variable) for role in Role for each in defaults(role)}
     found = []
     for role, label in ROLES.items():
-        cards = [_card(row, endpoint_of(row), using, week, serving) for row in rows if row.role == role]
+        cards = [_card(row, endpoint_of(row), week) for row in rows if row.role == role]
         cards.sort(key=lambda card: not card.is_serving)
         found.append(Group(role, label, cards, _nothing(role)))
     return found
 
 
-def _card(row: ProviderModel, endpoint: Endpoint, using: Any, week: Any, serving: Any) -> Card:
-    names = using.get(endpoint.id, []) if row.role == Role.EMBEDDING else []
+def users_of(row: ProviderModel) -> list[str]:
+    """Who uses a model, by name: of embeddings those who keep vectors of it, also on the way to another model or back."""
+    everybody = [_("all knowledge bases")] if row.role != Role.EMBEDDING and _is_serving(endpoint_of(row)) else []
+    named = knowledge_bases_using(row).order_by("name").values_list("name", flat=True)
+    return [*everybody, *named, *(name for users in USERS for name in users(row))]
+
+
+def _is_serving(endpoint: Endpoint) -> bool:
+    serving = [(each.slug, each.variable) for each in defaults(endpoint.role)]
+    return (endpoint.slug, endpoint.variable) in serving
+
+
+def _card(row: ProviderModel, endpoint: Endpoint, week: Any) -> Card:
+    names = users_of(row)
     return Card(
         row,
         preset_of(row.provider).name,
-        (endpoint.slug, endpoint.variable) in serving,
-        names[:BASES_SHOWN],
-        max(0, len(names) - BASES_SHOWN),
+        _is_serving(endpoint),
+        names[:USERS_SHOWN],
+        max(0, len(names) - USERS_SHOWN),
         week.get((row.role, endpoint.id), 0),
         shown(problem_of(endpoint) or "") or _lack(endpoint),
         shown(row.test_message),

@@ -255,4 +255,5 @@ def result_of(signed: str, endpoint: Endpoint) -> dict[str, Any] | None:
 
 def _digest(endpoint: Endpoint) -> str:
     told = [endpoint.role.value, endpoint.provider, endpoint.model, endpoint.base_url.rstrip("/"), endpoint.api_key]
-    return signing.Signer(salt=_TESTED).signature(json.dumps([*told, dict(endpoint.options)], sort_keys=True))
+    asked = [*told, endpoint.allows_private, dict(endpoint.options)]
+    return signing.Signer(salt=_TESTED).signature(json.dumps(asked, sort_keys=True))

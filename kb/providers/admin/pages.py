@@ -15,7 +15,7 @@ from unfold.admin import ModelAdmin
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.base.waits import OUTSIDE
-from kb.providers.admin.cards import groups
+from kb.providers.admin.cards import groups, users_of
 from kb.providers.admin.forms import ADVANCED, ROLES, ModelForm, result_of, signed_result
 from kb.providers.admin.usage import usage
 from kb.providers.admin.weights import weights_context
@@ -43,6 +43,7 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     """For superusers only; every change goes through the services, which say what may be."""
 
     actions = ()
+    protected_remedy = gettext_lazy("Choose another embedding model for them first.")
 
     def has_module_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return bool(request.user.is_active and request.user.is_superuser)
@@ -185,6 +186,9 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         """No more than the rows themselves; what uses one keeps it."""
         using = [str(kb) for row in objs for kb in knowledge_bases_using(row)[:20]]
         return [str(row) for row in objs], {}, set(), using
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        return super().render_delete_form(request, {**context, "used_by": users_of(context["object"])})
 
     def delete_model(self, request: HttpRequest, obj: ProviderModel) -> None:
         provider_model_delete(obj, user=signed_in(request))

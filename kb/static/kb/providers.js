@@ -1,3 +1,7 @@
+// What was tested is not what the form says any more.
+document.addEventListener("input", ({ target }) => {
+  if (target.form?.matches(".md-form") && target.name !== "name") document.getElementById("md-tested").replaceChildren();
+});
 // A name that is chosen from the server's list goes into the field of the model.
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-md-names]")) document.getElementById("id_model").value = event.target.value;

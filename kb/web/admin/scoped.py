@@ -150,7 +150,13 @@ def back_from(request: HttpRequest) -> str:
 
 
 class RowActions:
-    """What is asked before rows are deleted, and actions on rows whose ids anybody can write into the form of a list."""
+    """What is asked before rows are deleted, and actions on rows whose ids anybody can write into the form of a list.
+
+    Attributes:
+        protected_remedy: what to do where rows cannot be deleted, because others use them.
+    """
+
+    protected_remedy: ClassVar[str | Promise] = _("Delete or change these first.")
 
     delete_confirmation_template = "web/delete_confirmation.html"
     delete_selected_confirmation_template = "web/delete_selected_confirmation.html"
@@ -169,12 +175,14 @@ class RowActions:
         return response
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
-        left_behind = left_behind_by(type(context["object"]), [context["object"].pk]).items()
-        return cast(HttpResponse, super().render_delete_form(request, {**context, "left_behind": left_behind}))  # type: ignore[misc]
+        context["left_behind"] = left_behind_by(type(context["object"]), [context["object"].pk]).items()
+        context["protected_remedy"] = self.protected_remedy
+        return cast(HttpResponse, super().render_delete_form(request, context))  # type: ignore[misc]
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """What the audit log has of an object, for who may read it there; else what was done in the admin alone."""
         found = self.get_object(request, object_id)  # type: ignore[attr-defined]
+            context["protected_remedy"] = self.protected_remedy
         if found is not None and self.has_view_permission(request, found):  # type: ignore[attr-defined]
             logged = {"object_type": kind_of(found), "object_id": getattr(found, "prefix", found.pk)}
             if visible(AuditEntry, request).filter(**logged).exists():

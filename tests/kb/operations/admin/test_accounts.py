@@ -174,6 +174,7 @@ def test_a_user_who_owns_a_knowledge_base_is_kept(client, kb):
 
     assert "make the account inactive instead" in page
     assert User.objects.filter(pk=kb.owner_id).exists()
+    assert kb.name in page
 
 
 def test_deleting_a_user_takes_the_keys_along(client):

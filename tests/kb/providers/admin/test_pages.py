@@ -5,12 +5,13 @@ from html import unescape
 import lxml.html
 import pytest
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import override
 
 from kb.base.encryption import decrypted
 from kb.base.messages import shown
 from kb.base.net.addresses import FetchError
-from kb.models import AuditEntry, ModelDownload, ProviderModel
+from kb.models import AuditEntry, ModelDownload, ProviderModel, User
 from kb.providers.admin.forms import ModelForm, signed_result
 from kb.providers.clients import message_of_fetch
 from kb.providers.presets import preset_of
@@ -24,6 +25,7 @@ from retrieval.errors import Message
 from retrieval.usage import Use, report
 from tests.factories import make_kb, make_member, make_user
 from tests.hub import reachable
+from tests.kb.assistants.making import make_assistant
 from tests.kb.web.admin.pages import words
 from tests.servers import ModelServer, Reply
 
@@ -255,7 +257,64 @@ def test_another_model_becomes_the_default_by_a_click(client, root, row, server)
     assert client.get(reverse("admin:kb_providermodel_default", args=[row.pk])).status_code == 404
 
 
-def test_a_model_that_is_used_is_not_deleted(client, root, server):
+def cards(markup):
+    return {each.get("data-name"): each for each in lxml.html.fromstring(markup).xpath("//*[@data-testid='model']")}
+
+
+def test_before_a_chat_model_is_deleted_who_uses_it_is_named(client, row, server):
+    unused = provider_model_create(
+        user=User.objects.get(username="root"),
+        role="chat",
+        name="Other",
+        provider="openai",
+        model="m2",
+        base_url=server.base_url,
+        allows_private=True,
+    )
+    kb = make_kb()
+    make_assistant(kb.owner, kb, name="Support", settings={"model": row.slug})
+    make_assistant(kb.owner, kb, name="Draft", settings={"model": row.slug}, published=False)
+
+    assert "all knowledge bases, Support" in words(cards(page(client, "changelist"))[row.name])
+    (used,) = lxml.html.fromstring(page(client, "delete", row.pk)).xpath("//*[@data-testid='used-by']")
+    assert "all knowledge bases, Support" in words(used)
+    assert "Draft" not in words(used)
+    assert "used-by" not in page(client, "delete", unused.pk)
+
+
+def test_an_address_that_is_confirmed_after_a_test_is_not_failed_any_more(client, root, given, server):
+    form = given(allows_private="")
+    shown = post(client, "test", form).content.decode()
+    assert "superuser" not in shown
+    assert "tick the box" in shown
+    (signed,) = lxml.html.fromstring(shown).xpath("//input[@name='tested']/@value")
+
+    post(client, "add", {**form, "allows_private": "on", "tested": signed})
+
+    assert ProviderModel.objects.get().test_ok is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "ok"),
+    [
+        ({"name": "Renamed"}, False),
+        ({"model": "m3"}, None),
+        ({"api_key": "another"}, None),
+        ({"temperature": "1"}, None),
+    ],
+    ids=str,
+)
+def test_a_test_is_forgotten_once_the_settings_it_tested_are_changed(client, row, given, changed, ok):
+    ProviderModel.objects.filter(pk=row.pk).update(test_ok=False, test_message="HTTP 401", tested_at=timezone.now())
+
+    post(client, "change", given(row=row.pk, is_enabled="on", **changed), row.pk)
+
+    row.refresh_from_db()
+    assert (row.test_ok, bool(row.test_message)) == (ok, ok is False)
+
+
+@pytest.mark.parametrize("field", ["embedding_model", "target_embedding_model", "previous_embedding_model"])
+def test_a_model_that_is_used_is_not_deleted(client, root, server, field):
     made = provider_model_create(
         user=root,
         role="embedding",
@@ -265,7 +324,8 @@ def test_a_model_that_is_used_is_not_deleted(client, root, server):
         base_url=server.base_url,
         allows_private=True,
     )
-    kb = make_kb(name="handbook", embedding_model=f"model:{made.slug}")
+    kb = make_kb(name="handbook")
+    type(kb).objects.filter(pk=kb.pk).update(**{field: f"model:{made.slug}"})
 
     shown = page(client, "delete", made.pk)
     assert "handbook" in shown
