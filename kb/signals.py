@@ -38,7 +38,7 @@ from kb.index.models import Reembedding, StoreState
 from kb.index.services.reembedding import vectors_dropping
 from kb.ingest.services.corrections import question_answered
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import ensure_built_in_profiles, version_deleting
+from kb.profiles.services import content_kept, ensure_built_in_profiles, version_deleting
 from kb.providers.downloads.models import ModelDownload
 from kb.providers.endpoints import forget
 from kb.providers.models import ProviderModel
@@ -131,6 +131,13 @@ def chunks_are_replaced(kept: Chunk, gone: Sequence[int], **_: Any) -> None:
 @receiver(vectors_dropping)
 def vectors_are_dropped(knowledge_base: KnowledgeBase, **_: Any) -> None:
     require_no_run(knowledge_base)
+
+
+@receiver(content_kept)
+def content_is_kept(knowledge_base_id: int, before: int, after: int, **_: Any) -> None:
+    """What was measured of it can still be compared with what will be."""
+    runs = EvalRun.objects.filter(eval_set__knowledge_base=knowledge_base_id, content_version=before)
+    runs.update(content_version=after)
 
 
 @receiver(version_deleting)

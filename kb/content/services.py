@@ -12,7 +12,7 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.files import delete_folder
 from kb.base.models import count_of
 from kb.content.models import Chunk, Document, documents_folder, knowledge_base_deleting
-from kb.profiles.services import starting_profile
+from kb.profiles.services import keeping_content, starting_profile
 from kb.providers.embedding_models import default_embedding_model, tokenizer
 
 
@@ -47,7 +47,10 @@ def knowledge_base_update(kb: KnowledgeBase, *, by: Principal, **changes: Any) -
         raise NotAllowed(_("Only the user to whom a knowledge base belongs may rename it, and no key that is bound."))
     for field, value in changes.items():
         setattr(kb, field, value)
-    _save(kb, update_fields=[*changes, "updated_at"])
+    # Texts are cut into other words in another language.
+    kept = [] if "language" in changes else [kb.pk]
+    with transaction.atomic(), keeping_content(kept):
+        _save(kb, update_fields=[*changes, "updated_at"])
 
 
 def check_chunking(kb: KnowledgeBase) -> None:

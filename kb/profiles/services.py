@@ -1,11 +1,12 @@
 """Retrieval profiles: an edit makes a new version, publishing makes a version the one that the name stands for."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.dispatch import Signal
 from django.utils import timezone
@@ -21,6 +22,14 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 # Sent with `profile`, a version that was never published: a receiver returns why it has to stay, or a blank string.
 version_deleting = Signal()
+
+# Sent with `knowledge_base_id`, `before` and `after`: its content version, which only other settings have moved.
+content_kept = Signal()
+
+_CONTENT_VERSIONS = """
+SELECT knowledge_base_id, content_version FROM kb_versions WHERE knowledge_base_id = ANY(%s)
+ORDER BY knowledge_base_id FOR UPDATE
+"""
 
 DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
@@ -270,6 +279,19 @@ def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = Fa
     """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
 
     Knowledge bases that search by another version of it move to this one; returns how many. With `adopt` the one that
+@contextmanager
+def keeping_content(kb_ids: Collection[int]) -> Iterator[None]:
+    """In a transaction: what changes in the block is how knowledge bases are searched or called, and not what they hold."""
+    bases = KnowledgeBase.objects.filter(pk__in=kb_ids).order_by("pk")
+    list(bases.select_for_update(no_key=True).values_list("pk"))  # first, as every writer of chunks does
+    with connection.cursor() as cursor:
+        before = dict(cursor.execute(_CONTENT_VERSIONS, [list(kb_ids)]).fetchall())
+        yield
+        after = dict(cursor.execute(_CONTENT_VERSIONS, [list(kb_ids)]).fetchall())
+    for kb_id, version in after.items():
+        content_kept.send(KnowledgeBase, knowledge_base_id=kb_id, before=before[kb_id], after=version)
+
+
     the profile belongs to does so whatever it has searched by. Raises NotAllowed where the principal may not change the
     profile.
     """
@@ -280,7 +302,9 @@ def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = Fa
         versions = RetrievalProfile.objects.versions_of(profile)
         versions.filter(published=True).exclude(pk=profile.pk).update(published=False)
         versions.filter(pk=profile.pk).update(published=True, published_at=timezone.now())
-        moved = moving_with(profile, adopt=adopt).update(profile=profile)
+        kb_ids = list(moving_with(profile, adopt=adopt).values_list("pk", flat=True))
+        with keeping_content(kb_ids):
+            moved = KnowledgeBase.objects.filter(pk__in=kb_ids).update(profile=profile)
     profile.refresh_from_db()
     return moved
 

@@ -14,7 +14,7 @@ from kb.access.models import Principal
 from kb.base.errors import Rejected
 from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
-from kb.quality.runs.services.report import require_done
+from kb.quality.runs.services.report import models_of, require_done
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.errors import Degradation, InvalidConfiguration
 from retrieval.eval.metrics import StageMetrics, paired_p_values
@@ -133,7 +133,7 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
         only_before=len(first) - len(common),
         only_after=len(second) - len(common),
         settings=_differences(before.configuration, after.configuration),
-        models=_differences(before.model_ids, after.model_ids),
+        models=_differences(models_of(before), models_of(after)),
         same_content=(before.kb_version, before.content_version) == (after.kb_version, after.content_version),
     )
 

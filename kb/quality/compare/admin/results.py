@@ -33,6 +33,7 @@ from kb.quality.runs.admin.report import (
     chart_options,
     lost_label,
     metric_label,
+    model_text,
     percentage,
     ranking_label,
     role_label,
@@ -258,7 +259,8 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> Ite
         )
     if comparison.models:
         roles = ", ".join(
-            f"{role_label(each.name)}: {each.before or '–'} → {each.after or '–'}" for each in comparison.models
+            f"{role_label(each.name)}: {model_text(each.before or '–')} → {model_text(each.after or '–')}"
+            for each in comparison.models
         )
         yield _("Other models answered (%(models)s).") % {"models": roles}
     for run, letter in ((before, "A"), (after, "B")):

@@ -44,6 +44,7 @@ from kb.quality.runs.admin.report import (
     chart_of,
     gate_figures,
     latency_figures,
+    model_text,
     remarks,
     role_label,
     run_notices,
@@ -52,6 +53,7 @@ from kb.quality.runs.admin.report import (
     three_decimals,
     verdicts,
 )
+from kb.quality.runs.services.report import models_of
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
 from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.fields import select, setting_field, text_input, textarea
@@ -432,7 +434,7 @@ class RunView(OneRunView):
             took="" if seconds is None else duration(seconds),
             error=shown(run.error),
             settings=settings_of(run),
-            models=[(role_label(role), name) for role, name in run.model_ids.items() if name],
+            models=[(role_label(role), model_text(name)) for role, name in models_of(run).items()],
             has_changed=run.kb_version is not None
             and (run.kb_version, run.content_version) != (now.version, now.content_version),
             profile_url=profile_url(run.profile),

@@ -66,6 +66,11 @@ def role_label(role: str) -> str:
     }.get(role, role)
 
 
+def model_text(models: str) -> str:
+    """What `models_of` has for a role."""
+    return ", ".join(map(scorer_text, models.split(", ")))
+
+
 def lost_label(stage: str) -> str:
     """What became of the relevant passages of a miss, by the stage that lost the last of them."""
     return {

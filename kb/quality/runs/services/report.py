@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from retrieval.selection import ScoreScale
 
 MOST_LISTED = 50
 QUOTE_CHARS = 200
+# The roles of models that rerank, and what their links in the chain are called.
+RERANKERS = {"reranker": CrossEncoderReranker.name, "rerank_server": HttpReranker.name}
 
 
 def evaluate(
@@ -77,7 +79,7 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
         **_misses(ranked),
         "incomplete": {external_id: round(recall, 4) for external_id, recall in recalls.items() if recall < 1},
         **_unanchored(measurement),
-        "models": model_ids(measurement),
+        "models": answered_models(model_ids(measurement), measurement.rerankers),
         "rerankers": sorted(measurement.rerankers),
         "kb_version": measurement.version.version,
         "content_version": measurement.version.content_version,
@@ -88,6 +90,22 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
 def final_stage(measurement: Measurement) -> str:
     """The stage that made the order of the results: the fusion where no reranker has answered."""
     return "reranked" if measurement.rerankers or not measurement.config.use_rerank else "fused"
+
+
+def models_of(run: EvalRun) -> dict[str, str]:
+    """By role what answered in a run, once that is known; a reranker that is no model by the name of its scale."""
+    answered = run.report.get("rerankers")
+    if answered is None:
+        return dict(run.model_ids)
+    models = answered_models(run.model_ids, answered)
+    by_words = [each for each in answered if each not in RERANKERS.values()]
+    reranker = ", ".join(filter(None, [models.get("reranker"), *by_words]))
+    return models | ({"reranker": reranker} if reranker else {})
+
+
+def answered_models(models: Mapping[str, str], rerankers: Collection[str]) -> dict[str, str]:
+    """Without the rerankers that were to be asked, and did not answer."""
+    return {role: model for role, model in models.items() if RERANKERS.get(role) in {None, *rerankers}}
 
 
 def model_ids(measurement: Measurement) -> dict[str, str]:

@@ -120,6 +120,15 @@ def test_tells_the_settings_the_models_and_the_content_that_differ(eval_set):
     assert not comparison.same_content
 
 
+def test_a_reranker_that_was_to_be_asked_and_did_not_answer_is_no_difference(eval_set):
+    models = {"embedding": "hashing", "reranker": "bge"}
+    runs = [
+        make_run(eval_set, [answered("a")], model_ids=ids, report={"rerankers": ["overlap"]})
+        for ids in (models, {"embedding": "hashing"})
+    ]
+    assert compare_runs(*runs).models == ()
+
+
 def test_where_no_reranker_has_answered_the_fusion_made_the_results(eval_set):
     before = make_run(eval_set, [answered("a", 0.7)])
     after = make_run(eval_set, [answered("a", 0.0)], report={"final_stage": "fused"})

@@ -6,8 +6,10 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from kb.content.services import knowledge_base_update
 from kb.models import EvalRun
-from tests.factories import make_document
+from kb.profiles.services import create_version, publish
+from tests.factories import make_document, principal
 from tests.kb.quality.runs.admin.run_pages import (
     STAGES,
     cells,
@@ -197,6 +199,43 @@ def test_a_change_of_the_knowledge_base_since_the_run_is_said(client, kb, eval_s
 
     assert not same.has("changed")
     assert changed.has("changed")
+
+
+@pytest.mark.parametrize("setting", ["profile", "name"])
+def test_another_profile_or_name_is_no_change_of_the_content(client, kb, eval_set, setting):
+    run = done(eval_set)
+    EvalRun.objects.filter(pk=run.pk).update(**of_kb(run))
+    if setting == "profile":
+        own = create_version(principal(kb.owner), f"own-{kb.pk}", {"top_k": 3}, knowledge_base=kb)
+        assert publish(principal(kb.owner), own, adopt=True) == 1
+    else:
+        knowledge_base_update(kb, by=principal(kb.owner), name="renamed")
+    later = done(eval_set)
+    EvalRun.objects.filter(pk=later.pk).update(**of_kb(later))
+
+    assert not page_of(client, run).has("changed")
+    assert len(set(EvalRun.objects.values_list("kb_version", "content_version"))) == 1
+
+    knowledge_base_update(kb, by=principal(kb.owner), language="en")
+    assert page_of(client, run).has("changed")
+
+
+@pytest.mark.parametrize(
+    ("rerankers", "shown"),
+    [
+        (["overlap"], ["word overlap"]),
+        (["cross_encoder"], ["BAAI/bge-reranker-base"]),
+        (["cross_encoder", "overlap"], ["BAAI/bge-reranker-base, word overlap"]),
+        ([], []),
+        (None, ["BAAI/bge-reranker-base"]),  # it runs still
+    ],
+    ids=str,
+)
+def test_the_reranker_that_has_answered_is_named(client, eval_set, rerankers, shown):
+    told = report() if rerankers is None else report(rerankers=rerankers)
+    run = done(eval_set, report=told, model_ids={"embedding": "hashing", "reranker": "BAAI/bge-reranker-base"})
+    terms = page_of(client, run).tree.xpath("//*[@data-testid='configuration']/dl/dt")
+    assert [words(each.getnext()) for each in terms if words(each) == "Reranker"] == shown
 
 
 def test_the_configuration_says_where_each_setting_comes_from(client, kb, eval_set):
