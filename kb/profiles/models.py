@@ -44,6 +44,7 @@ class RetrievalProfile(models.Model):
 
     Attributes:
         knowledge_base: whose own profile it is, in all its versions; None: shared.
+        copied_from: a version of another profile, with whose settings it began; None: none, or it was deleted.
     """
 
     name = models.CharField(_("name"), max_length=80)
@@ -60,6 +61,9 @@ class RetrievalProfile(models.Model):
     settings = models.JSONField(_("settings"), default=dict, blank=True)
     published = models.BooleanField(_("published"), default=False)
     published_at = models.DateTimeField(_("published at"), null=True, editable=False)
+    copied_from = models.ForeignKey(
+        "self", models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("copied from")
+    )
     created_by = models.ForeignKey(
         "kb.User", models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )

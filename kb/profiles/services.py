@@ -223,11 +223,12 @@ def create_version(
     *,
     description: str = "",
     knowledge_base: KnowledgeBase | None = None,
+    begun_with: RetrievalProfile | None = None,
 ) -> RetrievalProfile:
     """Saves settings as the next version of a profile, or as the first of a new one: a draft until it is published.
 
     The settings are those that differ from the environment. Without a knowledge base, whose own it would be, it is
-    shared.
+    shared. `begun_with` is the version whose settings were changed, of the same profile or another one.
 
     Raises:
         Rejected: the name is blank, holds / or @, or is that of a shared profile and so not for a knowledge base's own. A
@@ -253,6 +254,9 @@ def create_version(
             description=description,
             settings=dict(settings),
             created_by_id=principal.user.pk,
+            copied_from=begun_with
+            if begun_with and (begun_with.name, begun_with.knowledge_base) != (name, knowledge_base)
+            else None,
         )
         if not RetrievalProfile.objects.editable_by(principal).filter(pk=draft.pk).exists():
             message = _(
@@ -275,10 +279,6 @@ def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuer
     return found
 
 
-def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = False) -> int:
-    """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
-
-    Knowledge bases that search by another version of it move to this one; returns how many. With `adopt` the one that
 @contextmanager
 def keeping_content(kb_ids: Collection[int]) -> Iterator[None]:
     """In a transaction: what changes in the block is how knowledge bases are searched or called, and not what they hold."""
@@ -292,6 +292,10 @@ def keeping_content(kb_ids: Collection[int]) -> Iterator[None]:
         content_kept.send(KnowledgeBase, knowledge_base_id=kb_id, before=before[kb_id], after=version)
 
 
+def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = False) -> int:
+    """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
+
+    Knowledge bases that search by another version of it move to this one; returns how many. With `adopt` the one that
     the profile belongs to does so whatever it has searched by. Raises NotAllowed where the principal may not change the
     profile.
     """

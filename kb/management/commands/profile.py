@@ -142,15 +142,16 @@ class Command(KnowledgeBaseCommand):
         self.answer(options, found, lines or ["Both come to the same settings."])
 
     def _create(self, principal: Principal, options: Mapping[str, Any]) -> None:
-        start = find_version(principal, *name_and_version(options["base"])).settings if options["base"] else {}
+        start = find_version(principal, *name_and_version(options["base"])) if options["base"] else None
         draft = create_version(
             principal,
             options["name"],
-            {**start, **dict(options["given"])},
+            {**(start.settings if start else {}), **dict(options["given"])},
             description=options["description"],
             knowledge_base=self.knowledge_base(dict(options))
             if options["kb"]
             else place_of(principal, options["name"].strip()),
+            begun_with=start,
         )
         command = f"manage.py profile publish {shlex.quote(f'{reference(draft)}@{draft.version}')}"
         said = f"{draft.name}@{draft.version} is saved, a draft: `{command}` makes it the live one."

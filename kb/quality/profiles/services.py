@@ -267,6 +267,7 @@ def save_draft(
         settings,
         description=description,
         knowledge_base=profile.knowledge_base if is_same else knowledge_base,
+        begun_with=profile,
     )
 
 

@@ -174,6 +174,7 @@ class RetrievalTest(TemplateView):
                 _draft_settings(page, form),
                 description=form.cleaned_data["description"],
                 knowledge_base=None if place == SHARED else page.bases[int(place)],
+                begun_with=_ruling(page),
             )
         except (Rejected, NotAllowed) as error:
             form.add_error("name", str(error))

@@ -211,7 +211,7 @@ class EditView(ChangePage):
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         form = ProfileForm(request.POST, self.version)
         if form.is_valid():
-            return _saved(request, form, self.version.name, self.version.knowledge_base)
+            return _saved(request, form, self.version.name, self.version.knowledge_base, self.version)
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class AddView(AdminPage):
         if RetrievalProfile.objects.filter(name=name, knowledge_base=place).exists():
             message = _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
             raise Rejected("profile_name_taken", message, name=name)
-        return _saved(self.request, form, name, place)
+        return _saved(self.request, form, name, place, self.base)
 
     @property
     def _place(self) -> str:
@@ -286,9 +286,13 @@ class AddView(AdminPage):
         )
 
 
-def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeBase | None) -> HttpResponse:
-    description = form.cleaned_data["description"]
-    saved = create_version(principal(request), name, form.settings, description=description, knowledge_base=place)
+def _saved(
+    request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeBase | None, base: RetrievalProfile | None
+) -> HttpResponse:
+    description, settings = form.cleaned_data["description"], form.settings
+    saved = create_version(
+        principal(request), name, settings, description=description, knowledge_base=place, begun_with=base
+    )
     message = _(
         "“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version."
     )
@@ -418,22 +422,30 @@ class ProfileView(VersionPage):
             shown=BASES_SHOWN,
             may_edit=self.version.may_edit,
             copy_url=copy_url(overview.live) if self.version.may_edit or may_add(principal(self.request)) else "",
-            compare_url=diff_url(None, overview.newest),
+            compare_url=diff_url(self._parent(overview.newest), overview.newest),
         )
+
+    def _parent(self, version: RetrievalProfile) -> RetrievalProfile | None:
+        """What a version was copied from, as far as this user may see that."""
+        if version.copied_from_id is None:
+            return None
+        return RetrievalProfile.objects.visible_to(principal(self.request)).filter(pk=version.copied_from_id).first()
 
     def _row(
         self, version: RetrievalProfile, before: RetrievalProfile | None, overview: ProfileOverview
     ) -> dict[str, Any]:
         state = state_of(version)
+        parent = None if before else self._parent(version)
         return {
             "version": version,
+            "parent": parent,
             "state": profile_state(version),
             "label": STATE_LABELS[state],
             "description": described(version),
-            "changes": changes_text(differences(before or RetrievalProfile(settings={}), version)),
+            "changes": changes_text(differences(before or parent or RetrievalProfile(settings={}), version)),
             "is_first": before is None,
             "is_chosen": version.pk == self.version.pk and version not in (overview.newest, overview.live),
-            "diff_url": diff_url(before, version),
+            "diff_url": diff_url(before or parent, version),
             "try_url": try_url(version),
             "is_draft": state is VersionState.DRAFT,
             "is_earlier": overview.published is not None and version.version < overview.published.version,

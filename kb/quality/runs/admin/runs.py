@@ -255,7 +255,12 @@ def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
         name, place = "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS], kb
     message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
     return create_version(
-        caller, name, {**profile.settings, **run.overrides}, description=message, knowledge_base=place
+        caller,
+        name,
+        {**profile.settings, **run.overrides},
+        description=message,
+        knowledge_base=place,
+        begun_with=profile,
     )
 
 

@@ -307,7 +307,7 @@ def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy, *, shared: bo
     same = drafts.filter(name=name, knowledge_base=place, settings=settings, published_at=None)
     message = _("So that “%(query)s” finds chunk %(id)s.") % {"query": why.request.query, "id": why.chunk.pk}
     draft = same.order_by("-version").first() or create_version(
-        principal, name, settings, description=message, knowledge_base=place
+        principal, name, settings, description=message, knowledge_base=place, begun_with=profile
     )
     return dataclasses.replace(
         why.request,

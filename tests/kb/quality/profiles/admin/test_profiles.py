@@ -1,3 +1,5 @@
+from urllib.parse import parse_qs, urlsplit
+
 import lxml.html
 import pytest
 from django.db import connection
@@ -310,6 +312,35 @@ def test_the_version_of_a_stranger_is_not_compared(client, tuned, foreign):
 
 
 # -- Publishing ----------------------------------------------------------------------------------------------------------
+def test_a_copy_is_compared_with_what_it_was_copied_from(client, curator, kb):
+    parent = save(kb, curator, "Cur-方案A", top_k=7, vector_weight=0.2)
+    form = {"name": "copy", "place": str(kb.pk), "top_k": "8", "vector_weight": "0.2"}
+    client.post(f"{reverse(ADD)}?from={parent.pk}&kb={kb.pk}", form)
+    copy = RetrievalProfile.objects.get(name="copy")
+    assert copy.copied_from == parent
+
+    page = opened(client, PAGE, copy.pk)
+    assert page.version(1)["changes"].startswith("Against “Cur-方案A v1”, which it is a copy of:")
+    assert "weight" not in page.version(1)["changes"]  # as in the other one
+    diffs = page.tree.xpath("//a[contains(@href, '/diff/')]/@href")
+    assert {parse_qs(urlsplit(each).query)["before"][0] for each in diffs} == {str(parent.pk)}
+
+    parent.delete()
+    assert "environment’s defaults" in opened(client, PAGE, copy.pk).version(1)["changes"]
+
+
+def test_a_further_version_is_compared_with_the_one_before(client, curator, kb):
+    first = create_version(principal(curator), "own", {"top_k": 7}, knowledge_base=kb)
+    second = create_version(principal(curator), "own", {"top_k": 8}, knowledge_base=kb, begun_with=first)
+    assert second.copied_from is None
+
+
+def test_what_a_copy_was_made_of_is_named_to_those_who_may_see_it(client, curator, kb):
+    hidden = create_version(principal(make_user(superuser=True)), "hidden", {"top_k": 7}, knowledge_base=make_kb())
+    copy = create_version(principal(curator), "own", {"top_k": 8}, knowledge_base=kb, begun_with=hidden)
+    assert "“hidden" not in client.get(url(PAGE, copy)).content.decode()
+
+
 def test_a_publication_asks_first_and_tells_what_moves_and_what_differs(client, kb, curator, tuned):
     publish(principal(curator), tuned, adopt=True)
     draft = save(kb, curator, top_k=4)
