@@ -114,7 +114,7 @@ MESSAGES: Mapping[str, str] = {
         "Open it in the program that made it, save it again and upload that."
     ),
     "unsupported_type": gettext_noop(
-        "The content of the file is {detected}, which cannot be read. Upload one of these instead: {supported}."
+        "Files of the type {detected} cannot be read. Upload one of these instead: {supported}."
     ),
     "zip_bomb": gettext_noop(
         "The {format} document unpacks to far more data than a document holds. "

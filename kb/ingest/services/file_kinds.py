@@ -23,6 +23,10 @@ _PROGRAMS: Final = (
     *map(bytes.fromhex, ("feedface", "feedfacf", "cefaedfe", "cffaedfe", "cafebabe")),
 )
 _ENCRYPTED: Final = (6, 1)  # The byte and the bit of a part of a ZIP archive that is encrypted
+# A part of one begins with the version that unpacks it; what has other bytes there is damaged.
+_PARTS: Final = tuple(
+    _ZIP + bytes((version, 0)) for version in (10, 11, 20, 21, 25, 27, 45, 46, 50, 51, 52, 61, 62, 63)
+)
 _BEGINNINGS: Final = {".doc": _OLE, ".xls": _OLE, ".ppt": _OLE, ".rtf": _RTF}
 
 
@@ -53,7 +57,7 @@ def refused_kinds() -> Iterator[Refused]:
     """The kinds in the order in which they are looked at; what only LibreOffice reads is among them where that is missing."""
     yield Refused("program", extensions=tuple(sorted(PROGRAM_EXTENSIONS)))
     yield Refused("program", beginnings=_PROGRAMS, is_binary=True)
-    yield Refused("protected", {"format": "ZIP"}, beginnings=(_ZIP,), bit=_ENCRYPTED)
+    yield Refused("protected", {"format": "ZIP"}, extensions=(".zip",), beginnings=_PARTS, bit=_ENCRYPTED)
     for kind in OFFICE_FORMATS:
         if (error := office.refusal(kind)) is not None:
             yield Refused(error.code, error.params, extensions=(kind,), beginnings=(_BEGINNINGS.get(kind, _ZIP),))

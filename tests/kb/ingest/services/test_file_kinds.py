@@ -7,6 +7,8 @@ from django.utils import translation
 
 from kb.base.errors import Rejected
 from kb.ingest.parser import office
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ParseError, unsupported_name
 from kb.ingest.services.file_kinds import check_kind, kinds_for_browser
 from tests.kb.ingest.parser.documents import make_docx, make_zip
 from tests.kb.ingest.parser.office_files import make_ole
@@ -47,6 +49,25 @@ def test_an_encrypted_archive_is_refused():
     assert "protected by a password" in refusal("all.zip", ENCRYPTED)
     assert refusal("all.zip", make_zip(**{"a.txt": "x"})) == ""
     assert refusal("a.docx", make_docx("x")) == ""
+
+
+@pytest.mark.parametrize("name", ["broken.docx", "broken.xlsx", "broken.epub", "broken.zip"])
+def test_what_only_begins_like_an_archive_is_not_called_protected(name):
+    head = b"PK\x03\x04 this is no archive at all"
+    assert refusal(name, head[:6] + b"\xff\xff" + head[8:]) == ""  # its reader says what is wrong with it
+
+
+@pytest.mark.parametrize("name", ["broken.docx", "broken.xlsx", "broken.epub"])
+def test_what_only_begins_like_a_document_is_damaged(name):
+    with pytest.raises(ParseError) as caught:
+        parse(b"PK\x03\x04\xff\xff\xff\xffno document", name)
+    assert caught.value.code == "damaged_file"
+    assert name.rpartition(".")[2].upper() in str(caught.value)
+
+
+def test_a_file_that_is_not_read_for_its_name_is_refused_by_its_name():
+    """What it holds was never looked at."""
+    assert str(unsupported_name("server.log")).startswith("Files of the type .log cannot be read.")
 
 
 def test_an_old_document_is_refused_only_where_libreoffice_is_missing(monkeypatch):
