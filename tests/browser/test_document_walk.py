@@ -81,6 +81,21 @@ def test_pages_are_drawn_as_they_come_into_view_and_marked_both_ways(admin, base
     expect(page.locator(".kd-chunk.current")).to_be_in_viewport()
 
 
+def test_a_question_is_written_beside_what_was_pressed_and_saved_by_keys(admin, base):
+    _kb, (document,) = base("questions", pumps_md="Pumps are oiled once a year. " * 40)
+    page = admin.page
+    page.set_viewport_size({"width": 1440, "height": 900})
+    open_document(admin, document)
+    assert page.evaluate("document.scrollingElement.scrollHeight <= innerHeight")  # only its two sides scroll
+    card = page.locator(".kd-chunk").first
+    card.get_by_role("button", name="添加问题").click()
+    expect(card.locator("textarea")).to_be_focused()
+    expect(card.locator(".kd-save")).to_be_in_viewport(ratio=1)
+    page.keyboard.type("How often are pumps oiled?")
+    page.keyboard.press("Control+Enter")
+    expect(card.locator(".kd-questions")).to_contain_text("How often are pumps oiled?")
+
+
 def test_a_link_to_a_chunk_far_away_opens_at_it_on_both_sides(admin, base):
     _kb, (document,) = base("links", long_pdf=LONG)
     found = admin.call("GET", f"documents/{document}/chunks/?page_size=200").json()

@@ -47,6 +47,24 @@ def listed(page, name):
     return page.locator(f"[data-rt-list={name}] > li").evaluate_all("all => all.map(one => one.dataset.chunkId)")
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_long_name_makes_no_page_wider(reader, furnished, width):
+    name = "Betriebshandbuch_der_Wärmepumpen_" * 2
+    made = reader.call("POST", "knowledge-bases/", {"name": f"{name}{width}"}).json()["id"]
+    reader.page.set_viewport_size({"width": width, "height": 900})
+    kb_id, chunk_id = furnished
+    for path in (
+        f"search-debug/?kb={kb_id}&kb={made}&q={QUERY}",
+        f"why-not/?kb={kb_id}&kb={made}&q={QUERY}&chunk={chunk_id}",
+        f"ask/?kb={made}",
+        f"kb/knowledgebase/{made}/delete/",
+    ):
+        reader.open(path)
+        wide = "each => each.scrollWidth > each.clientWidth"
+        assert not reader.page.locator("html").evaluate(wide), path
+        assert not any(pane.evaluate(wide) for pane in reader.page.locator(".rt-pane").all()), path
+
+
 def test_a_knowledge_base_is_tested_with_two_clicks_and_the_first_hit_is_in_view(reader, furnished):
     page, clicks = reader.page, Clicks(reader)
     reader.open(f"kb/knowledgebase/{furnished[0]}/documents/")

@@ -146,6 +146,7 @@
         const fresh = chunks.querySelector(".kd-chunk[data-fresh]");
         if (fresh) {
             fresh.removeAttribute("data-fresh");
+            fresh.querySelector(".kd-buttons")?.scrollIntoView({block: "nearest"});
             (fresh.querySelector("textarea, form input:not([type=hidden])") || fresh.querySelector(".kd-number")).focus();
         } else if (event.detail.target === chunks && card(current)) {
             scroll(chunks, card(current));

@@ -28,6 +28,26 @@ const nameFields = () => {
     });
 };
 window.addEventListener("load", () => setTimeout(nameFields));  // after those that make the fields
+
+// The names of the theme's symbols are texts, which are read out unless they are hidden; what holds nothing else is named after
+// the field beside it.
+const hideSymbols = ({target}) => {
+    (target.parentElement ?? document).querySelectorAll(".material-symbols-outlined:not([aria-hidden])").forEach(symbol => {
+        const control = symbol.closest("a, button");
+        if (control && !control.ariaLabel && !control.title && control.textContent.trim() === symbol.textContent.trim()) {
+            control.ariaLabel = control.parentElement.querySelector("input")?.placeholder ?? document.getElementById("page").dataset.more;
+        }
+        symbol.ariaHidden = "true";
+    });
+};
+document.addEventListener("DOMContentLoaded", hideSymbols);
+document.addEventListener("htmx:load", hideSymbols);
+
+// Ctrl + Enter saves what is written, as Enter does in a field of one line.
+document.addEventListener("keydown", event => {
+    if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.defaultPrevented) return;
+    if (event.target.matches("form[method=post] textarea, form[hx-post] textarea")) event.target.form.requestSubmit();
+});
 document.addEventListener("formset:added", () => setTimeout(nameFields));
 
 // A refusal that is made for a place of the page is shown there; htmx shows nothing of an answer that failed.
