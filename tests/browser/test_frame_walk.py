@@ -107,3 +107,25 @@ def test_the_menu_of_a_phone_opens_and_closes_by_keyboard(admin):
     expect(menu).to_be_hidden()
     expect(button).to_be_focused()
     assert page.evaluate("document.scrollingElement.scrollWidth") == PHONE["width"]
+
+
+def test_what_is_read_out_of_a_list_are_names_and_no_symbols(admin, page):
+    kb_id = make_base(admin, "朗读")
+    add_texts(admin, kb_id, "冬季把温度设为二十度。", title="冬季设置")
+    admin.open(f"kb/knowledgebase/{kb_id}/documents/")
+    expect(page.get_by_role("link", name="上传", exact=True)).to_be_visible()
+    expect(page.get_by_role("checkbox", name="选择“冬季设置”", exact=True)).to_be_attached()
+    admin.open("kb/failedquery/")
+    for role in ("link", "button"):
+        names = [each.aria_snapshot() for each in page.get_by_role(role).all()]
+        assert not [each for each in names if "menu_book" in each or each in (f'- {role} "search"', f"- {role}")]
+
+
+def test_a_name_stands_over_a_column_as_it_is_written(admin, page):
+    admin.open("retrieval-profiles/")
+    page.get_by_role("link", name="balanced").first.click()
+    page.locator("a[href*='retrieval-profiles/diff/']").first.click()
+    before, after = page.locator("[data-testid=differences] thead .kb-name").all()
+    for each in (before, after):
+        assert each.evaluate("each => getComputedStyle(each, '::first-letter').textTransform") == "none"
+    expect(after).to_have_text("balanced v1")

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -17,6 +17,7 @@ from django.views.decorators.http import require_POST
 from rest_framework_api_key.models import APIKey as LibraryApiKey
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from kb.access.models import GROUP_PREFIX, ApiKey, KnowledgeBase, User
 from kb.access.services.api_keys import (
@@ -50,8 +51,8 @@ class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,t
     readonly_fields = ("last_login", "date_joined", "provider_groups")
     filter_horizontal = ()
     actions = ("unlock_logins", "delete_selected")
-    fieldsets = (
     protected_remedy = gettext_lazy("Delete these first, or make the account inactive instead.")
+    fieldsets = (
         (None, {"fields": ("username", "password")}),
         (gettext_lazy("Person"), {"fields": ("first_name", "last_name", "email")}),
         (
@@ -118,6 +119,13 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
         model = ApiKey
         fields = ("name", "scope", "knowledge_bases", "expiry_date", "rate_limit")
         labels = {"name": gettext_lazy("Name")}
+        widgets: ClassVar[Any] = {"knowledge_bases": UnfoldAdminCheckboxSelectMultipleWidget}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if expiry := self.fields.get("expiry_date"):
+            zone = _("Time zone: %(zone)s.") % {"zone": timezone.get_current_timezone_name()}
+            expiry.help_text = f"{expiry.help_text} {zone}"
 
     def clean_expiry_date(self) -> Any:
         expires = self.cleaned_data["expiry_date"]

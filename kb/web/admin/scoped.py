@@ -26,6 +26,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise, cached_property
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy as _, ngettext
 from django.views.decorators.http import require_http_methods
 from django.views.generic import FormView
@@ -34,7 +35,7 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilte
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 from unfold.views import ChangeList, UnfoldModelAdminViewMixin
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldBooleanWidget
 
 from kb.access.models import AuditEntry, KnowledgeBase, Principal, ScopedQuerySet, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
@@ -47,6 +48,7 @@ from kb.web.admin.site import ADDED_CONTEXTS, ADDED_PAGES
 BY_KB = "knowledge_base__id__exact"
 # What fits a bigint, whatever the digits are.
 ID_DIGITS = 18
+NAME_CHARACTERS = 80  # of a row in the name of its box
 
 
 def row_id(text: str) -> int | None:
@@ -161,6 +163,13 @@ class RowActions:
     delete_confirmation_template = "web/delete_confirmation.html"
     delete_selected_confirmation_template = "web/delete_selected_confirmation.html"
 
+    @display(description=ModelAdmin.action_checkbox.short_description)  # type: ignore[untyped-decorator]
+    def action_checkbox(self, row: Any) -> str:
+        """The box that chooses a row, by whose name it is read out."""
+        name = _("Select “%(name)s”") % {"name": Truncator(row).chars(NAME_CHARACTERS)}
+        box = UnfoldBooleanWidget({"class": "action-select", "aria-label": name}, lambda _value: False)
+        return cast(str, box.render(ACTION_CHECKBOX_NAME, str(row.pk)))
+
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         """Runs the chosen action; raises Http404 for a text that no id can be, on which Django's fails."""
         for chosen in request.POST.getlist(ACTION_CHECKBOX_NAME):
@@ -172,6 +181,7 @@ class RowActions:
         context = getattr(response, "context_data", None) or {}
         if "deletable_objects" in context:
             context["left_behind"] = left_behind_by(queryset.model, [row.pk for row in context["queryset"]]).items()
+            context["protected_remedy"] = self.protected_remedy
         return response
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
@@ -182,7 +192,6 @@ class RowActions:
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """What the audit log has of an object, for who may read it there; else what was done in the admin alone."""
         found = self.get_object(request, object_id)  # type: ignore[attr-defined]
-            context["protected_remedy"] = self.protected_remedy
         if found is not None and self.has_view_permission(request, found):  # type: ignore[attr-defined]
             logged = {"object_type": kind_of(found), "object_id": getattr(found, "prefix", found.pk)}
             if visible(AuditEntry, request).filter(**logged).exists():

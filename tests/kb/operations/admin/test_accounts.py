@@ -1,6 +1,7 @@
 import re
 from datetime import timedelta
 
+import lxml.html
 import pytest
 from django.urls import reverse
 from django.utils import timezone
@@ -173,8 +174,8 @@ def test_a_user_who_owns_a_knowledge_base_is_kept(client, kb):
     page = client.post(url, {"post": "yes"}).content.decode()
 
     assert "make the account inactive instead" in page
-    assert User.objects.filter(pk=kb.owner_id).exists()
     assert kb.name in page
+    assert User.objects.filter(pk=kb.owner_id).exists()
 
 
 def test_deleting_a_user_takes_the_keys_along(client):
@@ -196,3 +197,15 @@ def test_a_key_gets_a_rate_limit_of_its_own_within_the_server_s(client, settings
     assert "is no rate limit" in refused[0]
     assert "600/minute at most" in refused[1]
     assert ApiKey.objects.get().rate_limit == "60/minute"
+
+
+def test_a_key_is_bound_by_boxes_and_its_end_says_its_time_zone(client, kb):
+    client.force_login(kb.owner)
+    shown = client.get(reverse("admin:kb_apikey_add"), headers={"accept-language": "zh-hans"})
+    tree = lxml.html.fromstring(shown.content.decode())
+    assert tree.xpath("//input[@type='checkbox' and @name='knowledge_bases']/@value") == [str(kb.pk)]
+    assert "时区：Asia/Shanghai。" in " ".join(tree.xpath("//*[contains(@class, 'field-expiry_date')]//text()"))
+    assert tree.xpath("string(//h1)").strip() == "新建 API 密钥"
+
+    client.post(reverse("admin:kb_apikey_add"), {"name": "one", "scope": "read", "knowledge_bases": [kb.pk]})
+    assert list(ApiKey.objects.get().knowledge_bases.all()) == [kb]
