@@ -367,7 +367,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("knowledge bases"))
     def searched(self, failed: Any) -> str:
-        return ", ".join(failed.named.values()) or "-"
+        return ", ".join(failed.named.values()) or _("a deleted knowledge base")
 
     @column(gettext_lazy("state"), ordering="state")
     def standing(self, failed: FailedQuery) -> SafeString:

@@ -1,5 +1,6 @@
 """Where a page stands: its title, what it stands below, the tabs beside it, and the knowledge base that it is about."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,9 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase
 from kb.web.admin.current import current_knowledge_base, remember_knowledge_base
 from kb.web.admin.navigation import HUB_PAGE, Section, hub_tabs, section_of, section_tabs, url_name_of
+
+# Chinese, which has no blanks between its words, has one before Latin letters.
+_BEFORE_LATIN: Final = re.compile("(?<=[\u4e00-\u9fff])(?=[A-Za-z])")
 
 TITLE_CHARACTERS: Final = 120
 CRUMB_CHARACTERS: Final = 40
@@ -96,7 +100,7 @@ def page_title(request: HttpRequest, context: Any, tab: str) -> str:
             return tab
         if isinstance(original, Model):
             return _short(original, TITLE_CHARACTERS)
-        return _("New %(name)s") % {"name": options.verbose_name}
+        return _BEFORE_LATIN.sub(" ", _("New %(name)s") % {"name": options.verbose_name})
     if context.get("deleted_objects") is not None and isinstance(context.get("object"), Model):
         return _("Delete “%(name)s”?") % {"name": _short(context["object"], TITLE_CHARACTERS)}
     return str(context.get("title") or "")

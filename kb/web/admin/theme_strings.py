@@ -3,7 +3,7 @@
 Listed here, makemessages collects them.
 """
 
-from django.utils.translation import gettext_noop as _
+from django.utils.translation import gettext_noop as _, ngettext_lazy
 
 BORROWED = (
     _("Run the selected action"),
@@ -54,4 +54,20 @@ BORROWED = (
     _("Expires"),
     _("Once API key expires, clients cannot use it anymore."),
     _("The API key has been revoked, which cannot be undone."),
+    # Of Django, in whose Chinese they are missing,
+    _("%(model)s instance with %(field)s %(value)r is not a valid choice."),
+    _("After you’ve created a user, you’ll be able to edit more user options."),
+    # or read badly.
+    _("The {name} “{obj}” was added successfully."),
+    _("The {name} “{obj}” was added successfully. You may add another {name} below."),
+    _("The {name} “{obj}” was changed successfully."),
+    _("The {name} “{obj}” was changed successfully. You may edit it again below."),
+    _("The {name} “{obj}” was changed successfully. You may add another {name} below."),
+    _("The %(name)s “%(obj)s” was deleted successfully."),
+    _("Successfully deleted %(count)d %(items)s."),
+    _("Cannot delete %(name)s"),
+)
+BORROWED_PLURAL = ngettext_lazy(
+    "This password is too short. It must contain at least %d character.",
+    "This password is too short. It must contain at least %d characters.",
 )

@@ -4,7 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+import django
 import polib
+import pytest
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
 from django.utils import translation
 from django.utils.translation import gettext
 
@@ -161,3 +165,20 @@ def test_the_docs_use_the_words_of_the_product():
     }
 
     assert found == set(), "say what REPLACED has for it"
+
+
+def test_what_django_says_of_fields_and_accounts_is_in_chinese():
+    """A release of Django changes sentences, and its Chinese follows later."""
+    django_folder = Path(django.__file__).parent
+    known = {entry.msgid for entry in CATALOGUE if entry.translated()}
+    for part in ("conf", "contrib/auth"):
+        locale = django_folder / part / "locale"
+        said = polib.pofile(str(locale / "zh_Hans/LC_MESSAGES/django.po"))
+        known |= {entry.msgid for entry in said if entry.translated()}
+        assert {entry.msgid for entry in polib.pofile(str(locale / "en/LC_MESSAGES/django.po"))} <= known
+
+
+def test_a_short_password_is_refused_in_chinese():
+    with translation.override("zh-hans"), pytest.raises(ValidationError) as refused:
+        validate_password("x")
+    assert not re.search("[A-Za-z]{3}", " ".join(refused.value.messages))

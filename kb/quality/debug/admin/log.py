@@ -131,7 +131,7 @@ class SearchLogAdmin(ReadOnlyAdmin):
 
     @column(gettext_lazy("knowledge bases"))
     def searched(self, row: Any) -> str:
-        return ", ".join(row.named.values()) or "-"
+        return ", ".join(row.named.values()) or _("a deleted knowledge base")
 
     @column(gettext_lazy("profile"), ordering="profile")
     def profile_name(self, row: SearchLog) -> str:

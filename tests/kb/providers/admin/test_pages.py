@@ -327,8 +327,11 @@ def test_a_model_that_is_used_is_not_deleted(client, root, server, field):
     kb = make_kb(name="handbook")
     type(kb).objects.filter(pk=kb.pk).update(**{field: f"model:{made.slug}"})
 
+    assert "handbook" in words(cards(page(client, "changelist"))["Vectors"])
     shown = page(client, "delete", made.pk)
     assert "handbook" in shown
+    assert "Choose another embedding model" in shown
+    assert "account" not in lxml.html.fromstring(shown).xpath("string(//*[@id='content'])")
     post(client, "delete", {"post": "yes"}, made.pk)
     assert ProviderModel.objects.filter(pk=made.pk).exists()
 
@@ -357,6 +360,18 @@ def test_a_key_of_another_secret_key_is_red_and_says_what_to_do(client, row, set
     client.force_login(make_user("root2", superuser=True))
 
     assert "enter it again" in page(client, "changelist")
+
+
+def test_use_for_a_knowledge_base_that_was_deleted_says_so(client, row):
+    kb = make_kb(name="handbook")
+    with counted_for(kb.pk):
+        report(Use("chat", f"model:{row.slug}", 1_200, 34))
+    flush()
+    kb.delete()
+    url = reverse("admin:kb_providermodel_usage")
+    shown = client.get(url, headers={"accept-language": "zh-hans"}).content.decode()
+    (use,) = lxml.html.fromstring(shown).xpath("//*[@data-testid='use']")
+    assert "已删除的知识库" in words(use)
 
 
 def test_use_is_shown_by_model_and_knowledge_base(client, row):
