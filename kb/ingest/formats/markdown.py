@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from markdown_it import MarkdownIt
+from markdown_it.parser_inline import ParserInline
 from markdown_it.token import Token
+from markdown_it.utils import EnvType
 
 from kb.ingest.formats.outline import Outline, flow, markdown_table
 from kb.ingest.formats.pictures import Gallery, data_of
@@ -20,6 +22,8 @@ _FRONT_TITLE = re.compile(r"^title\s*:\s*[\"']?(.*?)[\"']?\s*$", re.MULTILINE | 
 _LINE_BREAK_TAG = re.compile(r"<br\b", re.IGNORECASE)
 # The preset's limit of 20 would drop what is nested deeper.
 _MAX_NESTING = 100
+# Of pictures in the text of links in the text of pictures: each `![` or `[` that is not closed is looked for so often.
+_MAX_INLINE_NESTING = 5
 
 
 def read(data: bytes) -> ParsedDocument:
@@ -34,8 +38,21 @@ def read(data: bytes) -> ParsedDocument:
     return gallery.finished(ParsedDocument(title or outline.first_heading, outline.sections()))
 
 
+class _Inline(ParserInline):
+    """The rules for the text of a paragraph, with a limit of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._markdown = MarkdownIt("commonmark", {"maxNesting": _MAX_INLINE_NESTING})
+
+    def parse(self, src: str, md: MarkdownIt, env: EnvType, tokens: list[Token]) -> list[Token]:  # noqa: ARG002
+        return self._markdown.inline.parse(src, self._markdown, env, tokens)
+
+
 def parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
+    markdown = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
+    markdown.inline = _Inline()
+    return markdown
 
 
 def _fill(outline: Outline, tokens: list[Token], gallery: Gallery) -> None:

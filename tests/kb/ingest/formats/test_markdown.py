@@ -1,5 +1,7 @@
 import pytest
+from markdown_it.parser_inline import ParserInline
 
+from kb.ingest.formats.markdown import parser
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
@@ -108,3 +110,46 @@ def test_a_document_without_headings_is_named_after_its_file():
 
 def test_deeply_nested_quotes_keep_their_text():
     assert only_text(">" * 60 + " 深处") == "深处"
+
+
+LARGE = 250_000
+OPENINGS = (
+    "![",
+    "![a ",
+    "[",
+    "[![",
+    "[a](",
+    "![a](<",
+    "[a][",
+    "`",
+    "` `` ",
+    "*",
+    "**a _b ",
+    "<",
+    "<a b='",
+    "<!-- a ",
+    "&a",
+    "\\[",
+)
+
+
+@pytest.mark.parametrize("closing", ["", "]", "](x)"])
+@pytest.mark.parametrize("opening", OPENINGS)
+def test_what_is_opened_again_and_again_is_read_a_bounded_number_of_times(opening, closing, monkeypatch):
+    looked_at = 0
+    skip = ParserInline.skipToken
+
+    def counted(inline, state):
+        nonlocal looked_at
+        looked_at += 1
+        skip(inline, state)
+
+    monkeypatch.setattr(ParserInline, "skipToken", counted)
+    text = opening * (20_000 // len(opening)) + closing
+    parser().parse(text)
+    assert looked_at <= 12 * len(text)
+
+
+def test_a_large_file_of_opened_pictures_is_text():
+    text = "![" * (LARGE // 2)
+    assert only_text(text) == text
