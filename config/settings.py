@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from django.urls import reverse_lazy
+from kombu import Queue
 
 from config.admin_theme import UNFOLD  # noqa: F401 - the theme reads it here
 from config.environment import NamingEnv, broker_url, cache_url, checked_colour, file_storage
@@ -169,6 +170,25 @@ WORKER_GRACE_SECONDS = env.float("WORKER_GRACE_SECONDS", default=10.0)
 # From SIGTERM on, until what a web process is at is broken off; see config/gunicorn.py.
 WEB_END_SECONDS = env.float("DRAIN_SECONDS", default=0.0) + env.float("WEB_GRACE_SECONDS", default=30.0)
 CELERY_TIMEZONE = "UTC"
+# A worker without -Q takes the first two in turn, so that sweeps and previews do not wait behind uploads; work that takes
+# minutes has a process of its own, with -Q long,moves: rows that wait in turn by owner, and changes that go on in slices.
+CELERY_TASK_QUEUES = [Queue("celery"), Queue("documents")]
+CELERY_TASK_ROUTES = {
+    f"kb.tasks.{task}": {"queue": queue}
+    for queue, tasks in {
+        "documents": ("ingest_document", "ingest_documents"),
+        "long": ("read_web_source", "run_evaluation", "fetch_model", "extract_graph"),
+        "moves": (
+            "tokenize_knowledge_base",
+            "reembed_knowledge_base",
+            "migrate_store",
+            "sweep_vector_indexes",
+            "describe_document_pictures",
+            "fetch_demo_models",
+        ),
+    }.items()
+    for task in tasks
+}
 _SWEEP = {"options": {"expires": 30}}  # one that waited until the next is due is not run
 CELERY_BEAT_SCHEDULE = {
     "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0, **_SWEEP},

@@ -41,6 +41,7 @@ from kb.index.models import (
     StoreState,
     VectorIndex,
 )
+from kb.jobs.models import MoveAttempt, Turn
 from kb.profiles.models import RetrievalProfile
 from kb.providers.downloads.models import ModelDownload
 from kb.providers.models import ProviderModel, TokenizerSettings

@@ -1,20 +1,29 @@
-"""Celery's way into the services; tasks carry ids only."""
+"""Celery's way into the services; tasks carry ids only.
+
+A task for rows of a `Queue` is a token: it works on what is next in turn among all rows that wait, and another one is sent
+while its own do. So the order in which tasks arrive decides nothing.
+"""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from celery import Task, shared_task
+from django.db.models import Model
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from kb.access.models import KnowledgeBase
 from kb.answers.services.resuming import lost_answers_end
 from kb.assistants.services.retention import assistants_purge
+from kb.base.disk import has_room
 from kb.base.errors import Rejected, Superseded
+from kb.base.telemetry import logs
 from kb.content.models import Document
-from kb.graph.services.writing import extract_document, graph_request_if_wanted, sweep_graph_requests
+from kb.graph.models import GraphExtraction
+from kb.graph.services.writing import EXTRACTIONS, extract_document, graph_request_if_wanted, sweep_graph_requests
 from kb.index.bm25 import BM25Store
 from kb.index.fulltext import long_change_logs
 from kb.index.mirrors.registry import DRIVERS, StoreError
@@ -31,13 +40,17 @@ from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.pictures import describe_pictures, documents_to_describe, waits_for_description
 from kb.ingest.services.preview_store import previews_purge
 from kb.ingest.services.previews import preview_prepare
-from kb.jobs.moves import AlreadyRunning, Move
+from kb.jobs.leases import Line, Queue
+from kb.jobs.moves import INTERNAL_ERROR, AlreadyRunning, Move, WorkerLost
 from kb.operations.services import retention
 from kb.operations.services.bootstrap import demo_models_fetch
+from kb.providers.downloads.models import ModelDownload
 from kb.providers.downloads.services import DOWNLOADS, download_run
 from kb.quality.fitting.services import measurement
-from kb.quality.runs.services.runs import execute_run, sweep_runs
-from kb.sources.services.sources import sweep_sources
+from kb.quality.models import EvalRun
+from kb.quality.runs.services.runs import RUNS, execute_run, sweep_runs
+from kb.sources.models import Source
+from kb.sources.services.sources import SOURCES, sweep_sources
 from kb.sources.services.working import run_source
 from kb.web.services import idempotency_keys_purge
 
@@ -48,29 +61,48 @@ DOCUMENTS_A_TASK = 200
 BATCHES_A_TASK = 100
 BATCHES_TO_EMBED = 10
 BATCHES_TO_APPLY = 20
-SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = SECONDS_FOR_DOWNLOADS = 6 * 3_600
+# Longer than the broker waits before it hands a task to a second worker, which finds the row taken and does nothing.
+SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_LONG_WORK = 6 * 3_600
+
+# Of what another request has asked for, in the log.
+OF_ANOTHER: Final = {"request_id": None, "batch_id": None}
+UPLOADS: Final = Line("uploads", DOCUMENTS)
+LONG_WORK: Final = Line("long", SOURCES, RUNS, DOWNLOADS, EXTRACTIONS)
 
 
-# Longer than the broker waits before it hands a task to a second worker, which finds the document taken and does nothing.
 @shared_task(time_limit=SECONDS_FOR_INGESTION)
 def ingest_document(document_id: int) -> None:
-    if index_document(document_id):
-        enqueue(ingest_document, document_id)
-        return
-    if graph_request_if_wanted(document_id):
-        enqueue(extract_graph, document_id)
-    if waits_for_description(document_id):
-        enqueue(describe_document_pictures, document_id)
+    _ingest([document_id], is_alone=True)
 
 
 @shared_task(time_limit=SECONDS_FOR_INGESTION)
 def ingest_documents(*document_ids: int) -> None:
-    """Makes the small ones searchable together, and leaves each of the others to a task of its own."""
-    others = index_documents(document_ids)
-    read = Document.objects.filter(pk__in=document_ids, knowledge_base__extract_graph=True).exclude(pk__in=others)
-    enqueue_each(extract_graph, filter(graph_request_if_wanted, read.order_by("pk").values_list("pk", flat=True)))
-    enqueue_each(describe_document_pictures, filter(waits_for_description, set(document_ids).difference(others)))
-    enqueue_each(ingest_document, others)
+    """Makes small ones searchable together, and leaves each of the others to a task of its own."""
+    _ingest(document_ids, is_alone=False)
+
+
+def _ingest(document_ids: Sequence[int], *, is_alone: bool) -> None:
+    if not has_room():  # a sweep sends them again
+        return
+    turn = UPLOADS.next(DOCUMENTS, document_ids, limit=DOCUMENTS_A_TASK)
+    if turn is None:
+        return
+    _queue, ids = turn
+    is_own = ids[0] in document_ids
+    with logs.bound(**({} if is_own else OF_ANOTHER)):
+        others = ids if is_own and is_alone else index_documents(ids, batches=1)
+        done = sorted(set(ids).difference(others))
+        if not done and (is_alone or not is_own):
+            index_document(ids[0])
+            done = ids[:1]
+        read = Document.objects.filter(pk__in=done, knowledge_base__extract_graph=True).order_by("pk")
+        enqueue_each(extract_graph, filter(graph_request_if_wanted, read.values_list("pk", flat=True)))
+        enqueue_each(describe_document_pictures, filter(waits_for_description, done))
+    left = list(DOCUMENTS.due().filter(pk__in=document_ids).order_by("pk").values_list("pk", flat=True))
+    if done and len(left) > 1:
+        enqueue_documents(left)
+    else:
+        enqueue_each(ingest_document, left)
 
 
 @shared_task(time_limit=SECONDS_FOR_INGESTION)
@@ -96,6 +128,21 @@ def enqueue_documents(document_ids: Sequence[int]) -> None:
         enqueue(ingest_documents, *document_ids[start : start + DOCUMENTS_A_TASK])
 
 
+def _work_in_turn(queue: Queue[Any], key: int) -> None:
+    """Works on the row of `LONG_WORK` that is next."""
+    turn = LONG_WORK.next(queue, [key])
+    if turn is None:
+        return
+    chosen, (chosen_key,) = turn
+    task, work = WORK[chosen.model]
+    is_own = (chosen.model, chosen_key) == (queue.model, key)
+    with logs.bound(**({} if is_own else OF_ANOTHER)):
+        if work(chosen_key):
+            enqueue(task, chosen_key)
+    if not is_own:
+        enqueue(WORK[queue.model][0], key)
+
+
 @shared_task
 def feed_batch(batch_id: int, after: int) -> None:
     """Enqueues the documents of an upload that wait, a bounded portion at a time."""
@@ -117,7 +164,10 @@ def sweep_lost_documents() -> int:
 
 
 def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> None:
-    """Carries a change of a knowledge base on for a while; then other tasks have their turn."""
+    """Carries a change of a knowledge base on for a while; then other tasks have their turn.
+
+    What fails is noted where its page says why, and is not tried again by itself.
+    """
     kb = KnowledgeBase.objects.exclude(**{move.target: ""}).filter(pk=kb_id).first()
     if kb is None:
         return
@@ -128,8 +178,12 @@ def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> Non
         pass
     except Superseded:
         enqueue(task, kb_id)
-    except move.failures as error:
-        move.note_failure(kb_id, error)
+    except Exception as error:
+        if isinstance(error, (WorkerLost, *move.failures)):
+            move.note_failure(kb_id, error)
+            return
+        logger.exception("%s(%s) has failed", task.name, kb_id)
+        move.note_failure(kb_id, Rejected("internal_error", INTERNAL_ERROR))
 
 
 @shared_task
@@ -208,9 +262,9 @@ def check_stores() -> None:
                 store_rebuild(kb)
 
 
-@shared_task(time_limit=SECONDS_FOR_RUNS)
+@shared_task(time_limit=SECONDS_FOR_LONG_WORK)
 def run_evaluation(run_id: int) -> None:
-    execute_run(run_id, measurement)
+    _work_in_turn(RUNS, run_id)
 
 
 @shared_task
@@ -218,10 +272,9 @@ def find_near_duplicates(kb_id: int) -> None:
     duplicate_scan_run(kb_id)
 
 
-@shared_task
+@shared_task(time_limit=SECONDS_FOR_LONG_WORK)
 def extract_graph(document_id: int) -> None:
-    if extract_document(document_id):
-        enqueue(extract_graph, document_id)
+    _work_in_turn(EXTRACTIONS, document_id)
 
 
 @shared_task
@@ -237,10 +290,9 @@ def sweep_lost_runs() -> None:
 
 
 # Tasks keep the names that workers of the release before know.
-@shared_task(name="kb.tasks.read_web_source")
+@shared_task(name="kb.tasks.read_web_source", time_limit=SECONDS_FOR_LONG_WORK)
 def read_source(source_id: int) -> None:
-    if run_source(source_id):
-        enqueue(read_source, source_id)
+    _work_in_turn(SOURCES, source_id)
 
 
 @shared_task(name="kb.tasks.sweep_due_web_sources")
@@ -255,10 +307,18 @@ def fetch_demo_models(*kb_ids: int) -> None:
         enqueue(fetch_demo_models, *kb_ids)
 
 
-@shared_task(time_limit=SECONDS_FOR_DOWNLOADS)
+@shared_task(time_limit=SECONDS_FOR_LONG_WORK)
 def fetch_model(download_id: int) -> None:
-    if download_run(download_id):
-        enqueue(fetch_model, download_id)
+    _work_in_turn(DOWNLOADS, download_id)
+
+
+# By the model of a queue: the task, and what works on a row, which returns whether another task is to go on at once.
+WORK: Final[dict[type[Model], tuple["Task[..., Any]", Callable[[int], object]]]] = {
+    Source: (read_source, run_source),
+    EvalRun: (run_evaluation, partial(execute_run, measure=measurement)),
+    ModelDownload: (fetch_model, download_run),
+    GraphExtraction: (extract_graph, extract_document),
+}
 
 
 @shared_task

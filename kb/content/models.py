@@ -55,6 +55,7 @@ class IngestBatch(models.Model):
 
     Its name is what the curator knows it by: a folder, an archive, "12 files". `notes` are the first files that became
     no document, as {"name", "code", "params", "document"}. Workers take no document of a paused one up.
+    Of `timeouts` documents the file exhausted its time.
     """
 
     knowledge_base = models.ForeignKey(
@@ -67,6 +68,7 @@ class IngestBatch(models.Model):
     paused = models.BooleanField(_("paused"), default=False)
     notes = models.JSONField(default=list, editable=False)
     note_count = models.PositiveIntegerField(default=0, editable=False)
+    timeouts = models.PositiveIntegerField(default=0, db_default=0, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )
@@ -309,7 +311,7 @@ class Picture(models.Model):
 
     `number` is its place among the document's pictures, from 0; `box` is as in retrieval.types.PageRegion, empty where it
     is not known. `caption`, `alternative` and `recognised` are the document's own; the `description` is the vision
-    model's that `described_by` names. `asked_at` is when that was last asked.
+    model's that `described_by` names. `asked_at` is when that was last asked; `attempts` are those that failed.
     """
 
     MIMES: ClassVar = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
@@ -330,6 +332,7 @@ class Picture(models.Model):
     description = models.TextField(blank=True)
     described_by = models.CharField(max_length=200, blank=True)
     asked_at = models.DateTimeField(null=True)
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
 
     objects = ScopedQuerySet.as_manager()
 

@@ -7,17 +7,18 @@ while it lives, so that one whose worker or task was lost is found and tried aga
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, cast
 
 from celery import current_app
 from django.conf import settings
 from django.db import Error, connections, transaction
-from django.db.models import F, Model, Q, QuerySet
+from django.db.models import Case, F, Min, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from kombu import Connection
@@ -25,6 +26,8 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kb.base import draining
+from kb.base.db.transactions import Purpose, lock_until_commit
+from kb.jobs.models import Turn
 
 M = TypeVar("M", bound=Model)
 logger = logging.getLogger(__name__)
@@ -32,6 +35,7 @@ logger = logging.getLogger(__name__)
 # How long a waiting row's task may take to arrive before it counts as lost.
 TASK_AWAITED: Final = timedelta(minutes=2)
 SWEEP_LIMIT: Final = 500
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class LeaseLost(Exception):
@@ -40,6 +44,11 @@ class LeaseLost(Exception):
 
 class WorkerEnds(Exception):
     """The worker was asked to stop: its row goes to another one."""
+
+
+def after(pause: timedelta) -> datetime:
+    """The end of the wait of a row that no task takes before the pause is over."""
+    return timezone.now() + pause + TASK_AWAITED
 
 
 def must_return() -> bool:
@@ -65,6 +74,10 @@ class Queue(Generic[M]):
         waits_since: the field from which a waiting row without such a time is reckoned; blank: it always has one.
         attempts: whether the row counts the attempts of workers in `attempts`.
         stamp: the field of the time of the last change, which every write sets; blank: there is none.
+        owner: the path to the user whose row it is, by whom rows are taken in turn.
+        key: the field by which tasks name a row.
+        resumes: whether another worker goes on with the row of one that was lost.
+        behind: rows that are taken after all others.
     """
 
     model: type[M]
@@ -79,11 +92,35 @@ class Queue(Generic[M]):
     available: Q = Q()  # noqa: RUF009 - never changed
     idle: Mapping[str, Any] = field(default_factory=dict)
     related: tuple[str, ...] = ()
+    owner: str = "knowledge_base__owner"
+    key: str = "pk"
+    resumes: bool = True
+    behind: Q = Q(pk=None)  # noqa: RUF009 - never changed
 
     def claimable(self) -> Q:
         """Rows that wait, and those whose worker was lost."""
         lost = Q(("status", self.running), (f"{self.until}__lt", timezone.now()))
-        return (Q(status=self.waiting) | lost) & self.available
+        return (Q(status=self.waiting) | lost if self.resumes else Q(status=self.waiting)) & self.available
+
+    def due(self) -> QuerySet[M]:
+        """The claimable rows without those that wait for another attempt, later than a task may take to arrive."""
+        later = Q((f"{self.until}__gt", timezone.now() + TASK_AWAITED))
+        return self.model._default_manager.filter(self.claimable()).exclude(later & Q(status=self.waiting))
+
+    @property
+    def is_behind(self) -> Case:
+        return Case(When(self.behind, then=True), default=Value(False))  # noqa: FBT003 - SQL's
+
+    def first_by_owner(self) -> list[tuple[bool, int | None, int]]:
+        """The lowest key of the rows that are due, by whether they are taken last, and by owner."""
+        rows = self.due().order_by().values_list(self.is_behind, self.owner)
+        return list(rows.annotate(first=Min("pk")))
+
+    def held_by_owner(self) -> "Counter[int | None]":
+        """How many processes work on rows of each owner."""
+        alive = {"status": self.running, f"{self.until}__gte": timezone.now()}
+        rows = self.model._default_manager.filter(**alive).order_by()
+        return Counter(rows.values_list(self.owner, flat=True).distinct(self.owner, self.lease))
 
     def lost(self, now: datetime) -> QuerySet[M]:
         end = F(self.until) if not self.waits_since else Coalesce(F(self.until), F(self.waits_since) + TASK_AWAITED)
@@ -155,6 +192,54 @@ class Queue(Generic[M]):
             renewer.join()
 
 
+class Line:
+    """Queues whose rows the same processes work on, in turn by owner.
+
+    Next is the owner whose rows the fewest processes work on; of several the one whose last turn is longest ago; of that
+    owner's rows the oldest one. So nobody takes the last free process while somebody else waits, and whoever is alone may
+    have all.
+
+    Attributes:
+        name: by which turns are stored.
+    """
+
+    def __init__(self, name: str, *queues: Queue[Any]) -> None:
+        self.name, self._queues = name, queues
+
+    def next(self, queue: Queue[Any], keys: Collection[int], *, limit: int = 1) -> tuple[Queue[Any], list[int]] | None:
+        """The queue and the keys of at most `limit` rows of the owner whose turn it is, those of the task before others.
+
+        It is called for rows of a queue that a task was sent for: None where none of these waits any more. The choice
+        counts as the owner's last turn.
+        """
+        if not queue.due().filter(**{f"{queue.key}__in": keys}).exists():
+            return None
+        with transaction.atomic():
+            lock_until_commit(Purpose.TURN)  # so that two processes do not both take the turn of one owner
+            waiting = [(each, *row) for each in self._queues for row in each.first_by_owner()]
+            if not waiting:
+                return None
+            held: Counter[int | None] = Counter()
+            turns: dict[int | None, datetime] = {}
+            if len({owner for _queue, _is_behind, owner, _first in waiting}) > 1:
+                held = sum((each.held_by_owner() for each in self._queues), held)
+                turns = dict(Turn.objects.filter(line=self.name).values_list("owner", "taken_at"))
+            found, is_behind, owner, _first = min(
+                waiting, key=lambda row: (row[1], held[row[2]], turns.get(row[2], NEVER), row[3])
+            )
+            turn = Turn(line=self.name, owner_id=owner, taken_at=timezone.now())
+            Turn.objects.bulk_create(
+                [turn] * (owner is not None),
+                update_conflicts=True,
+                unique_fields=["line", "owner"],
+                update_fields=["taken_at"],
+            )
+        rows = found.due().alias(behind=found.is_behind).filter(**{found.owner: owner}, behind=is_behind)
+        own = rows.filter(**{f"{queue.key}__in": keys}) if found is queue else rows.none()
+        rows = own if own.exists() else rows
+        return found, list(rows.order_by("pk").values_list(found.key, flat=True)[:limit])
+
+
 class Job(Generic[M]):
     """One worker's hold on one row of a queue; what it writes is written only while it has the lease."""
 
@@ -184,18 +269,21 @@ class Job(Generic[M]):
         self.leave(self.queue.waiting, until=timezone.now() + TASK_AWAITED, **fields)
 
 
+# Of Celery: of documents, and of work that takes minutes.
+DOCUMENTS_QUEUE, LONG_QUEUE = "documents", "long"
 PING_SECONDS = 1
 BROKER_DOWN = (OperationalError, RedisError, OSError)
 
 
-def workers() -> list[str]:
-    """The names of the Celery workers that answer within a second; none where the broker is out of reach."""
+def workers(queue: str) -> list[str]:
+    """The names of Celery's workers of a queue that answer within a second; none where the broker is out of reach."""
     try:
         with _broker() as broker:
-            replies = current_app.control.ping(timeout=PING_SECONDS, connection=broker) or []
+            inspect = current_app.control.inspect(timeout=PING_SECONDS, connection=broker)
+            found = inspect.active_queues() or {}
     except BROKER_DOWN:
         return []
-    return sorted(name for reply in replies for name in reply)
+    return sorted(name for name, queues in found.items() if queue in {each["name"] for each in queues})
 
 
 @contextmanager

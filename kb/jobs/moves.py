@@ -9,23 +9,37 @@ from itertools import count
 from typing import Any, ClassVar
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 from django.utils.functional import Promise
+from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected, Superseded
+from kb.jobs.models import MoveAttempt
 
 LOOK_SECONDS = 0.5
 # So long after a swap a search may be under way that reads what was in use before.
 RETIRED_FOR = timedelta(minutes=1)
 # After so long without progress the task or the worker of a move counts as lost.
 STOOD_STILL = timedelta(minutes=5)
+MAX_ATTEMPTS = 3
+WORKER_LOST = gettext_noop(
+    "The worker stopped three times while it carried out this change, perhaps for want of memory. Its log says why: fix it, "
+    "then start the change again."
+)
+INTERNAL_ERROR = gettext_noop(
+    "Something unexpected went wrong. The worker’s log says what: fix it, then start the change again."
+)
 
 
 class AlreadyRunning(Rejected):
     """Another process is carrying out the change."""
+
+
+class WorkerLost(Rejected):
+    """Processes that carried out the change have ended without a word, one after the other."""
 
 
 class Move(ABC):
@@ -54,7 +68,7 @@ class Move(ABC):
         """Builds what the target lacks, checks it, and swaps it in; whether there is nothing left to do.
 
         It stops after so many batches, so that a worker can take turns. Beside one of `failures` it raises
-        AlreadyRunning where another process is at it, and Superseded where the knowledge base moved to another model or
+        AlreadyRunning where another process is at it, WorkerLost where those before have ended without a word, and Superseded where the knowledge base moved to another model or
         tokenizer meanwhile.
         """
         if not getattr(kb, self.target):
@@ -121,7 +135,15 @@ class Move(ABC):
         with try_lock(self.purpose, kb.pk) as taken:
             if not taken:
                 raise AlreadyRunning("already_running", str(self.busy))
-            yield
+            own = MoveAttempt.objects.filter(knowledge_base=kb, purpose=self.purpose)
+            try:
+                if not own.update(count=F("count") + 1):
+                    MoveAttempt.objects.create(knowledge_base=kb, purpose=self.purpose, count=1)
+                if own.filter(count__gt=MAX_ATTEMPTS).exists():
+                    raise WorkerLost("worker_lost", WORKER_LOST)
+                yield
+            finally:
+                own.delete()
 
 
 def lock_row(kb: KnowledgeBase) -> KnowledgeBase:

@@ -30,6 +30,7 @@ class TokenizerSettings(models.Model):
     dictionary = models.TextField(_("dictionary"), blank=True)
     stop_words = models.TextField(_("stop words"), blank=True)
     simplify = models.BooleanField(_("traditional to simplified Chinese"), default=False)
+    error = MessageField(blank=True, default="", db_default="", editable=False)
 
     objects = ScopedQuerySet.as_manager()
 

@@ -46,7 +46,7 @@ class Served:
     @contextlib.contextmanager
     def worker_resting(self):
         """Stops the worker meanwhile, so that documents stay pending until the test has seen it."""
-        worker = self.child("celery")
+        worker = self.child("-B")
         os.killpg(worker.pid, signal.SIGSTOP)
         try:
             yield

@@ -67,7 +67,12 @@ def test_a_first_start_serves_and_ctrl_c_ends_all_that_it_started(first_start):
 
 def test_a_later_start_serves_begins_what_is_killed_again_and_a_signal_ends_all(environment, first_start, port):
     first_start.copy_to(Path(environment["ZHIKU_DATA_DIR"]))
-    names = {"gunicorn": "web server", "mcp": "MCP server", "celery": "worker"}
+    names = {
+        "gunicorn": "web server",
+        "mcp": "MCP server",
+        "-B": "worker",
+        "long,moves": "worker for long work",
+    }
     with serving(port, environment) as (process, printed):
         assert "Preparing the database" not in printed
         assert f"password:  {first_start.password}" not in printed
@@ -135,10 +140,10 @@ def test_a_child_that_ends_again_and_again_ends_all_but_the_servers_that_were_na
     with serving(port, started_before | {"ZHIKU_LOCAL": "true"}) as (process, printed):
         assert READY in printed
         started = children(process)
-        doomed = child(process, "celery")
+        doomed = child(process, "-B")
         for _time in range(MOST_ENDS):
             doomed.kill()
-            doomed = await_another(process, "celery", doomed)
+            doomed = await_another(process, "-B", doomed)
         doomed.kill()
         output, code = end(process)
     assert code == 1

@@ -11,7 +11,7 @@ from tests.deployment.compose import ROOT, Unset, file_as_it_is, services
 
 SECRETS = ("SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD")
 ENVIRONMENT = dict.fromkeys(SECRETS, "0123456789abcdef") | {"ALLOWED_HOSTS": "zhiku.example"}
-OURS = {"migrate", "web", "mcp", "worker", "beat"}
+OURS = {"migrate", "web", "mcp", "worker", "long-worker", "beat"}
 SERVERS = {"postgres", "broker", "cache"}
 # The major version of PostgreSQL's client in Debian.
 CLIENTS = {"bookworm": 15, "trixie": 17, "forky": 18}
@@ -61,6 +61,18 @@ def test_all_tell_how_they_are_and_come_back(every):
         assert service["restart"] == "unless-stopped", name
         assert service["healthcheck"]["test"], name
         assert service["deploy"]["resources"]["limits"]["memory"], name
+
+
+def test_workers_take_all_queues_and_no_two_the_same(every):
+    from django.conf import settings
+
+    queues = {each.name for each in settings.CELERY_TASK_QUEUES}
+    assert not any("queues" in word for word in every["worker"]["command"])
+    (own,) = (word.partition("=")[2] for word in every["long-worker"]["command"] if word.startswith("--queues="))
+    assert queues.isdisjoint(own.split(","))
+    routed = {route["queue"] for route in settings.CELERY_TASK_ROUTES.values()}
+    assert routed <= queues | set(own.split(","))
+    assert every["long-worker"]["healthcheck"]["test"][-1] == "long-worker"
 
 
 def test_ours_can_gain_no_rights_and_write_to_volumes_and_a_tmpfs_only(every):

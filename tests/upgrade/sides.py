@@ -15,6 +15,8 @@ from pathlib import Path
 from tests.serving import NOT_INHERITED, READY, free_port
 
 SECONDS = 600
+QUEUES = "celery,documents,long,moves"
+"""Those of the new version and of the one before it, which has only the first."""
 SETTINGS = {
     "EMBEDDING_MODEL": "hashing",
     "RERANKER_MODEL": "",
@@ -85,7 +87,7 @@ class Side:
     @contextlib.contextmanager
     def worker(self, log: Path):
         """A worker on its own, killed with its processes at the end of the block, as a lost host loses it."""
-        command = [str(self.python), "-m", "celery", "-A", "config", "worker", "--concurrency=1", "-l", "INFO"]
+        command = [str(self.python), "-m", "celery", "-A", "config", "worker", "--concurrency=1", "-l", "INFO", "-Q", QUEUES]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [*command, "--without-gossip", "--without-mingle"],

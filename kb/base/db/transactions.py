@@ -168,6 +168,7 @@ class Purpose(IntEnum):
     REEMBED = 0x7A68_0005
     STORE = 0x7A68_0006
     PAGE_CACHE = 0x7A68_0007
+    TURN = 0x7A68_0008
 
 
 HELD = """

@@ -7,6 +7,7 @@ passages that it was found in are read again; what was made by hand or imported 
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 from django.conf import settings
@@ -47,7 +48,7 @@ from kb.graph.services.reader import (
     passage_of,
     readable_chunks,
 )
-from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
+from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue, after
 from kb.providers.embedding_models import generator
 from kb.providers.usage.counting import counted_for
 from retrieval.errors import GenerationFailed, Message, gettext_noop, message_of
@@ -162,8 +163,9 @@ EXTRACTIONS = Queue(
     running=Status.RUNNING,
     lasts=lambda: timedelta(minutes=10),
     until="due_at",
-    attempts=False,  # only failed ones count
     related=("document__knowledge_base",),
+    owner="document__knowledge_base__owner",
+    key="document_id",
 )
 
 
@@ -198,11 +200,10 @@ def sweep_graph_requests() -> list[int]:
 
 def _fail(job: Job[GraphExtraction], code: str, message: str) -> None:
     """Plans another attempt, later each time; after the last one it is left to a curator."""
-    attempts = job.row.attempts + 1
-    is_last = attempts >= MAX_ATTEMPTS
+    attempts = job.row.attempts
     pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
-    status, until = (Status.FAILED, None) if is_last else (Status.WAITING, timezone.now() + pause)
-    job.leave(status, until=until, attempts=attempts, error_code=code, error=message)
+    status, until = (Status.FAILED, None) if attempts >= MAX_ATTEMPTS else (Status.WAITING, after(pause))
+    job.leave(status, until=until, error_code=code, error=message)
 
 
 def _unread() -> QuerySet[Document]:
@@ -222,6 +223,19 @@ NOT_CONFIGURED = (
     "llm_not_configured",
     Message(gettext_noop("no chat model is set up: add a chat model under System, Models")),
 )
+WORKER_LOST = (
+    "worker_lost",
+    Message(
+        gettext_noop(
+            "the worker stopped {count} times while it read this document, perhaps for want of memory: its log says why"
+        ),
+        count=MAX_ATTEMPTS,
+    ),
+)
+INTERNAL_ERROR = (
+    "internal_error",
+    Message(gettext_noop("something unexpected went wrong: the worker’s log says what")),
+)
 
 
 def extract_document(document_id: int) -> bool:
@@ -230,9 +244,15 @@ def extract_document(document_id: int) -> bool:
     if job is None:
         return False
     try:
-        return _extract(job)
+        if job.row.attempts <= MAX_ATTEMPTS:
+            return _extract(job)
+        job.leave(Status.FAILED, error_code=WORKER_LOST[0], error=WORKER_LOST[1])
     except LeaseLost:
         logger.info("document %s was requested again while it was read for the graph", document_id)
+    except Exception:
+        logger.exception("document %s could not be read for the graph", document_id)
+        with suppress(LeaseLost):
+            _fail(job, *INTERNAL_ERROR)
     return False
 
 
@@ -254,7 +274,7 @@ def _extract(job: Job[GraphExtraction]) -> bool:
     if is_complete:
         reading.finish()
     else:
-        job.wait()
+        job.wait(attempts=0)
     return not is_complete
 
 

@@ -142,6 +142,7 @@ def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
     rows = Document.objects.filter(batch=batch, status=status)
     count = rows.filter(file="").update(keep_chunks=True, **waiting()) + rows.update(**waiting())
     if count:
+        IngestBatch.objects.filter(pk=batch.pk).update(timeouts=0)
         _enqueue_on_commit(batch)
     return count
 

@@ -3,7 +3,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from itertools import islice
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from django.conf import settings
 from django.core.files import File
@@ -38,6 +38,8 @@ from retrieval.types import searchable_text
 
 Status, Stage = Document.Status, Document.Stage
 
+# An upload with so many files that exhausted their time has its other files read after those of all others.
+MOST_TIMEOUTS: Final = 3
 DOCUMENTS = Queue(
     Document,
     waiting=Status.PENDING,
@@ -48,6 +50,7 @@ DOCUMENTS = Queue(
     available=Q(~Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))),
     idle={"stage": "", "progress": 0},
     related=("knowledge_base",),
+    behind=Q(batch__timeouts__gte=MOST_TIMEOUTS),
 )
 CLAIMED: Mapping[str, Any] = {"stage": Stage.PARSE, "progress": 0, "error": "", "error_code": ""}
 PASTED_NAME = "pasted.txt"

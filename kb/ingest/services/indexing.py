@@ -12,7 +12,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime, timedelta
 from functools import partial, reduce
+from itertools import count
 from operator import or_
 from typing import Final, cast
 
@@ -29,7 +31,7 @@ from kb.base.files import FilesUnavailable, local_file
 from kb.base.findings import Remark, RemarkCode
 from kb.base.metrics import DOCUMENT_SECONDS, PROCESSED
 from kb.base.telemetry import logs
-from kb.content.models import Chunk, Document
+from kb.content.models import Chunk, Document, IngestBatch
 from kb.index.keywords import Source, unread
 from kb.index.services.writing import (
     Prepared,
@@ -58,7 +60,7 @@ from kb.ingest.services.pictures import (
     write_pictures,
 )
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, with_renewed, write_recuts
-from kb.jobs.leases import Job, LeaseLost, WorkerEnds, must_return, return_if_ending
+from kb.jobs.leases import Job, LeaseLost, WorkerEnds, after, must_return, return_if_ending
 from kb.providers.embedding_models import embedder
 from kb.providers.usage.counting import counted_for
 from retrieval.errors import Message, RetrievalError, message_of
@@ -73,6 +75,7 @@ SMALL_BYTES: Final = 16 * 1024
 BATCH_BYTES: Final = 512 * 1024
 BATCH_CHARACTERS: Final = 256 * 1024  # Of text that is embedded and written at once: a small file can unpack to much
 RENEW_SECONDS: Final = 5.0
+RETRY_PAUSE: Final = timedelta(minutes=1)
 WORKER_LOST = gettext_noop(
     "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."
 )
@@ -135,9 +138,9 @@ class DocumentBatch:
             with suppress(LeaseLost):
                 _fail(job, code, message)
 
-    def release(self, **fields: object) -> None:
+    def release(self, *, until: datetime | None = None, **fields: object) -> None:
         """Puts the documents back, to be indexed alone; the attempt counts, so that none is retried for ever."""
-        self._update(**DOCUMENTS.freed(Status.PENDING), **fields)
+        self._update(**DOCUMENTS.freed(Status.PENDING, until=until), **fields)
 
     def _update(self, **fields: object) -> None:
         """Locks the rows in the order in which cancelling does."""
@@ -148,6 +151,8 @@ class DocumentBatch:
 
 def _fail(job: Job[Document], code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
     job.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
+    if code == "timeout" and job.row.batch_id:
+        IngestBatch.objects.filter(pk=job.row.batch_id).update(timeouts=F("timeouts") + 1)
     PROCESSED.labels("failed").inc()
     logger.warning("document %s has failed (%s): %s", job.row.pk, code, message)
 
@@ -164,9 +169,14 @@ def index_document(document_id: int) -> bool:
         return isinstance(_run(DocumentBatch([job.row], job.lease), _index_one), WorkerEnds)
 
 
-def index_documents(document_ids: Sequence[int]) -> list[int]:
-    """Makes those waiting documents searchable that can go together; returns the others, for `index_document`."""
-    while not must_return() and has_room() and (batch := _claim(document_ids)):
+def index_documents(document_ids: Sequence[int], *, batches: int | None = None) -> list[int]:
+    """Makes those waiting documents searchable that can go together; returns the others, for `index_document`.
+
+    With `batches` it stops after as many, so that others have their turn.
+    """
+    for _batch in count() if batches is None else range(batches):
+        if must_return() or not has_room() or not (batch := _claim(document_ids)):
+            break
         if isinstance(_run(batch, _index_many), WorkerEnds | FilesUnavailable | DiskFull):
             break
     waiting = Document.objects.filter(DOCUMENTS.claimable(), pk__in=document_ids)
@@ -183,15 +193,16 @@ def _run(batch: DocumentBatch, index: Callable[[DocumentBatch], None]) -> Except
         logger.info("documents %s were taken over or deleted while they were indexed", ids)
     except (WorkerEnds, FilesUnavailable, DiskFull) as error:
         logger.warning("documents %s go back to the queue: %s", ids, error)
+        until = None if isinstance(error, WorkerEnds) else after(RETRY_PAUSE)
         with suppress(DiskFull), noticing_full_disk():  # else they do once their lease is over
-            batch.release(attempts=F("attempts") - 1)  # as if they had never been taken
+            batch.release(until=until, attempts=F("attempts") - 1)  # as if they had never been taken
         PROCESSED.labels("returned").inc(len(ids))
         return error
     except RetrievalError as error:
         batch.fail("model_unavailable", message_of(error))
     except (Superseded, ChunksChanged, OperationalError) as error:
         logger.warning("documents %s go back to the queue: %s", ids, error)
-        batch.release()
+        batch.release(until=after(RETRY_PAUSE))
     except Exception:
         logger.exception("documents %s could not be indexed", ids)
         if batch.is_single:

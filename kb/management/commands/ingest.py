@@ -18,7 +18,7 @@ from kb.ingest.services.batches import PIECE, NewFile, batch_add_many, batch_cre
 from kb.ingest.services.documents import check_file, source_of_name
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.tables import batch_describe, read_table
-from kb.jobs.leases import workers
+from kb.jobs.leases import DOCUMENTS_QUEUE, workers
 from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, one_of
 
 LOOK_SECONDS = 0.5
@@ -122,7 +122,7 @@ class Command(KnowledgeBaseCommand):
                 if waiting != last:
                     last, changed = waiting, time.monotonic()
                 elif time.monotonic() - changed >= PATIENCE_SECONDS:
-                    if not workers():
+                    if not workers(DOCUMENTS_QUEUE):
                         raise CommandError(
                             f"{len(waiting)} documents wait, and no worker is running: start one with `manage.py serve`, "
                             "which takes them up by itself, or run this again with --inline."

@@ -120,7 +120,12 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000, help="port to listen on (default: %(default)s)")
         parser.add_argument("--mcp-port", type=int, metavar="PORT", help="port of the MCP server (default: --port + 1)")
         parser.add_argument("--no-mcp", action="store_true", help="run no MCP server")
-        parser.add_argument("--workers", type=int, default=2, help="ingestion processes (default: %(default)s)")
+        parser.add_argument(
+            "--workers",
+            type=int,
+            default=2,
+            help="processes for uploads, beside one for long work (default: %(default)s)",
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         address = Address(options["host"], options["port"])
@@ -225,10 +230,12 @@ def _disconnect() -> None:
 
 def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, list[str]]:
     settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    worker = f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle"
+    worker = "celery -A config worker -l WARNING --without-gossip --without-mingle"
+    schedule = str(settings.DATA_DIR / "celerybeat-schedule")
     commands = {
         "web server": ["gunicorn", "--config", "python:config.gunicorn", "--bind", address.bind],
-        "worker": [*worker.split(), "--schedule", str(settings.DATA_DIR / "celerybeat-schedule")],
+        "worker": [*worker.split(), "-B", "--concurrency", str(workers), "--schedule", schedule],
+        "worker for long work": [*worker.split(), *["-Q", "long,moves", "--concurrency", "1", "--hostname", "long@%h"]],
     }
     if mcp is not None:
         commands["MCP server"] = ["config", "mcp", "--http", "--host", mcp.host, "--port", str(mcp.port)]

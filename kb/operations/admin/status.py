@@ -28,6 +28,7 @@ BASES_SHOWN = 5
 OF_BASELINE = frozenset({"EMBEDDING_MODEL", "models in use", "RERANKER_MODEL", "chat model"})
 NAMES = {
     "Celery worker": gettext_lazy("Background worker"),
+    "Celery worker for long work": gettext_lazy("Background worker for long work"),
     "EMBEDDING_MODEL": gettext_lazy("Default embedding model"),
     "LibreOffice": "LibreOffice",
     "RERANKER_MODEL": gettext_lazy("Reranker on this machine"),

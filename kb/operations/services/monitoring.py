@@ -3,9 +3,8 @@
 import concurrent.futures
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import cast
+from typing import Final, cast
 
-from celery import current_app
 from django.conf import settings
 from django.db import DatabaseError
 from django.db.models import Min, QuerySet
@@ -20,8 +19,10 @@ from redis.exceptions import RedisError
 from kb.base.db.transactions import ConnectionReturningExecutor, fetch_all
 from kb.base.metrics import registry
 from kb.content.models import Document
+from kb.jobs.leases import DOCUMENTS_QUEUE, LONG_QUEUE
 
 PATIENCE_SECONDS = 1.0
+QUEUES: Final = ("celery", DOCUMENTS_QUEUE, LONG_QUEUE, "moves")
 # The last of a broker by a socket's URL, which is of Celery's own form.
 UNREADABLE = (DatabaseError, RedisError, ValueError)
 
@@ -57,7 +58,7 @@ def _longest_wait() -> float:
 
 def queue_length() -> int:
     with Redis.from_url(settings.CELERY_BROKER_URL, socket_timeout=PATIENCE_SECONDS) as broker:
-        return cast(int, broker.llen(current_app.conf.task_default_queue))
+        return sum(cast(int, broker.llen(name)) for name in QUEUES)
 
 
 # With the name and the help of the metric.

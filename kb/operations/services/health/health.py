@@ -38,7 +38,7 @@ from kb.ingest.parser.parsed import OFFICE_COMMAND, OFFICE_FORMATS, ParseError
 from kb.ingest.parser.sandbox import confinement
 from kb.ingest.remote_parsers.protocol import RemoteFailure
 from kb.ingest.remote_parsers.registry import offered_parsers, remote_parser
-from kb.jobs.leases import BROKER_DOWN, _broker, workers
+from kb.jobs.leases import BROKER_DOWN, DOCUMENTS_QUEUE, LONG_QUEUE, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
 from kb.operations.services.retention import doubted_clock
 from kb.profiles.services import BALANCED, DEFAULT, KEYWORD_LED, other_start
@@ -356,10 +356,21 @@ def redis_cache() -> Finding:
 
 @check("Celery worker")
 def worker() -> Finding:
-    if alive := workers():
+    if alive := workers(DOCUMENTS_QUEUE):
         return ok(", ".join(alive))
     remedy = _("`manage.py serve` runs one; alone: `celery -A config worker -B`")
     return degraded(_("none answers, so uploaded documents wait"), remedy)
+
+
+@check("Celery worker for long work")
+def long_worker() -> Finding:
+    if alive := workers(LONG_QUEUE):
+        return ok(", ".join(alive))
+    remedy = _("`manage.py serve` runs one; alone: `celery -A config worker -Q long,moves`")
+    detail = _(
+        "none answers, so sources, evaluation runs, downloads, indexes, new embeddings and readings for the graph wait"
+    )
+    return degraded(detail, remedy)
 
 
 @check("keyword search")
@@ -555,6 +566,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     redis_broker,
     redis_cache,
     worker,
+    long_worker,
     default_embedder,
     cross_encoder,
     rerank_server,

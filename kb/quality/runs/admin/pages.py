@@ -26,7 +26,7 @@ from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.base.models import count_of
-from kb.jobs.leases import workers
+from kb.jobs.leases import LONG_QUEUE, workers
 from kb.profiles.admin.choices import (
     choices_of,
     configuration_error,
@@ -159,12 +159,12 @@ def standstill(run: EvalRun, *, ask_workers: bool) -> str:
         return ""
     if not ask_workers:
         return _("No worker has taken this run up yet.")
-    if alive := workers():
+    if alive := workers(LONG_QUEUE):
         return _("The workers are busy with other tasks (%(names)s); the run begins when one is free.") % {
             "names": ", ".join(alive)
         }
     return _(
-        "No worker is running, so the run waits: “manage.py serve” runs one; alone: “celery -A config worker -B”. "
+        "No worker for long work is running, so the run waits: “manage.py serve” runs one; alone: “celery -A config worker -Q long,moves”. "
         "The run begins by itself as soon as one is there."
     )
 

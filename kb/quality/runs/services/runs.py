@@ -58,9 +58,11 @@ RUNS = Queue(
     running=EvalRun.Status.RUNNING,
     lasts=lambda: SILENT_LONG,
     waits_since="created_at",
-    attempts=False,  # one whose process died is given up
+    attempts=False,
     stamp="heartbeat",
     related=("eval_set__knowledge_base__owner", "profile", "created_by"),
+    owner="eval_set__knowledge_base__owner",
+    resumes=False,  # what was measured is lost
 )
 
 
@@ -183,7 +185,7 @@ def execute_run(run_id: int, measure: Measure = Measurement) -> None:
 
     `measure` makes what searches for its queries.
     """
-    if job := RUNS.claim(Q(pk=run_id, status=EvalRun.Status.PENDING), started_at=timezone.now()):
+    if job := RUNS.claim(Q(pk=run_id), started_at=timezone.now()):
         try:
             _carry_out(RunJob(job.row, job.lease), measure)
         except Exception:

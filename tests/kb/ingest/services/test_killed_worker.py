@@ -52,6 +52,7 @@ if name:
     real = getattr(module, name)
     setattr(module, name, stay)
 app.conf.task_default_queue = queue
+app.conf.task_routes = {}
 app.conf.worker_redirect_stdouts = False
 app.worker_main(["worker", "--pool", "prefork", "--concurrency", "1", "--queues", queue, "--loglevel", "ERROR",
                  "--without-gossip", "--without-mingle", "--without-heartbeat"])

@@ -109,9 +109,25 @@ def test_no_worker_is_degraded_and_says_how_to_start_one(quiet_broker):
     assert "manage.py serve" in finding.remedy
 
 
+def test_no_worker_for_long_work_is_degraded_and_says_what_stands_still(quiet_broker):
+    finding = health.long_worker()
+    assert finding.state is State.DEGRADED
+    assert "sources" in finding.detail
+    assert "-Q long,moves" in finding.remedy
+
+
+@pytest.mark.parametrize("queues", [["celery", "documents"], ["long", "moves"]])
+def test_a_worker_counts_for_the_queues_that_it_takes_from(queues, monkeypatch):
+    """A worker of the release before takes no long work."""
+    replies = {"celery@host": [{"name": name} for name in queues]}
+    monkeypatch.setattr("celery.app.control.Inspect.active_queues", lambda _inspect: replies)
+    found = {health.worker: "documents" in queues, health.long_worker: "long" in queues}
+    assert {check: check().state is State.OK for check in found} == found
+
+
 def test_without_a_broker_no_worker_answers(broker):
     broker(NOBODY)
-    assert health.workers() == []
+    assert health.workers(health.LONG_QUEUE) == []
 
 
 def test_missing_keyword_packages_are_degraded(monkeypatch):
