@@ -8,14 +8,15 @@ from difflib import SequenceMatcher
 from typing import Annotated, Any
 
 from django.db import transaction
-from django.db.models import FilteredRelation, Max, Q, QuerySet
+from django.db.models import Exists, FilteredRelation, Max, OuterRef, Q, QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _, gettext_lazy
+from django.utils.translation import gettext as _, gettext_lazy, gettext_noop
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose
 from kb.base.errors import Rejected
+from kb.base.messages import shown
 from kb.content.models import Chunk
 from kb.index.models import ChunkPostings
 from kb.index.services.writing import (
@@ -34,7 +35,7 @@ from kb.providers.embedding_models import options_of, tokenizer
 from kb.providers.models import TokenizerSettings
 from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryError
-from retrieval.errors import DependencyMissing
+from retrieval.errors import DependencyMissing, message_of
 from retrieval.postings import count_postings
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
 from retrieval.types import searchable_text
@@ -193,6 +194,9 @@ def _fold(text: str, cutter: JiebaTokenizer) -> str:
 
 
 SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
+PACKAGES_MISSING = gettext_noop(
+    "The packages of the chosen tokenizer are not installed where the worker runs: see `manage.py doctor`."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +205,7 @@ class Progress:
 
     done: int
     total: Annotated[int, Doc("Chunks in all.")]
+    error: Annotated[str, Doc("Why the change has stopped; blank: it goes on.")]
 
     @property
     def percent(self) -> int:
@@ -243,13 +248,17 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     """
     with TOKENIZING.changing(kb) as row:
         wanted = settings.tokenizer_id
+        has_stopped = bool(tokenizer_settings(row, wanted).error)
         TokenizerSettings.objects.update_or_create(
-            knowledge_base=row, tokenizer_id=wanted, defaults={name: getattr(settings, name) for name in SETTINGS}
+            knowledge_base=row,
+            tokenizer_id=wanted,
+            defaults={"error": "", **{name: getattr(settings, name) for name in SETTINGS}},
         )
         target = "" if wanted == row.tokenizer_id else wanted
         if target != row.target_tokenizer_id:
             _keep_only(row.pk, row.tokenizer_id, target)
             ChunkPostings.objects.filter(knowledge_base=row, tokenizer_id=target).delete()
+        if target != row.target_tokenizer_id or has_stopped:
             row.target_tokenizer_id, row.tokenizing_at = target, timezone.now()
             row.save(update_fields=["target_tokenizer_id", "tokenizing_at"])
     return bool(row.target_tokenizer_id)
@@ -269,6 +278,7 @@ def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
     return Progress(
         done=ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=kb.target_tokenizer_id).count(),
         total=Chunk.objects.filter(knowledge_base=kb).count(),
+        error=shown(tokenizer_settings(kb).error),
     )
 
 
@@ -278,6 +288,7 @@ class Tokenizing(Move):
     stamp = "tokenizing_at"
     purpose = Purpose.TOKENIZE
     busy = gettext_lazy("Another process is tokenising this knowledge base: wait until it is done.")
+    failures = (Rejected,)
 
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
         """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
@@ -286,7 +297,7 @@ class Tokenizing(Move):
         """
         cutter = tokenizer(kb.target_tokenizer_id)
         if cutter is None:
-            raise Rejected("bm25_dependencies_missing", _("The packages of the chosen tokenizer are not installed."))
+            raise Rejected("bm25_dependencies_missing", PACKAGES_MISSING)
         if cutter.id != kb.target_tokenizer_id:  # a package was upgraded on the way
             tokenizer_change(kb, renewed_settings(kb, kb.target_tokenizer_id, cutter.id))
             return not kb.target_tokenizer_id
@@ -326,7 +337,16 @@ class Tokenizing(Move):
         return not kb.target_tokenizer_id
 
     def unfinished(self) -> QuerySet[KnowledgeBase]:
-        return KnowledgeBase.objects.exclude(target_tokenizer_id="")
+        """Without those that have failed."""
+        target = TokenizerSettings.objects.filter(knowledge_base=OuterRef("pk"), tokenizer_id=OuterRef(self.target))
+        return KnowledgeBase.objects.exclude(target_tokenizer_id="").exclude(Exists(target.exclude(error="")))
+
+    def note_failure(self, kb_id: int, error: Exception) -> None:
+        kb = KnowledgeBase.objects.filter(pk=kb_id).exclude(target_tokenizer_id="").first()
+        if kb is not None:
+            row = tokenizer_settings(kb)
+            row.error = message_of(error)
+            row.save()
 
 
 TOKENIZING = Tokenizing()

@@ -5,12 +5,14 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import reduce
+from operator import or_
 from typing import Annotated, Final
 
 from django.conf import settings
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.http import HttpResponse
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -40,7 +42,12 @@ MOST_PICTURES: Final = 500
 MOST_PICTURE_BYTES: Final = 32 * 1024**2
 _MOST_WORDS: Final = 4_000
 _MOST_DESCRIPTION: Final = 2_000
-_AGAIN: Final = timedelta(hours=1)
+# A failed one is asked for again after a pause, twice as long each time, and after so many attempts no more.
+MAX_ATTEMPTS: Final = 5
+FIRST_PAUSE: Final = timedelta(hours=1)
+# So many failures in a row are the server's, and not those of pictures.
+MAX_FAILURES: Final = 3
+PICTURES_A_TASK: Final = 50
 _CONTEXT: Final = 300
 DOCUMENTS_A_SWEEP: Final = 200
 _OF_CHUNKS: Final = """
@@ -180,13 +187,13 @@ def store_picture_files(document: Document, pictures: Sequence[ReadPicture]) -> 
 def write_pictures(document: Document, pictures: Sequence[ReadPicture]) -> None:
     """Makes the rows of a document's pictures those that were read; belongs inside the transaction of its chunks.
 
-    What a model has said of one that is still there stays.
+    What a model has said of one that is still there stays, and it is asked again for one that failed.
     """
     if not pictures and not document.picture_bytes:
         return
     present = {each.sha256: each for each in Picture.objects.filter(document=document)}
     wanted = {row.sha256: row for row in _rows(document, pictures)}
-    read = ("number", "page", "box", "caption", "alternative", "recognised")
+    read = ("number", "page", "box", "caption", "alternative", "recognised", "attempts")
     for digest, row in wanted.items():
         if former := present.pop(digest, None):
             row.pk = former.pk
@@ -261,44 +268,48 @@ def undescribed() -> QuerySet[Picture]:
     return Picture.objects.filter(description="", document__status=Document.Status.READY)
 
 
+def _due() -> QuerySet[Picture]:
+    """Those of the undescribed that were never asked for, or in vain and some time ago."""
+    now = timezone.now()
+    pauses = (Q(attempts=n, asked_at__lt=now - FIRST_PAUSE * 2 ** max(0, n - 1)) for n in range(MAX_ATTEMPTS))
+    return undescribed().filter(reduce(or_, pauses, Q(asked_at=None)))
+
+
 def waits_for_description(document_id: int) -> bool:
     """Whether a vision model is set up, and has pictures of a document to describe."""
-    return vision_model() is not None and undescribed().filter(document=document_id).exists()
+    return vision_model() is not None and _due().filter(document=document_id).exists()
 
 
 def documents_to_describe() -> list[int]:
-    """Those whose pictures were never asked for, or in vain and some time ago."""
     if vision_model() is None:
         return []
-    due = Q(asked_at=None) | Q(asked_at__lt=timezone.now() - _AGAIN)
-    found = undescribed().filter(due).order_by("document_id").values_list("document_id", flat=True).distinct()
+    found = _due().order_by("document_id").values_list("document_id", flat=True).distinct()
     return list(found[:DOCUMENTS_A_SWEEP])
 
 
 def describe_pictures(document_id: int) -> bool:
     """Has the vision model describe the pictures of a document that have no description, then re-chunks it with them.
 
-    A fault is noted in the document's remarks, and a sweep tries again later. Returns whether it was cut short because
-    this worker ends.
+    A fault is noted in the document's remarks, and a sweep tries again later, up to `MAX_ATTEMPTS` times; those with the
+    fewest attempts come first. Returns whether it was cut short because this worker ends.
     """
     model = vision_model()
     document = Document.objects.select_related("knowledge_base").filter(pk=document_id).first()
     if model is None or document is None:
         return False
-    described, problem = 0, ""
-    for picture in undescribed().filter(document=document).order_by("number"):
-        if must_return():
+    described, failures, problem = 0, 0, ""
+    for picture in _due().filter(document=document).order_by("attempts", "number")[:PICTURES_A_TASK]:
+        if must_return() or failures == MAX_FAILURES:
             break
         picture.document = document
         if not _claimed(picture):
             continue
         try:
             _describe(picture, model)
-            described += 1
+            described, failures = described + 1, 0
         except GenerationFailed as error:
-            problem = str(message_of(error))
+            failures, problem = failures + 1, str(message_of(error))
             logger.warning("picture %s of document %s was not described: %s", picture.pk, document_id, problem)
-            break
         except FileNotFoundError:
             problem = _("the file of the picture is gone")
     _note(document, problem)
@@ -310,7 +321,8 @@ def describe_pictures(document_id: int) -> bool:
 def _claimed(picture: Picture) -> bool:
     """Whether no other worker waits for an answer about this picture, which is this worker's now."""
     is_free = Q(asked_at=None) | Q(asked_at__lt=timezone.now() - timedelta(seconds=2 * settings.LLM_SECONDS))
-    return Picture.objects.filter(is_free, pk=picture.pk, description="").update(asked_at=timezone.now()) == 1
+    own = Picture.objects.filter(is_free, pk=picture.pk, description="")
+    return own.update(asked_at=timezone.now(), attempts=F("attempts") + 1) == 1
 
 
 def _describe(picture: Picture, model: OpenAIGenerator) -> None:
@@ -331,7 +343,9 @@ def _describe(picture: Picture, model: OpenAIGenerator) -> None:
 
 def _note(document: Document, problem: str) -> None:
     """Says in a document's remarks which of its pictures the model has not described, if it failed."""
-    left = undescribed().filter(document=document).count() if problem else 0
+    left = undescribed().filter(document=document).count()
+    if left and not problem:  # those that failed before are not due
+        return
     try:
         with document_held(document) as held:
             remarks = [each for each in held.remarks if each["code"] != RemarkCode.PICTURES_NOT_DESCRIBED]

@@ -29,6 +29,10 @@ LEASE: Final = timedelta(minutes=2)
 REPORT_SECONDS: Final = 0.5
 PROBE_SECONDS: Final = 30.0
 SPARE_BYTES: Final = 500 * 1024**2
+MAX_ATTEMPTS: Final = 3
+WORKER_LOST: Final = gettext_noop(
+    "The worker stopped three times while it downloaded this model. Its log says why: fix it, then start the download again."
+)
 RECOMMENDED: Final = frozenset(each.model_id for each in MODELS)
 
 DOWNLOADS = Queue(
@@ -38,6 +42,7 @@ DOWNLOADS = Queue(
     lasts=lambda: LEASE,
     waits_since="updated_at",
     stamp="updated_at",
+    owner="created_by",
 )
 
 
@@ -67,8 +72,8 @@ def download_start(user: User, model_id: str, mirror: str = "") -> ModelDownload
         return row
     if row.is_unfinished:
         raise Rejected("under_way", _("“%(model)s” is being downloaded already."), model=name)
-    row.status, row.mirror, row.error, row.created_by = Status.WAITING, hub, "", user
-    row.save(update_fields=["status", "mirror", "error", "created_by", "updated_at"])
+    row.status, row.mirror, row.error, row.created_by, row.attempts = Status.WAITING, hub, "", user, 0
+    row.save(update_fields=["status", "mirror", "error", "created_by", "attempts", "updated_at"])
     return row
 
 
@@ -86,13 +91,16 @@ def download_run(download_id: int) -> bool:
     if job is None:
         return False
     try:
+        if job.row.attempts > MAX_ATTEMPTS:
+            job.leave(Status.FAILED, error=WORKER_LOST)
+            return False
         with DOWNLOADS.renewing(job.lease):
             _fetch(job)
         job.leave(Status.DONE)
     except LeaseLost:
         logger.info("the download of %s was cancelled", job.row.model)
     except WorkerEnds:
-        job.wait()
+        job.wait(attempts=0)
         return True
     except (ModelUnavailable, DependencyMissing) as error:
         logger.warning("model %s was not downloaded: %s", job.row.model, message_of(error))

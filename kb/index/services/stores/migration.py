@@ -21,7 +21,7 @@ from kb.index.pgvector import MAX_EXACT, PgVectorStore, measure_due
 from kb.index.services.stores.applying import alone, changes_apply, note_failure, queue_all_chunks, refill
 from kb.index.vector_index import maintain_vector_indexes, spaces_without_index, vector_spaces
 from kb.jobs.moves import AlreadyRunning, Move
-from retrieval.errors import Message
+from retrieval.errors import Message, message_of
 
 Status = StoreState.Status
 Store = KnowledgeBase.Store
@@ -277,6 +277,11 @@ class StoreMove(Move):
     def sweep(self) -> list[int]:
         """All of them: to apply changes has locks of its own, so that a task too many does no harm."""
         return list(self.unfinished().values_list("pk", flat=True))
+
+    def note_failure(self, kb_id: int, error: Exception) -> None:
+        if getattr(error, "code", "") == "internal_error":  # the others have noted it by then
+            kb = KnowledgeBase.objects.get(pk=kb_id)
+            _failed(kb, kb.target_store, "internal_error", message_of(error))
 
     @contextmanager
     def _alone(self, kb: KnowledgeBase) -> Iterator[None]:  # noqa: ARG002

@@ -1,13 +1,16 @@
 import json
+from datetime import timedelta
 
 import pytest
 from django.db.models import Q
 from django.utils import timezone
 
 from kb import tasks
+from kb.base.messages import shown
 from kb.graph.services.entities import MAX_ALIASES, entity_update
 from kb.graph.services.writing import (
     EXTRACTIONS,
+    MAX_ATTEMPTS,
     extract_document,
     graph_request,
     graph_request_if_wanted,
@@ -181,6 +184,37 @@ def test_after_the_last_attempt_it_is_left_to_a_curator(kb, settings):
     extraction = GraphExtraction.objects.get()
     assert (extraction.status, extraction.due_at, extraction.error_code) == ("failed", None, "llm_not_configured")
     assert document.status == Document.Status.READY
+
+
+@pytest.mark.usefixtures("english")
+def test_a_document_that_ends_its_worker_each_time_is_left_to_a_curator(kb, model):
+    document = make_document(kb, ACME)
+    graph_request(document)
+    for _killed in range(MAX_ATTEMPTS):
+        EXTRACTIONS.claim(Q(document=document))
+        GraphExtraction.objects.update(due_at=timezone.now() - timedelta(seconds=1))
+
+    assert not extract_document(document.pk)
+
+    extraction = GraphExtraction.objects.get()
+    assert (extraction.status, extraction.error_code, extraction.due_at) == ("failed", "worker_lost", None)
+    assert shown(extraction.error).startswith("the worker stopped 8 times")
+    assert model.calls["chat"] == 0
+    assert graph_request(document).attempts == 0
+
+
+def test_what_nobody_expected_is_tried_again_later_and_a_stated_number_of_times(kb, model, monkeypatch):
+    monkeypatch.setattr("kb.graph.services.writing.readable_chunks", lambda _document: 1 / 0)
+    document = make_document(kb, ACME)
+    graph_request(document)
+
+    extract_document(document.pk)
+
+    extraction = GraphExtraction.objects.get()
+    assert (extraction.status, extraction.attempts, extraction.error_code) == ("waiting", 1, "internal_error")
+    for _again in range(MAX_ATTEMPTS - 1):
+        extract_document(document.pk)
+    assert GraphExtraction.objects.get().status == "failed"
 
 
 def test_passages_beyond_the_bound_are_not_read_and_told_of(kb, model, settings):

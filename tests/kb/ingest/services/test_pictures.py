@@ -1,19 +1,23 @@
 import hashlib
 import itertools
+from datetime import timedelta
 
 import pytest
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.db import connection
+from django.utils import timezone
 
 from kb.base.errors import NotVisible
 from kb.base.findings import RemarkCode
+from kb.base.messages import shown as in_words
 from kb.content.services import knowledge_base_delete
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Picture as ReadPicture, Region, Section
 from kb.ingest.services.chunks import chunk_split, chunks_merge
 from kb.ingest.services.documents import document_add, document_delete, document_replace_file, document_requeue
 from kb.ingest.services.indexing import index_document
 from kb.ingest.services.pictures import (
+    MAX_ATTEMPTS,
     check_pictures,
     describe_pictures,
     documents_to_describe,
@@ -255,6 +259,49 @@ def test_a_model_that_fails_is_noted_and_asked_again_later_and_the_document_stay
     describe_pictures(document.pk)
     document.refresh_from_db()
     assert (document.status, document.remarks) == ("pending", [])
+
+
+def test_one_that_the_model_refuses_stops_no_other_and_is_given_up_after_a_stated_number_of_attempts(kb, vision):
+    document = index(add(kb))
+    refused, other = document.pictures.order_by("number")
+    refusal = Reply(status=400, raw=b'{"error": {"message": "the picture is too small"}}')
+    vision.once("chat", refusal, Reply("A pump."))
+    describe_pictures(document.pk)
+    other.refresh_from_db()
+    assert other.description == "A pump."
+
+    document = index(document)
+    vision.always("chat", refusal)
+    asked = vision.calls["chat"]
+    for _time in range(MAX_ATTEMPTS + 2):
+        describe_pictures(document.pk)
+        Picture.objects.update(asked_at=timezone.now() - timedelta(days=30))
+    assert vision.calls["chat"] - asked == MAX_ATTEMPTS
+    assert documents_to_describe() == []
+    document.refresh_from_db()
+    [remark] = document.remarks
+    assert "the picture is too small" in in_words(remark["params"]["reason"])
+    refused.refresh_from_db()
+    document_requeue(document)
+    index(document)
+    assert documents_to_describe() == [document.pk]
+
+
+def test_each_attempt_is_later_and_those_with_the_fewest_come_first(kb, vision):
+    document = index(add(kb))
+    first, second = document.pictures.order_by("number")
+    an_hour = timedelta(hours=1)
+    Picture.objects.filter(pk=first.pk).update(attempts=3, asked_at=timezone.now() - 3 * an_hour)
+    Picture.objects.filter(pk=second.pk).update(attempts=1, asked_at=timezone.now() - 2 * an_hour)
+    vision.always("chat", Reply(status=400))
+    describe_pictures(document.pk)
+    assert dict(Picture.objects.values_list("pk", "attempts")) == {first.pk: 3, second.pk: 2}
+    Picture.objects.update(asked_at=timezone.now() - 5 * an_hour)
+    seen = len(vision.requests)
+    describe_pictures(document.pk)
+    files = [each.body["messages"][-1]["content"][1]["image_url"]["url"] for each in vision.requests[seen:]]
+    assert len(files) == 2
+    assert Picture.objects.get(pk=second.pk).asked_at < Picture.objects.get(pk=first.pk).asked_at
 
 
 def test_one_that_failed_after_others_leaves_those_described(kb, vision):

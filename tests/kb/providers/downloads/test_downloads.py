@@ -204,3 +204,12 @@ def test_weights_that_become_pickles_once_they_were_looked_at_are_not_fetched(hu
 
     assert row.status == Status.FAILED
     assert installed_path(OTHER) is None
+
+
+def test_a_download_that_ends_its_worker_each_time_is_given_up_and_can_be_started_again(hub, admin):
+    row = download_start(admin, MODEL)
+    ModelDownload.objects.update(attempts=services.MAX_ATTEMPTS)
+    assert "stopped three times" in shown(run(row).error)
+    assert row.status == Status.FAILED
+    assert download_start(admin, MODEL).attempts == 0
+    assert run(row).status == Status.DONE

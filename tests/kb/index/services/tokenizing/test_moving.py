@@ -27,7 +27,7 @@ from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.jobs import moves
 from kb.jobs.moves import AlreadyRunning
-from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
+from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion, MoveAttempt
 from retrieval.errors import DegradationCode
 from tests.factories import make_document
 from tests.interleaving import Gate, Running
@@ -318,3 +318,58 @@ def test_the_new_index_is_there_for_every_process_that_asks_later(kb):
     version = KnowledgeBaseVersion.objects.get(pk=kb.pk).version
     loaded = BM25Store().request(kb.pk, version, fresh(kb).tokenizer_id).wait(started + 60)
     assert loaded.index.chunk_count == 2
+
+
+@pytest.fixture
+def without_packages(monkeypatch):
+    """A worker that lacks what another process has."""
+    monkeypatch.setattr(tokenizing, "tokenizer", lambda _tokenizer_id: None)
+
+
+@pytest.mark.usefixtures("english")
+def test_a_worker_without_the_packages_says_why_the_change_stands_still_and_stops(kb, enqueued, without_packages):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    enqueued.clear()
+
+    tasks.tokenize_knowledge_base(kb.pk)
+
+    assert "are not installed" in tokenizing_progress(fresh(kb)).error
+    KnowledgeBase.objects.update(tokenizing_at=timezone.now() - 2 * moves.STOOD_STILL)
+    assert TOKENIZING.sweep() == []
+    assert enqueued == []
+
+
+def test_a_change_that_has_stopped_goes_on_when_its_settings_are_saved_again(
+    kb, enqueued, without_packages, monkeypatch
+):
+    wanted = settings("石墨烯 1000")
+    tokenizer_change(kb, wanted)
+    tasks.tokenize_knowledge_base(kb.pk)
+    monkeypatch.undo()
+    tokenizer_change(kb, wanted)
+    assert tokenizing_progress(fresh(kb)).error == ""
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert fresh(kb).target_tokenizer_id == ""
+
+
+@pytest.mark.usefixtures("english")
+def test_a_change_that_ends_its_worker_each_time_stops_and_says_so(kb, enqueued):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    MoveAttempt.objects.create(knowledge_base=kb, purpose=Purpose.TOKENIZE, count=moves.MAX_ATTEMPTS)
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert "stopped three times" in tokenizing_progress(fresh(kb)).error
+    assert fresh(kb).target_tokenizer_id
+
+
+@pytest.mark.usefixtures("english")
+def test_an_attempt_counts_until_its_process_has_come_back_from_it(kb, enqueued, monkeypatch):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+
+    def killed(*_args):
+        assert MoveAttempt.objects.get().count == 1
+        raise ValueError("unexpected")
+
+    monkeypatch.setattr(tokenizing, "write_tokens", killed)
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert not MoveAttempt.objects.exists()
+    assert "Something unexpected" in tokenizing_progress(fresh(kb)).error
