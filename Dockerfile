@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 
-# One image for every process of Zhiku: web, MCP, worker, beat, and the job that migrates.
+# One image for every process of Zhiku: web, MCP, workers, beat, and the job that migrates.
 #   docker build --build-arg EXTRAS=models,ocr,s3 --tag zhiku .
 ARG PYTHON_VERSION=3.12
 ARG DEBIAN=trixie
@@ -59,7 +59,7 @@ RUN apt-get update \
 COPY --from=build /opt/zhiku /opt/zhiku
 COPY --from=build /app /app
 ENV PATH=/opt/zhiku/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    ZHIKU_LOCAL=false ZHIKU_DATA_DIR=/data HF_HOME=/models
+    ZHIKU_LOCAL=false ZHIKU_DATA_DIR=/data HF_HOME=/models HEARTBEAT_DIR=/tmp/heartbeats
 WORKDIR /app
 USER zhiku
 VOLUME ["/data", "/models"]

@@ -9,6 +9,7 @@ from celery import Celery, bootsteps, signals
 from celery.beat import PersistentScheduler
 
 from config import embedded
+from config.installation import data_dir
 from kb.base import draining, probe
 from kb.base.metrics import serve_metrics
 from kb.base.telemetry import (
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+os.environ.setdefault("HEARTBEAT_DIR", str(data_dir() / "heartbeats"))
 
 app = Celery("zhiku", namespace="CELERY")
 app.config_from_object("django.conf:settings", namespace="CELERY")
@@ -90,18 +92,28 @@ def begin_to_drain(**_: Any) -> None:
 
 
 class Alive(bootsteps.StartStopStep):
-    """Tells `python -m kb.base.probe worker` that the worker's loop goes on, and serves its metrics where they are wanted."""
+    """Tells `python -m kb.base.probe worker`, or `long-worker`, that the worker's loop goes on, and serves its metrics where they are wanted."""
 
     requires = ("celery.worker.components:Timer",)
 
+    def __init__(self, parent: Any, **_: Any) -> None:
+        super().__init__(parent)
+        is_for_uploads = app.conf.task_default_queue in app.amqp.queues.consume_from
+        self._kind = "worker" if is_for_uploads else "long-worker"
+        probe.begin(self._kind)
+
     def start(self, parent: Any) -> None:
-        probe.beat("worker")
-        parent.timer.call_repeatedly(probe.INTERVAL_SECONDS, probe.beat, ("worker",))
+        probe.beat(self._kind)
+        parent.timer.call_repeatedly(probe.INTERVAL_SECONDS, probe.beat, (self._kind,))
         serve_metrics()
 
 
 class BeatingScheduler(PersistentScheduler):
     """Celery's scheduler, which also tells `python -m kb.base.probe beat` that it goes on."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        probe.begin("beat")
+        super().__init__(*args, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         probe.beat("beat")
@@ -121,7 +133,7 @@ class LivingScheduler(bootsteps.StartStopStep):
             parent.timer.call_repeatedly(LOOK_SECONDS, self._look, (parent,))
 
     def _look(self, worker: Any) -> None:
-        if worker.beat.is_alive():
+        if worker.beat.is_alive() or draining.since() is not None:
             return
         logger.error("The scheduler has ended, and is restarted.")
         step = next(step for step in worker.steps if step.obj is worker.beat)

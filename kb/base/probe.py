@@ -1,4 +1,4 @@
-"""Asks one process of Zhiku whether it is well: `python -m kb.base.probe web|mcp|worker|beat`. Exit status 0: it is.
+"""Asks one process of Zhiku whether it is well: `python -m kb.base.probe web|mcp|worker|long-worker|beat`. Exit status 0: it is.
 
 It loads neither Django nor a model, since a container is asked every few seconds.
 """
@@ -7,7 +7,6 @@ import argparse
 import http.client
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -20,15 +19,20 @@ PORTS: Final = {"web": 8000, "mcp": 8001}
 
 
 def beat(kind: str) -> None:
-    """Says that a process without a port ("worker", "beat") goes on, by the time of a file."""
+    """Says that a process without a port ("worker", "long-worker", "beat") goes on, by the time of a file."""
     path = _path(kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
 
 
+def begin(kind: str) -> None:
+    """Deletes what a former process has said, when another one begins."""
+    _path(kind).unlink(missing_ok=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kb.base.probe", description="Whether a process of Zhiku is well.")
-    parser.add_argument("process", choices=["web", "mcp", "worker", "beat"])
+    parser.add_argument("process", choices=["web", "mcp", "worker", "long-worker", "beat"])
     parser.add_argument("--port", type=int, help="of a web or MCP process (default: 8000, 8001)")
     parser.add_argument("--live", action="store_true", help="of a web process, only whether it is alive")
     options = parser.parse_args(arguments)
@@ -43,14 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _path(kind: str) -> Path:
-    return Path(os.environ.get("HEARTBEAT_DIR") or Path(tempfile.gettempdir(), "zhiku-heartbeats"), kind)
+    """In HEARTBEAT_DIR, which a worker takes to be in the data directory where nobody has set it."""
+    folder = os.environ.get("HEARTBEAT_DIR") or Path(os.environ.get("ZHIKU_DATA_DIR") or ".data", "heartbeats")
+    return Path(folder, kind)
 
 
 def _silent(kind: str) -> str:
     try:
         age = time.time() - _path(kind).stat().st_mtime
     except FileNotFoundError:
-        return f"There has been no sign of a {kind} process yet."
+        return f"There has been no sign of a {kind} process yet in {_path(kind).parent}."
     return f"The {kind} process has been silent for {age:.0f} s." if age > LATE_SECONDS else ""
 
 

@@ -29,6 +29,21 @@ def test_one_that_beats_is_well():
     assert probe.main(["beat"]) == 1
 
 
+def test_each_installation_has_its_own_signs(monkeypatch, tmp_path):
+    monkeypatch.delenv("HEARTBEAT_DIR")
+    monkeypatch.setenv("ZHIKU_DATA_DIR", str(tmp_path / "one"))
+    probe.beat("worker")
+    assert probe.main(["worker"]) == 0
+    monkeypatch.setenv("ZHIKU_DATA_DIR", str(tmp_path / "other"))
+    assert probe.main(["worker"]) == 1
+
+
+def test_a_process_that_begins_does_not_pass_by_what_a_former_one_has_said():
+    probe.beat("long-worker")
+    probe.begin("long-worker")
+    assert probe.main(["long-worker"]) == 1
+
+
 def test_one_that_has_been_silent_is_not(capsys):
     probe.beat("beat")
     path = probe._path("beat")
