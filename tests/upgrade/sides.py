@@ -87,7 +87,19 @@ class Side:
     @contextlib.contextmanager
     def worker(self, log: Path):
         """A worker on its own, killed with its processes at the end of the block, as a lost host loses it."""
-        command = [str(self.python), "-m", "celery", "-A", "config", "worker", "--concurrency=1", "-l", "INFO", "-Q", QUEUES]
+        command = [
+            str(self.python),
+            "-m",
+            "celery",
+            "-A",
+            "config",
+            "worker",
+            "--concurrency=1",
+            "-l",
+            "INFO",
+            "-Q",
+            QUEUES,
+        ]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [*command, "--without-gossip", "--without-mingle"],
