@@ -178,14 +178,14 @@ class Unattended(module.Command):
 
 def test_wait_without_a_worker_says_how_to_start_one(kb, folder, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0)
-    monkeypatch.setattr(module, "workers", list)
+    monkeypatch.setattr(module, "workers", lambda _queue: [])
     with pytest.raises(CommandError, match=r"no worker is running.*manage.py serve.*--inline"):
         ingest(folder, "--kb", "faq", "--wait", command=Unattended())
 
 
 def test_wait_has_patience_with_a_worker_that_is_busy(kb, folder, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0)
-    monkeypatch.setattr(module, "workers", lambda: ["celery@host"])
+    monkeypatch.setattr(module, "workers", lambda _queue: ["celery@host"])
     pauses = []
 
     class Busy(module.Command):

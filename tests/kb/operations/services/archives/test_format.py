@@ -65,7 +65,7 @@ LEFT_OUT = {
         }
     ),
     Chunk: {"content_hash", "updated_at"},
-    Picture: {"asked_at"},
+    Picture: {"asked_at", "attempts"},
     Judgment: {"quote_hash", "created_by"},
     Source: frozenset(
         {
