@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('kb', '0055_sign_in_provider'),
+        ('kb', '0056_jobs_in_turn'),
     ]
 
     operations = [

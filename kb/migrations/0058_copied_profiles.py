@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('kb', '0055_sign_in_provider'),
+        ('kb', '0057_chunk_parent_spans'),
     ]
 
     operations = [
