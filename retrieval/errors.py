@@ -159,6 +159,10 @@ class AddressRefused(RetrievalError):
     """A client does not connect to an address, whatever is there; the cause of the client's own error."""
 
 
+class RequestWithdrawn(Exception):
+    """Who has asked a model needs no answer any more; no fault of the model's."""
+
+
 class UnusableVectors(ModelUnavailable):
     """An embedding model answered with what is no vector of its space."""
 

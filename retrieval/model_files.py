@@ -7,14 +7,14 @@ Opens models with sentence-transformers, from files on this machine only.
 
 import json
 import os
-import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
@@ -26,6 +26,8 @@ from tqdm import tqdm
 from retrieval.errors import DependencyMissing, ModelUnavailable, _, message_of
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
+# Read when the hub's client is imported: downloads by its other protocol cannot be cancelled.
+os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 
 # Called with the bytes that have arrived and the bytes expected in all.
 Progress = Callable[[int, int], None]
@@ -84,23 +86,25 @@ def installed_path(model_id: str) -> Path | None:
     return next((path for path in found if path is not None and _is_complete(path)), None)
 
 
-def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0) -> Probe:
+def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, client: httpx.Client | None = None) -> Probe:
     """Looks for the model (as `local_path`) here, then on the hub; returns within `timeout_s` seconds in all.
 
-    `endpoint` is a mirror; None for HF_ENDPOINT, or huggingface.co.
+    `endpoint` is a mirror; None for HF_ENDPOINT, or huggingface.co. `client` asks the hub, in another thread.
     """
-    answers: queue.SimpleQueue[Probe] = queue.SimpleQueue()
     hub = _endpoint(endpoint)
+    found: Future[Probe] = Future()
+
+    def look() -> None:
+        try:
+            found.set_result(_probe(model_id, hub, timeout_s, client))
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            found.set_exception(error)
 
     # A daemon: a resolver or a server that hangs must hold up neither the caller nor the end of the process.
-    look = partial(_probe, model_id, hub, timeout_s)
-    threading.Thread(target=lambda: answers.put(look()), name="model-probe", daemon=True).start()
-    try:
-        return answers.get(timeout=timeout_s)
-    except queue.Empty:
-        return Probe(
-            "none", None, f"{hub} did not answer within {timeout_s:g} s: check the network, or set HF_ENDPOINT"
-        )
+    threading.Thread(target=copy_context().run, args=(look,), name="model-probe", daemon=True).start()
+    if wait([found], timeout=timeout_s).done:
+        return found.result()
+    return Probe("none", None, f"{hub} did not answer within {timeout_s:g} s: check the network, or set HF_ENDPOINT")
 
 
 def download(
@@ -247,13 +251,13 @@ def _needed(names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if is_needed(name)]
 
 
-def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
+def _probe(model_id: str, hub: str, timeout_s: float, client: httpx.Client | None) -> Probe:
     path = local_path(model_id)
     if path is not None:
         here = _files_in(path)
         return Probe("local", sum(here[name] for name in _needed(here)), f"found in {path}")
     try:
-        files, revision = _hub_files(model_id, hub, timeout_s)
+        files, revision = _hub_files(model_id, hub, timeout_s, client=client)
     except (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL) as error:
         return Probe("none", None, f"not on this machine, and not available from {hub}: {_one_line(error)}")
     if not any(_is_weights(name) for name in files):
@@ -272,7 +276,7 @@ def _probe(model_id: str, hub: str, timeout_s: float) -> Probe:
 
 
 def _hub_files(
-    model_id: str, hub: str, timeout_s: float, revision: str | None = None
+    model_id: str, hub: str, timeout_s: float, revision: str | None = None, client: httpx.Client | None = None
 ) -> tuple[dict[str, int | None], str | None]:
     """Sizes in bytes of the needed files by path, at a commit or at the newest one; and the commit, where it is told.
 
@@ -287,7 +291,7 @@ def _hub_files(
             _("'{model_id}' is no folder here and no Hugging Face id (organisation/name)", model_id=model_id)
         )
     token = os.environ.get("HF_TOKEN")
-    response = httpx.get(
+    response = (client or httpx).get(
         f"{hub}/api/models/{model_id}" + (f"/revision/{revision}" if revision else ""),
         params={"blobs": "true"},
         headers={"Authorization": f"Bearer {token}"} if token else {},

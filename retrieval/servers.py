@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from retrieval.errors import AddressRefused, Message, message_of
+from retrieval.errors import AddressRefused, Message, RequestWithdrawn, message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ DIRECT: Final = Access()
 
 
 def refusal_of(error: BaseException | None) -> Message | None:
-    """The message of a client that does not connect to an address; None for a fault of the server or of the way to it."""
+    """The message of a client that does not connect to an address, or no more; None for a fault of the server or on the way."""
     while error is not None:
-        if isinstance(error, AddressRefused):
+        if isinstance(error, AddressRefused | RequestWithdrawn):
             return cast("Message", message_of(error))
         error = error.__cause__
     return None

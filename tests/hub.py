@@ -23,6 +23,7 @@ class Hub(ThreadingHTTPServer):
         listing: in place of every listing.
         sent: bytes of files by name that were sent.
         silence: cleared, no request is answered.
+        hung: by the names of files of which nothing comes, what is set when one is asked for.
     """
 
     daemon_threads = True
@@ -37,6 +38,7 @@ class Hub(ThreadingHTTPServer):
         self.sent = Counter()
         self.silence = threading.Event()
         self.silence.set()
+        self.hung, self._ended = {}, threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01})
 
     def __enter__(self):
@@ -45,6 +47,7 @@ class Hub(ThreadingHTTPServer):
 
     def __exit__(self, *_):
         self.silence.set()
+        self._ended.set()
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -85,6 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
         if name in self.server.broken:
             self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
             return
+        if self.command == "GET" and (asked := self.server.hung.get(name)):
+            asked.set()
+            self.server._ended.wait()
         data = files[name]
         headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT}
         status, start = 200, re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))

@@ -6,6 +6,7 @@ while it lives, so that one whose worker or task was lost is found and tried aga
 
 import logging
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from celery import current_app
 from django.conf import settings
-from django.db import Error, connections, transaction
+from django.db import Error, connection, connections, transaction
 from django.db.models import Case, F, Min, Model, Q, QuerySet, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
@@ -26,8 +27,10 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kb.base import draining
+from kb.base.cancellation import Watch
 from kb.base.db.transactions import Purpose, lock_until_commit
 from kb.jobs.models import Turn
+from retrieval.errors import RequestWithdrawn
 
 M = TypeVar("M", bound=Model)
 logger = logging.getLogger(__name__)
@@ -36,9 +39,11 @@ logger = logging.getLogger(__name__)
 TASK_AWAITED: Final = timedelta(minutes=2)
 SWEEP_LIMIT: Final = 500
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
+# Between two looks whether a row still is this worker's.
+LOOK_SECONDS: Final = 3.0
 
 
-class LeaseLost(Exception):
+class LeaseLost(RequestWithdrawn):
     """The row was cancelled, deleted or claimed by another worker: this one writes nothing."""
 
 
@@ -60,6 +65,39 @@ def return_if_ending() -> None:
     """Raises WorkerEnds where the worker has no time left; belongs where a job can be given up without loss."""
     if must_return():
         raise WorkerEnds("the worker ends")
+
+
+@contextmanager
+def watching(
+    is_wanted: Callable[[], bool], *, error: type[Exception] = LeaseLost, every_s: float | None = None
+) -> Iterator[None]:
+    """Work that is cancelled once `is_wanted` says no, which a thread of its own asks every few seconds.
+
+    What the work waits for outside is stopped then (`kb.base.cancellation`), and the work raises `error`. Inside a transaction,
+    whose rows others do not see, nothing is cancelled.
+    """
+    watch, ended = Watch(error), threading.Event()
+    others_see = not connection.in_atomic_block
+
+    def look() -> None:
+        while not ended.wait(LOOK_SECONDS if every_s is None else every_s):
+            try:
+                if not is_wanted() and others_see:
+                    watch.cancel()
+                    return
+            except Error as fault:
+                logger.warning("the row of a job could not be read, which is tried again: %s", fault)
+            finally:
+                connections.close_all()
+
+    looking = threading.Thread(target=look, name="lease", daemon=True)
+    looking.start()
+    try:
+        with watch.opened():
+            yield
+    finally:
+        ended.set()
+        looking.join()
 
 
 @dataclass(frozen=True)
@@ -168,28 +206,21 @@ class Queue(Generic[M]):
 
     @contextmanager
     def renewing(self, lease: uuid.UUID) -> Iterator[None]:
-        """Renews a lease from a thread of its own, beside steps that may take longer than it lasts."""
-        ended = threading.Event()
+        """Renews a lease beside steps that may take longer than it lasts, and cancels them when it is lost; see `watching`."""
+        own = self.model._default_manager.filter(**{self.lease: lease}, status=self.running)
+        # Thrice in the time of a lease, so that one that fails does not cost it.
+        every_s = self.lasts().total_seconds() / 3
+        renewed_at = time.monotonic()
 
-        def renew() -> None:
-            # Thrice in the time of a lease, so that one that fails does not cost it.
-            while not ended.wait(self.lasts().total_seconds() / 3):
-                try:
-                    self.model._default_manager.filter(**{self.lease: lease}, status=self.running).update(
-                        **{self.until: timezone.now() + self.lasts()}
-                    )
-                except Error as error:
-                    logger.warning("a lease could not be renewed, which is tried again: %s", error)
-                finally:
-                    connections.close_all()
+        def is_own() -> bool:
+            nonlocal renewed_at
+            if time.monotonic() - renewed_at < every_s:
+                return own.exists()
+            renewed_at = time.monotonic()
+            return bool(own.update(**{self.until: timezone.now() + self.lasts()}))
 
-        renewer = threading.Thread(target=renew, name="lease", daemon=True)
-        renewer.start()
-        try:
+        with watching(is_own, every_s=min(LOOK_SECONDS, every_s)):
             yield
-        finally:
-            ended.set()
-            renewer.join()
 
 
 class Line:

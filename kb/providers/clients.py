@@ -15,8 +15,10 @@ import httpcore2
 import httpx
 import httpx2
 
+from kb.base.cancellation import abandonable
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
 from kb.base.net.client import public_tls
+from kb.base.net.interruptible import InterruptibleBackend
 from kb.base.streams import MOST as STREAMS_MOST, after_read, before_read
 from kb.providers.endpoints import Endpoint
 from retrieval.errors import AddressRefused, Message
@@ -120,7 +122,7 @@ class _Backend:
     """Connects to the addresses that were checked; TLS and HTTP go on with the host's name."""
 
     def __init__(self, core: Any, *, allows_private: bool) -> None:
-        self._core, self._sync, self._allows_private = core, core.SyncBackend(), allows_private
+        self._core, self._sync, self._allows_private = core, InterruptibleBackend(core), allows_private
 
     def connect_tcp(
         self,
@@ -132,7 +134,7 @@ class _Backend:
     ) -> Any:
         failure: Exception = OSError(host)
         try:
-            addresses = addresses_of(host, port, allows_private=self._allows_private)
+            addresses = abandonable(partial(addresses_of, host, port, allows_private=self._allows_private))
         except FetchError as error:
             if error.code == "unknown_host":
                 raise self._core.ConnectError(str(error)) from error
@@ -171,7 +173,9 @@ def _client(library: Any, core: Any, endpoint: Endpoint) -> Any:
     """With a proxy in the environment the proxy resolves and connects; what is known of the host is checked before."""
     proxy = _proxy_of(endpoint.base_url)
     transport = library.HTTPTransport(verify=public_tls(), proxy=proxy)
-    if proxy is None:
+    if proxy is not None:
+        transport._pool._network_backend = InterruptibleBackend(core)
+    else:
         transport._pool = core.ConnectionPool(
             ssl_context=public_tls(),
             max_connections=MOST_CONNECTIONS,

@@ -11,6 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.utils.translation import gettext as _, gettext_noop
 
+from kb.base import cancellation
 from kb.base.cache import query_embedder
 from kb.base.errors import Rejected
 from kb.base.messages import shown
@@ -190,6 +191,7 @@ def _served_embedder(endpoint: Endpoint) -> OpenAIEmbedder:
         batch_size=options.get("batch_size", BATCH_SIZE),
         request=EmbeddingRequest(endpoint.model, options.get("dimensions"), prompts, timeout_s),
         access=_access(endpoint, http_client),
+        sleep=cancellation.sleep,
     )
 
 
@@ -217,6 +219,7 @@ def _generator(endpoint: Endpoint) -> OpenAIGenerator:
         endpoint.model,
         fields={name: value for name, value in fields.items() if value is not None},
         access=_access(endpoint, openai_client),
+        sleep=cancellation.sleep,
     )
 
 

@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import Message
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 import httpcore
 import httpx
 
+from kb.base import cancellation
 from kb.base.net.addresses import FetchError, Guard, parse_url, port_of
+from kb.base.net.interruptible import InterruptibleBackend, InterruptibleStream
 
 
 class Deadline:
@@ -38,7 +40,7 @@ class GuardedBackend(httpcore.NetworkBackend):
 
     def __init__(self, guard: Guard, deadline: Deadline) -> None:
         self._guard, self._deadline = guard, deadline
-        self._backend = httpcore.SyncBackend()
+        self._backend = InterruptibleBackend(httpcore)
 
     def connect_tcp(
         self,
@@ -49,7 +51,7 @@ class GuardedBackend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         failure: httpcore.NetworkError | None = None
-        for address in self._guard.addresses(host, port):
+        for address in cancellation.abandonable(partial(self._guard.addresses, host, port)):
             left = self._deadline.remaining(host)
             try:
                 stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
@@ -66,7 +68,7 @@ class GuardedBackend(httpcore.NetworkBackend):
 class TimedStream(httpcore.NetworkStream):
     """A stream whose every read and write ends by the deadline, however slowly the other side trickles."""
 
-    def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline, host: str) -> None:
+    def __init__(self, stream: InterruptibleStream, deadline: Deadline, host: str) -> None:
         self._stream, self._deadline, self._host = stream, deadline, host
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - as above
@@ -151,7 +153,7 @@ class Politeness:
         seconds: float,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = cancellation.sleep,
     ) -> None:
         self._seconds, self._clock, self._sleep = seconds, clock, sleep
         self._free_at: dict[str, float] = {}

@@ -245,7 +245,8 @@ def extract_document(document_id: int) -> bool:
         return False
     try:
         if job.row.attempts <= MAX_ATTEMPTS:
-            return _extract(job)
+            with EXTRACTIONS.renewing(job.lease):
+                return _extract(job)
         job.leave(Status.FAILED, error_code=WORKER_LOST[0], error=WORKER_LOST[1])
     except LeaseLost:
         logger.info("document %s was requested again while it was read for the graph", document_id)

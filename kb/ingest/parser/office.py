@@ -20,9 +20,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from kb.base.cancellation import interruptible
 from kb.ingest.parser.confinement import confine_program, die_with
 from kb.ingest.parser.parsed import OFFICE_FORMATS, ParseError, office_error
 from kb.ingest.parser.processes import kill, start
@@ -236,14 +238,15 @@ def _run(folder: Path, arguments: list[str], output: BinaryIO, kind: str, limits
     order |= asdict(limits)
     with start(_CHILD, order, stdin=subprocess.DEVNULL, stdout=output, stderr=output) as process:
         try:
-            while time.monotonic() < deadline:
-                with suppress(subprocess.TimeoutExpired):
-                    return process.wait(_LOOK_SECONDS)
-                if _resident_bytes(process.pid) > limits.memory_bytes:
-                    raise limits.out_of_memory()
-                if _size(folder) > limits.folder_bytes:
-                    raise _too_much(kind)
-            raise limits.timeout()
+            with interruptible(partial(kill, process)):
+                while time.monotonic() < deadline:
+                    with suppress(subprocess.TimeoutExpired):
+                        return process.wait(_LOOK_SECONDS)
+                    if _resident_bytes(process.pid) > limits.memory_bytes:
+                        raise limits.out_of_memory()
+                    if _size(folder) > limits.folder_bytes:
+                        raise _too_much(kind)
+                raise limits.timeout()
         finally:
             kill(process)
 

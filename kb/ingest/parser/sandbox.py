@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from pkgutil import resolve_name
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
+from kb.base.cancellation import interruptible
 from kb.ingest.parser.confinement import confine
 from kb.ingest.parser.office import OfficeLimits, converted, convertible
 from kb.ingest.parser.parse import parse
@@ -131,7 +133,8 @@ def confinement() -> tuple[bool, bool]:
 def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     with path.open("rb") as file, _start("child", order, stdin=file, stderr=subprocess.PIPE) as process:
         try:
-            yield process
+            with interruptible(partial(kill, process)):
+                yield process
         finally:
             kill(process)
 
@@ -335,11 +338,12 @@ class WarmParser:
         data = path.read_bytes()  # the child may open no file of ours
         order = json.dumps({"job": job, "arguments": arguments, "bytes": len(data)}) + "\n"
         deadline = time.monotonic() + self._warm.seconds
-        try:
-            self._send(child, order.encode() + data, deadline)
-        except BrokenPipeError as error:
-            raise _Fault("it had ended") from error
-        return self._receive(child, deadline)
+        with interruptible(partial(kill, child)):
+            try:
+                self._send(child, order.encode() + data, deadline)
+            except BrokenPipeError as error:
+                raise _Fault("it had ended") from error
+            return self._receive(child, deadline)
 
     def _send(self, child: subprocess.Popen[bytes], data: bytes, deadline: float) -> None:
         """A child that does not read fills the pipe; nobody waits for it longer than for its answer."""

@@ -27,7 +27,7 @@ from kb.content.models import Chunk, Document, Picture, pictures_folder
 from kb.ingest.parser.parsed import ParsedDocument, ParseError, Picture as ReadPicture
 from kb.ingest.parser.picture_words import with_descriptions
 from kb.ingest.services.documents import document_held, document_requeue
-from kb.jobs.leases import must_return
+from kb.jobs.leases import LeaseLost, must_return, watching
 from kb.providers.embedding_models import vision_model
 from kb.providers.usage.counting import counted_for
 from retrieval.errors import GenerationFailed, message_of
@@ -305,8 +305,11 @@ def describe_pictures(document_id: int) -> bool:
         if not _claimed(picture):
             continue
         try:
-            _describe(picture, model)
+            with watching(Picture.objects.filter(pk=picture.pk).exists):
+                _describe(picture, model)
             described, failures = described + 1, 0
+        except LeaseLost:
+            logger.info("picture %s of document %s was deleted while it was described", picture.pk, document_id)
         except GenerationFailed as error:
             failures, problem = failures + 1, str(message_of(error))
             logger.warning("picture %s of document %s was not described: %s", picture.pk, document_id, problem)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+import httpx
 from django.conf import settings
 from django.db.models import Q
 from django.utils.translation import gettext as _
@@ -14,6 +15,7 @@ from django.utils.translation import gettext as _
 from kb.access.models import User
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.findings import gettext_noop
+from kb.base.net.interruptible import made_interruptible
 from kb.jobs.leases import Job, LeaseLost, Queue, WorkerEnds, return_if_ending
 from kb.providers.downloads.models import ModelDownload
 from kb.providers.recommended import MODELS
@@ -111,7 +113,8 @@ def download_run(download_id: int) -> bool:
 def _fetch(job: Job[ModelDownload]) -> None:
     """Raises ModelUnavailable where the hub cannot serve it, the disk is too small, or its weights are not to be trusted."""
     model, hub = job.row.model, job.row.mirror
-    found = probe(model, endpoint=hub, timeout_s=PROBE_SECONDS)
+    with made_interruptible(httpx.Client()) as client:
+        found = probe(model, endpoint=hub, timeout_s=PROBE_SECONDS, client=client)
     if found.found == "none":
         raise ModelUnavailable(found.reason)
     if found.is_pickled and model not in RECOMMENDED:
@@ -136,9 +139,18 @@ def _fetch(job: Job[ModelDownload]) -> None:
             reported_at = time.monotonic()
             job.update(bytes_done=done)
 
+    _have_hub_interruptible()
     folder = download(model, endpoint=hub, progress=progress, revision=found.revision, files=found.files)
     size = found.size_bytes or sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     job.update(bytes_done=size, bytes_total=size)
+
+
+def _have_hub_interruptible() -> None:
+    """Downloads of this process end with their rows, wherever the hub's client waits; DependencyMissing: there is none."""
+    cache_folder()
+    from huggingface_hub.utils import _http  # noqa: PLC0415 - optional, and slow to import
+
+    _http.set_client_factory(lambda: made_interruptible(_http.default_client_factory()))
 
 
 def _require_room(needed: int) -> None:

@@ -23,6 +23,8 @@ from tenacity import (
     wait_random,
 )
 
+from kb.base import cancellation
+from kb.base.net.interruptible import made_interruptible
 from kb.ingest.remote_parsers import protocol
 from kb.ingest.remote_parsers.protocol import RemoteFailure
 
@@ -84,7 +86,7 @@ class DoclingServe:
         seconds: float,
         *,
         max_bytes: int,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = cancellation.sleep,
     ) -> None:
         self.address, self._seconds, self._max_bytes, self._sleep = url.rstrip("/"), seconds, max_bytes, sleep
         self._headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
@@ -125,7 +127,8 @@ class DoclingServe:
     @contextmanager
     def _connected(self) -> Iterator[httpx.Client]:
         try:
-            with httpx.Client(base_url=self.address, headers=self._headers, follow_redirects=False) as client:
+            client = httpx.Client(base_url=self.address, headers=self._headers, follow_redirects=False)
+            with made_interruptible(client):
                 yield client
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise RemoteFailure(protocol.UNREACHABLE, is_outage=True) from error

@@ -21,13 +21,13 @@ from kb.base.messages import shown
 from kb.content.models import Chunk
 from kb.index.models import ChunkEmbedding, Reembedding
 from kb.index.services.reembedding import profile_after
-from kb.jobs.leases import Job, LeaseLost, Queue
+from kb.jobs.leases import Job, LeaseLost, Queue, watching
 from kb.profiles.models import RetrievalProfile
 from kb.quality.eval_sets.services.sets import require_editable
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.report import model_ids, report_of
 from kb.quality.runs.services.run import Measurement, Tick, query_count, wiring_of
-from retrieval.errors import RetrievalError, ScopeOutdated, message_of
+from retrieval.errors import RequestWithdrawn, RetrievalError, ScopeOutdated, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ MOVED = gettext_noop(
 Measure = Callable[[Principal, EvalRun], Measurement]
 
 
-class RunCancelled(Exception):
+class RunCancelled(RequestWithdrawn):
     """Someone has asked for the run's end."""
 
 
@@ -243,7 +243,8 @@ def _carry_out(job: RunJob, measure: Measure) -> dict[str, Any]:
     principal = Principal(job.row.created_by or kb.owner, frozenset([kb.pk]))
     try:
         # In English, which the pages translate, whatever language whoever runs it has.
-        with translation.override(None):
+        is_wanted = job.own.filter(cancel_requested=False).exists
+        with translation.override(None), watching(is_wanted, error=RunCancelled):
             measurement = measure(principal, job.row)
             job.report(
                 total=len(measurement.queries),

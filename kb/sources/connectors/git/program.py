@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
+from kb.base.cancellation import interruptible
 from kb.base.net.addresses import FetchError
 from kb.base.net.client import MIB, too_large
 from kb.sources.connectors.git.remote import Remote
@@ -202,7 +203,8 @@ class Git:
             start_new_session=True,
         ) as process:
             try:
-                yield process
+                with interruptible(partial(kill, process)):
+                    yield process
             finally:
                 if process.returncode is None:
                     kill(process)

@@ -1,0 +1,69 @@
+"""Connections of httpcore and httpcore2 whose waits end with the work that they are for (`kb.base.cancellation`)."""
+
+import socket
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import httpcore
+import httpcore2
+
+from kb.base.cancellation import abandonable, interruptible
+
+C = TypeVar("C")
+_CORES: Final[dict[str, Any]] = {"httpx": httpcore, "httpx2": httpcore2}
+
+
+class InterruptibleStream:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with interruptible(self._stop):
+            data: bytes = self._stream.read(max_bytes, timeout)
+            return data
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        with interruptible(self._stop):
+            self._stream.write(buffer, timeout)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(self, *args: Any, **options: Any) -> "InterruptibleStream":
+        with interruptible(self._stop):
+            return InterruptibleStream(self._stream.start_tls(*args, **options))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+    def _stop(self) -> None:
+        """To close it would not wake up the thread that reads."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._stream.get_extra_info("socket"), socket.SHUT_RDWR)
+
+
+class InterruptibleBackend:
+    """A network backend of `core`, httpcore or httpcore2."""
+
+    def __init__(self, core: Any) -> None:
+        self._backend = core.SyncBackend()
+
+    def connect_tcp(self, *args: Any, **options: Any) -> InterruptibleStream:
+        connect = partial(self._backend.connect_tcp, *args, **options)
+        return InterruptibleStream(abandonable(connect, lambda stream: stream.close()))
+
+    def connect_unix_socket(self, *args: Any, **options: Any) -> InterruptibleStream:
+        return InterruptibleStream(self._backend.connect_unix_socket(*args, **options))
+
+    def sleep(self, seconds: float) -> None:
+        self._backend.sleep(seconds)
+
+
+def made_interruptible(client: C) -> C:
+    """A client of httpx or httpx2 with such connections, those through proxies among them."""
+    known: Any = client
+    core = _CORES[type(client).__module__.partition(".")[0]]
+    for transport in filter(None, (known._transport, *known._mounts.values())):
+        transport._pool._network_backend = InterruptibleBackend(core)
+    return client
