@@ -49,5 +49,5 @@ from kb.providers.usage.models import ModelUse
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, FailedQuery, Judgment
 from kb.search.models import SearchLog
 from kb.signin.models import SignInProvider
-from kb.sources.models import SearchProvider, Source, SourceItem, SourceItemChange, SourceRun
+from kb.sources.models import ListedItem, SearchProvider, Source, SourceItem, SourceItemChange, SourceRun
 from kb.web.models import IdempotencyKey

@@ -1,5 +1,5 @@
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -247,8 +247,9 @@ class Chunk(models.Model):
     `parent` is the longer passage that is returned in its place, if any, and `parent_spans` where its text as it was cut
     stands there, as kb.content.parents.Child has it. `cut_text` is the text as it was cut from the document, where a
     curator has changed it since. A curator who gave keywords or questions has `own_` ones, and none are extracted; with
-    `own_cut`, a curator has merged or split it, and no strategy re-chunks it. The `regions` are where its text stands, as
-    retrieval.types.PageRegion; `seconds` is the time at which a recording says it.
+    `own_cut`, a curator has merged or split it, and no strategy re-chunks it. One that
+    `is_hidden` was switched off since its document's source has that no longer. The `regions` are where its text stands,
+    as retrieval.types.PageRegion; `seconds` is the time at which a recording says it.
     """
 
     knowledge_base = models.ForeignKey(
@@ -275,6 +276,7 @@ class Chunk(models.Model):
     own_questions = models.BooleanField(default=False, db_default=False, editable=False)
     own_cut = models.BooleanField(default=False, db_default=False, editable=False)
     enabled = models.BooleanField(_("enabled"), default=True)
+    is_hidden = models.BooleanField(default=False, db_default=False, editable=False)
     content_hash = models.CharField(max_length=64, editable=False)
     token_count = models.PositiveIntegerField(_("tokens"), default=0, editable=False)
     updated_at = models.DateTimeField(_("updated"), auto_now=True)

@@ -29,6 +29,7 @@ class Source(models.Model):
         include: of the web, regular expressions, one of which the address of a page must match; none: any of the same host.
         exclude: regular expressions, none of which it may match.
         live: whether queries read it too, without any document; of a page or a feed only.
+        hides_gone: whether what the place has no longer is not searched, until its document is deleted.
         max_share: percent of its documents; a run that would delete so many, and two at least, deletes none and asks.
         next_run_at: None: not planned.
         lease_until: until when a worker has it, or its task is awaited.
@@ -37,6 +38,7 @@ class Source(models.Model):
         run_count: runs that have ended.
         started_at: None: the present run waits for its first worker.
         progress: of the present run: "stage", "done", "total" and "item", as far as they are known.
+        listing: of the present run: how far the place is listed; None: the listing has not begun.
         accepted_at: when somebody last accepted what a run held back: items that were gone by then lose their documents.
         accepted_keys: the texts (`text_key`) that pages may then turn into; until the next run that is done.
     """
@@ -84,6 +86,15 @@ class Source(models.Model):
         validators=[MinValueValidator(5), MaxValueValidator(60 * 24 * 90)],
         help_text=_("Blank: only when somebody asks for it."),
     )
+    hides_gone = models.BooleanField(
+        _("do not search what is gone"),
+        default=False,
+        db_default=False,
+        help_text=_(
+            "The documents of files or pages that the source no longer has are left out of searches from the first run that "
+            "misses them, until they are back or deleted."
+        ),
+    )
     max_share = models.PositiveSmallIntegerField(
         _("share deleted without confirmation (%)"),
         default=25,
@@ -113,6 +124,7 @@ class Source(models.Model):
     error_params = models.JSONField(default=dict, editable=False)
     counts = models.JSONField(default=dict, editable=False)
     progress = models.JSONField(default=dict, db_default={}, editable=False)
+    listing = models.JSONField(null=True, editable=False)
     started_at = models.DateTimeField(_("last run"), null=True, editable=False)
     finished_at = models.DateTimeField(null=True, editable=False)
     next_run_at = models.DateTimeField(_("next run"), null=True, editable=False)
@@ -209,6 +221,24 @@ class SourceItem(models.Model):
 
     def __str__(self) -> str:
         return self.key or self.url
+
+
+class ListedItem(models.Model):
+    """A file that the present run of its source has listed, and is still to fetch: new, or another than before."""
+
+    is_derived = True
+
+    source = models.ForeignKey(Source, models.CASCADE, related_name="listed_items")
+    key_hash = models.CharField(max_length=64)
+    item = models.JSONField()
+
+    objects = ScopedQuerySet.through("source__knowledge_base").as_manager()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["source", "key_hash"], name="listed_item_once")]
+
+    def __str__(self) -> str:
+        return str(self.item["key"])
 
 
 class SourceItemChange(models.Model):

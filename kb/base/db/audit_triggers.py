@@ -213,8 +213,8 @@ FACT = Audited(
 SOURCE = Audited(
     kind="source",
     columns=(
-        "name", "kind", "url", "settings", "enabled", "paused", "live", "every_minutes", "max_share", "max_pages", "max_depth",
-        "include", "exclude", "tags", "accepted_at",
+        "name", "kind", "url", "settings", "enabled", "paused", "live", "every_minutes", "hides_gone", "max_share", "max_pages",
+        "max_depth", "include", "exclude", "tags", "accepted_at",
     ),
     secret=("secrets",),
 )  # fmt: skip

@@ -227,7 +227,7 @@ LIVE_SOURCE_TRIGGERS = _content_triggers(
     insert=f"{_NEW} WHERE live",
     update=_CHANGED.format(
         kb="knowledge_base_id",
-        columns="knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages",
+        columns="knowledge_base_id, id, name, kind, url, enabled, paused, live, include, exclude, max_pages",
     ),
     delete=f"{_OLD} WHERE live",
 )

@@ -190,6 +190,14 @@ MESSAGES: Final[dict[str, str]] = {
     "too_many_items": gettext_noop(
         "The place has more than {most} files. Give a folder within it, or leave some out; nothing was changed."
     ),
+    "folder_too_large": gettext_noop(
+        "The list of what is in the folder “{path}” is larger than {megabytes} MB. Spread its files over several folders, or give "
+        "a folder within it."
+    ),
+    "slow_listing": gettext_noop(
+        "The place could not be listed within {hours} hours; nothing was changed. Give a folder within it, or ask who runs it why "
+        "it answers slowly."
+    ),
     "changed_while_read": gettext_noop(
         "The file changed while it was read. What was read is kept; the next run reads what it has become."
     ),

@@ -145,7 +145,8 @@ class Listing:
     Attributes:
         known: addresses of it that are stored already.
         deadline: for reading the listing itself, where somebody waits.
-        alive: is called before each part of a listing that is read, which may take long.
+        alive: is called before each part of a listing that is read, which may take long; what it raises ends the listing.
+        position: where another listing goes on, as JSON holds it, once this one was ended; None: from its beginning.
         is_complete: after the last: whether a known address that was not among them is there no more.
     """
 
@@ -157,6 +158,7 @@ class Listing:
     known: tuple[str, ...] = ()
     deadline: Deadline | None = None
     alive: Callable[[], None] = lambda: None
+    position: Any = None
     is_complete: bool = True
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -216,20 +218,24 @@ class SitemapListing(Listing):
 
     def __iter__(self) -> Iterator[Candidate]:
         seen: set[str] = set()
-        for url in self._addresses():
+        before = self.position["seen"] if self.position else 0
+        for url in self._addresses(lambda: before + len(seen)):
             if url in seen or not self.scope.accepts(url):
                 continue
-            if len(seen) == self.max_pages:
+            if before + len(seen) == self.max_pages:
                 self.is_complete = False
                 return
             seen.add(url)
             yield Candidate(url)
-        if not seen:
+        if not before and not seen:
             raise FetchError("empty_listing")
 
-    def _addresses(self) -> Iterator[str]:
-        waiting, known = deque([self.url]), {self.url}
+    def _addresses(self, count: Callable[[], int]) -> Iterator[str]:
+        start = self.position or {"waiting": [self.url], "known": [self.url], "is_complete": True}
+        waiting, known, self.is_complete = deque(start["waiting"]), set(start["known"]), start["is_complete"]
         while waiting:
+            # Sitemap by sitemap: what is read of one again was visited, and is passed over.
+            self.position = {"waiting": [*waiting], "known": [*known], "seen": count(), "is_complete": self.is_complete}
             url = waiting.popleft()
             try:
                 pages, sitemaps, is_cut = self._read(url)
@@ -377,7 +383,10 @@ def listing_of(
     known: tuple[str, ...] = (),
     deadline: Deadline | None = None,
     alive: Callable[[], None] = lambda: None,
+    position: Any = None,
 ) -> Listing:
     """The candidates of a source, saved or not; the other arguments as in `Listing`."""
     kind = LISTINGS[source.kind]
-    return kind(client, source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline, alive)
+    return kind(
+        client, source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline, alive, position
+    )

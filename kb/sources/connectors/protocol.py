@@ -1,9 +1,10 @@
 """What a connector does for the run that reads its place."""
 
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 MOST_FILES: Final = 200_000  # of a place, those that its source leaves out too
 
@@ -21,6 +22,7 @@ class Item:
         name: of the file, whose extension says how it is read.
         size: in bytes; None: the place does not say.
         url: where people open it; blank: nowhere.
+        address: where the connector fetches it, if the key does not say that.
     """
 
     key: str
@@ -32,6 +34,26 @@ class Item:
     modified: datetime | None = None
     url: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+
+class Portion(NamedTuple):
+    """A part of a listing, such as a folder, and where the listing goes on; None: there is no more."""
+
+    items: Sequence[Item]
+    position: Any
+
+
+class Listed(ABC):
+    """A place that is listed in portions."""
+
+    @abstractmethod
+    def portions(self, position: Any) -> Iterator[Portion]: ...
+
+    def items(self) -> Iterator[Item]:
+        """All that the place has now."""
+        for portion in self.portions(None):
+            yield from portion.items
 
 
 class Connector(Protocol):
@@ -46,9 +68,14 @@ class Connector(Protocol):
     def __exit__(self, *exception: object) -> None: ...
 
     def items(self) -> Iterator[Item]:
-        """All that the place has for its source now, as it reads them, in an order that stays the same.
+        """All of `portions`."""
 
-        What it had before and is not among them has gone, so one that cannot be listed to its end raises.
+    def portions(self, position: Any) -> Iterator[Portion]:
+        """All that the place has for its source now, in an order that stays the same, from a position of before on.
+
+        A portion costs one request or a few, and comes even where nothing in it is taken. A position is what JSON can hold, and
+        is enough for another connector, on another day, to go on; None: from the beginning. What the place had before and is
+        not in any portion has gone, so one that cannot be listed to its end raises.
         """
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:

@@ -103,6 +103,7 @@ class Run(Job[Source]):
             "finished_at": timezone.now(),
             "next_run_at": next_run(source),
             "progress": {},
+            "listing": None,
         }
         shown = {name: fields[name] for name in ("error", "error_code", "error_params") if name in fields}
         with transaction.atomic():

@@ -147,7 +147,9 @@ def source_update(source: Source, *, secrets: Mapping[str, str] | None = None, *
         changed |= {"secrets"} if decrypted(source.secrets) != _opened(before["secrets"]) else set()
         if changed & {"every_minutes", "enabled"}:
             source.next_run_at = next_run(source)
-        source.save(update_fields={*changes, "url", "settings", "secrets", "next_run_at"})
+        if changed & WHAT_IS_READ:
+            source.listing = None  # of another place; a paused run goes on with this one
+        source.save(update_fields={*changes, "url", "settings", "secrets", "next_run_at", "listing"})
         if source.enabled and not source.paused and changed & WHAT_IS_READ:
             source_cancel(source)
             source_request(source)
@@ -209,7 +211,7 @@ def source_request(source: Source) -> bool:
 
 def source_cancel(source: Source) -> None:
     """Ends a run with the item at hand; what it has read stays. One that has ended stays as it is."""
-    ended = {**SOURCES.freed(Source.Status.CANCELLED), "finished_at": timezone.now(), "progress": {}}
+    ended = {**SOURCES.freed(Source.Status.CANCELLED), "finished_at": timezone.now(), "progress": {}, "listing": None}
     with transaction.atomic():
         row = Source.objects.select_for_update(no_key=True).filter(pk=source.pk, status__in=UNFINISHED).first()
         if row is not None:
@@ -341,6 +343,7 @@ def _fresh_run() -> dict[str, Any]:
         "next_run_at": None,
         "counts": {},
         "progress": {},
+        "listing": None,
         "error": "",
         "error_code": "",
         "error_params": {},

@@ -1,27 +1,31 @@
 """A run of a source whose connector lists files: what is new or changed is fetched, and what has gone is deleted.
 
-Each file is one transaction, so a run that is killed anywhere is carried on from its listing. Nothing is deleted before a
-whole listing, at the first run that misses it, or where so much would go that it may be the place's fault.
+A long listing takes several turns of a worker, and what it has found to fetch is stored. Each file is one transaction, so a
+run that is killed anywhere is carried on from there. Nothing is deleted before a whole listing, at the first run that misses
+it, or where so much would go that it may be the place's fault.
 """
 
+import math
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final
 
 from django.conf import settings
 from django.core.files.base import File
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
+from msgspec import convert, to_builtins
 
 from kb.base.files import sha256_of
 from kb.base.net.addresses import FetchError
 from kb.content.models import Document
 from kb.sources.connectors.protocol import UNAVAILABLE, Connector, Item
 from kb.sources.connectors.registry import KINDS
-from kb.sources.models import Source, SourceItem
+from kb.sources.models import ListedItem, Source, SourceItem
 from kb.sources.services.items import (
     NO_ERROR,
     hash_of,
@@ -40,8 +44,10 @@ ROWS_A_QUERY: Final = 1_000
 MAX_ITEMS: Final = 200_000
 # Failures that the same bytes meet again, so that they are not fetched for it.
 FINAL: Final = frozenset({"unsupported_type", "too_large"})
+# Of one turn of a worker, and turns of one listing.
+LISTING_S: Final = 900.0
+MOST_TURNS: Final = 100
 State = SourceItem.State
-T = TypeVar("T")
 
 
 class Sync:
@@ -50,11 +56,8 @@ class Sync:
     def __init__(self, run: Run, connector: Connector) -> None:
         self._run, self._source, self._connector = run, run.source, connector
         self._at: datetime = run.started_at
-        self._listed = 0
-        # What is to be fetched, and those of it that have a document, by their keys' hashes.
-        self._wanted: dict[str, Item] = {}
-        self._with_document: dict[str, SourceItem] = {}
-        self._duplicates: dict[str, Item] = {}
+        self._listing = self._source.listing or {"listed": 0, "turns": 0, "position": None, "is_whole": False}
+        self._to_fetch = ListedItem.objects.filter(source=self._source).order_by("pk")
         self._digests: dict[str, str] = {}
         every = settings.SOURCE_FULL_CHECK_RUNS
         self._trusts = KINDS[self._source.kind].trusts_versions
@@ -66,37 +69,58 @@ class Sync:
         Raises FetchError where the place cannot be read, or a large share of the documents would go, and LeaseLost where
         the run is no longer this worker's.
         """
-        ends_at = time.monotonic() + slice_s
-        self._list()
+        if not self._listing["is_whole"] and not self._list():
+            self._run.wait(attempts=0, counts=dict(self._run.counts))  # it goes on with the next claim
+            return True
         self._digests = self._digests_by_version()
-        total = len(self._wanted)
-        for done, (key_hash, item) in enumerate(list(self._wanted.items())):
-            if done and time.monotonic() >= ends_at:
-                self._run.wait(attempts=0, counts=dict(self._run.counts))  # it goes on with the next claim
+        total, ends_at = self._to_fetch.count(), math.inf
+        for done, item in enumerate(self._wanted()):
+            if time.monotonic() >= ends_at:
+                self._run.wait(attempts=0, counts=dict(self._run.counts))
                 return True
             self._run.tell("reading", done=done, total=total, item=item.key)
-            outcome = self._take(item)
-            self._run.counts[outcome] += 1
-            if outcome == "duplicate":
-                self._duplicates[key_hash] = item
-            del self._wanted[key_hash]
+            self._run.counts[self._take(item)] += 1
+            # Not before the first, with which git fetches a repository.
+            ends_at = min(ends_at, time.monotonic() + slice_s)
         self._take_orphans()
         self._settle()
         self._run.end(Source.Status.DONE, accepted_keys=[])
         return False
 
     # -- Listing -----------------------------------------------------------------------------------------------------------
-    def _list(self) -> None:
-        for batch in _batches(self._items()):
-            self._compare({hash_of(item.key): item for item in batch})
-
-    def _items(self) -> Iterator[Item]:
-        for item in self._connector.items():
-            if self._listed == MAX_ITEMS:
+    def _list(self) -> bool:
+        """Lists for a time, from where an earlier turn has stopped; whether all of it is listed."""
+        if self._source.listing is None:
+            self._to_fetch.delete()  # of an earlier run
+        self._listing["turns"] += 1
+        if self._listing["turns"] > MOST_TURNS:
+            raise FetchError("slow_listing", hours=round(MOST_TURNS * LISTING_S / 3_600))
+        ends_at = time.monotonic() + LISTING_S
+        found: list[Item] = []
+        for items, position in self._connector.portions(self._listing["position"]):
+            self._listing["listed"] += len(items)
+            if self._listing["listed"] > MAX_ITEMS:
                 raise FetchError("too_many_items", most=MAX_ITEMS)
-            self._listed += 1
-            self._run.tell("listing", done=self._listed)
-            yield item
+            self._run.tell("listing", done=self._listing["listed"])
+            found += items
+            self._listing["position"] = position
+            is_over = position is not None and time.monotonic() >= ends_at
+            if is_over or len(found) >= ROWS_A_QUERY:
+                self._note_listed(found)
+                found = []
+            if is_over:
+                return False
+        self._listing["is_whole"] = True
+        self._note_listed(found)
+        return True
+
+    def _note_listed(self, found: Sequence[Item]) -> None:
+        """Stores what was listed, and then how far that is: what a killed worker has listed since is listed once more."""
+        rest = iter(found)
+        while batch := list(islice(rest, ROWS_A_QUERY)):
+            with self._run.holding():
+                self._compare({hash_of(item.key): item for item in batch})
+        self._run.renew(listing=self._listing)
 
     def _compare(self, items: dict[str, Item]) -> None:
         """Notes what is as it was, and what is to be fetched."""
@@ -105,33 +129,30 @@ class Sync:
             for row in SourceItem.objects.filter(source=self._source, key_hash__in=items).defer("error_params", "url")
         }
         unchanged: list[int] = []
+        wanted: list[ListedItem] = []
         same_bytes: list[tuple[SourceItem, Item]] = []
         for key_hash, item in items.items():
             row = rows.get(key_hash)
-            if row is None:
-                self._wanted[key_hash] = item
-            elif row.fetched_at is not None and row.fetched_at >= self._at and row.seen_at == self._at:
-                self._note_duplicate(row, item)  # read before this run was interrupted
-            elif not self._is_as_before(row, item):
-                if row.document_id is not None and item.digest and item.digest == row.digest:
-                    same_bytes.append((row, item))
-                else:
-                    self._wanted[key_hash] = item
-                    if row.document_id is not None:
-                        self._with_document[key_hash] = row
-            else:
-                self._note_duplicate(row, item)
+            if (
+                row is not None
+                and row.fetched_at is not None
+                and row.fetched_at >= self._at
+                and row.seen_at == self._at
+            ):
+                continue  # read before this run was interrupted
+            if row is not None and self._is_as_before(row, item):
                 unchanged.append(row.pk)
+            elif row is not None and row.document_id is not None and item.digest and item.digest == row.digest:
+                same_bytes.append((row, item))
+            else:
+                wanted.append(ListedItem(source=self._source, key_hash=key_hash, item=to_builtins(item)))
+        ListedItem.objects.bulk_create(wanted, ignore_conflicts=True)
         self._write_seen([row.pk for row in rows.values()], unchanged, same_bytes)
         first_time = [row for row in rows.values() if row.seen_at != self._at]
         counted = {*unchanged, *(row.pk for row, _ in same_bytes)}
         for row in first_time:
             if row.pk in counted:
                 self._run.counts["unchanged" if row.document_id is not None else row.state] += 1
-
-    def _note_duplicate(self, row: SourceItem, item: Item) -> None:
-        if row.state == State.DUPLICATE and row.document_id is None:
-            self._duplicates[row.key_hash] = item
 
     def _is_as_before(self, row: SourceItem, item: Item) -> bool:
         if not item.version or version_of(item) != row.version:
@@ -159,7 +180,7 @@ class Sync:
         """Of contents that there are documents of, where a version stands for the content: a moved file is not fetched."""
         if not self._trusts:
             return {}
-        wanted = {version_of(item) for item in self._wanted.values()}
+        wanted = set(self._to_fetch.values_list("item__version", flat=True))
         # With a `content_hash` the version is that of bytes which the document was not made from.
         rows = SourceItem.objects.filter(source=self._source, document__isnull=False, content_hash="").exclude(
             digest=""
@@ -167,35 +188,51 @@ class Sync:
         known = rows.exclude(version="").values_list("version", "digest").iterator()
         return {version: digest for version, digest in known if version in wanted}
 
+    def _wanted(self) -> Iterator[Item]:
+        """What is still to be fetched."""
+        last = 0
+        while rows := list(self._to_fetch.filter(pk__gt=last)[:ROWS_A_QUERY]):
+            yield from (convert(row.item, Item) for row in rows)
+            last = rows[-1].pk
+
     # -- Fetching ----------------------------------------------------------------------------------------------------------
     def _take(self, item: Item) -> str:
         """Fetches an item and stores it; returns what to count it as."""
-        was = self._with_document.get(hash_of(item.key))
+        rows = SourceItem.objects.filter(source=self._source, document__isnull=False)
+        was = rows.filter(key_hash=hash_of(item.key)).first()
 
         def is_free(other: SourceItem) -> bool:
             is_missing = other.seen_at is None or other.seen_at < self._at
-            return is_missing or (was is not None and other.key_hash in self._wanted)
+            return is_missing or (was is not None and self._to_fetch.filter(key_hash=other.key_hash).exists())
 
         if known := item.digest or self._digests.get(version_of(item)):
             with self._run.holding():
                 outcome = item_match(self._source, item, known, is_free=is_free, at=self._at)
-            if outcome is not None:
-                return outcome
+                if outcome is not None:
+                    self._to_fetch.filter(key_hash=hash_of(item.key)).delete()
+                    return outcome
         try:
             with tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as written:
                 read = self._connector.fetch(item, written, settings.MAX_UPLOAD_BYTES)
                 written.seek(0)
                 file = File(written)
                 digest = sha256_of(file)
-                with self._run.holding():
+                with self._taking(item):
                     outcome = item_take(self._source, read, file, digest, is_free=is_free, at=self._at)
                     self._remark(item, read, was, outcome)
         except FetchError as error:
             if error.code in UNAVAILABLE:
                 raise
-            with self._run.holding():
+            with self._taking(item):
                 return self._vanished(item) if error.code == "gone" else item_fail(self._source, item, error, self._at)
         return outcome
+
+    @contextmanager
+    def _taking(self, item: Item) -> Iterator[None]:
+        """As `Run.holding`, for what is done once and for all with an item."""
+        with self._run.holding():
+            yield
+            self._to_fetch.filter(key_hash=hash_of(item.key)).delete()
 
     def _remark(self, listed: Item, read: Item, was: SourceItem | None, outcome: str) -> None:
         """Says of an item what the place has said wrongly about it."""
@@ -216,19 +253,13 @@ class Sync:
 
     def _take_orphans(self) -> None:
         """Reads items that were the same as a document which is gone or has changed: they get one of their own."""
-        for hashes in _batches(self._duplicates):
-            rows = SourceItem.objects.filter(
-                source=self._source, key_hash__in=hashes, state=State.DUPLICATE, document=None
-            )
-            digests = dict(rows.values_list("key_hash", "digest"))
-            known = Document.objects.filter(knowledge_base=self._source.knowledge_base_id, sha256__in=digests.values())
-            there = set(known.values_list("sha256", flat=True))
-            for key_hash, digest in digests.items():
-                if digest not in there:
-                    self._run.tell("reading", item=self._duplicates[key_hash].key)
-                    outcome = self._take(self._duplicates[key_hash])
-                    self._run.counts["duplicate"] -= 1
-                    self._run.counts[outcome] += 1
+        held = Document.objects.filter(knowledge_base=self._source.knowledge_base_id, sha256=OuterRef("digest"))
+        rows = SourceItem.objects.filter(source=self._source, seen_at=self._at, state=State.DUPLICATE, document=None)
+        for row in SourceItem.objects.filter(pk__in=list(rows.filter(~Exists(held)).values_list("pk", flat=True))):
+            self._run.tell("reading", item=row.key)
+            outcome = self._take(Item(row.key, row.version, name=row.name, title=row.title, size=row.size, url=row.url))
+            self._run.counts["duplicate"] -= 1
+            self._run.counts[outcome] += 1
 
     # -- Deleting ----------------------------------------------------------------------------------------------------------
     def _settle(self) -> None:
@@ -246,7 +277,7 @@ class Sync:
         accepted = set(losses.filter(gone_at__lte=accepted_at).values_list("pk", flat=True)) if accepted_at else set()
         others = set(losses.values_list("pk", flat=True)) - accepted
         is_too_much = len(others) >= many(self._source, known)
-        is_too_much |= bool(others) and not self._listed
+        is_too_much |= bool(others) and not self._listing["listed"]
         doomed = sorted(accepted if is_too_much else accepted | others)
         for done, pk in enumerate(doomed):
             self._run.tell("deleting", done=done, total=len(doomed))
@@ -278,10 +309,3 @@ class Sync:
             row = SourceItem.objects.select_for_update().filter(pk=pk, document__isnull=False).first()
             if row is not None:
                 self._run.counts[item_delete(row)] += 1
-
-
-def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
-    """As many at once as one query is about."""
-    iterator = iter(rows)
-    while batch := list(islice(iterator, ROWS_A_QUERY)):
-        yield batch

@@ -26,14 +26,14 @@ from kb.sources.connectors.folder.tree import (
     unlisted,
     version_of,
 )
-from kb.sources.connectors.protocol import Item
+from kb.sources.connectors.protocol import Item, Listed, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 _TRIES: Final = 3
 
 
-class Folder:
+class Folder(Listed):
     """The files of a folder and of those in it; symbolic links are left out."""
 
     fields: ClassVar[tuple[Field, ...]] = (
@@ -89,8 +89,8 @@ class Folder:
     def __exit__(self, *exception: object) -> None:
         os.close(self._root)
 
-    def items(self) -> Iterator[Item]:
-        folders = [""]
+    def portions(self, position: Any) -> Iterator[Portion]:
+        folders = [path_of(key) for key in position or [""]]
         while folders:
             folder = folders.pop()
             try:
@@ -102,11 +102,10 @@ class Folder:
             if not folder and not entries:
                 raise FetchError("folder_empty", path=self._path)
             paths = [(f"{folder}/{name}".lstrip("/"), status) for name, status in entries]
-            for path, status in paths:
-                if is_file(status) and self._selection.takes(path):
-                    yield _item(path, status)
+            files = [_item(path, status) for path, status in paths if is_file(status) and self._selection.takes(path)]
             # Backwards onto the stack, so that they come in their order.
             folders += [path for path, status in reversed(paths) if is_folder(status) and self._selection.enters(path)]
+            yield Portion(files, list(map(key_of, folders)) or None)
         if not self._is_there():
             raise FetchError("folder_missing", path=self._path)
 

@@ -20,7 +20,7 @@ from kb.sources.connectors.git.program import Git, Secrets
 from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
 from kb.sources.connectors.git.repository import Repository, head_of
 from kb.sources.connectors.git.workspace import workspace
-from kb.sources.connectors.protocol import MOST_FILES, Item
+from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
@@ -129,7 +129,7 @@ class _Settings:
         )
 
 
-class GitBranch:
+class GitBranch(Listed):
     """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and limits."""
 
     fields: ClassVar[tuple[Field, ...]] = FIELDS
@@ -169,14 +169,13 @@ class GitBranch:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def items(self) -> Iterator[Item]:
+    def portions(self, position: Any) -> Iterator[Portion]:  # noqa: ARG002 - all of it comes at once
         """In the order of the paths as bytes; sizes are not known before the contents are fetched."""
         listing = self._current()
         wanted = self._wanted(listing)
         if self._settings.path and not any(_is_below(path, self._settings.path) for path in listing.blobs):
             raise FetchError("no_folder", path=self._settings.path.decode(), host=self._settings.remote.host)
-        for path in sorted(wanted):
-            yield self._item(path, wanted[path])
+        yield Portion([self._item(path, wanted[path]) for path in sorted(wanted)], None)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
         self._current()  # what is fetched is compared with the listing before

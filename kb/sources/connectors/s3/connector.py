@@ -2,7 +2,7 @@
 
 import base64
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, BinaryIO, ClassVar
@@ -14,13 +14,13 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard, parse_url
 from kb.base.net.client import MIB, too_large
-from kb.sources.connectors.protocol import MOST_FILES, Item
+from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 
-class S3:
+class S3(Listed):
     """Objects of a bucket, with their ETags as versions."""
 
     fields: ClassVar[tuple[Field, ...]] = (
@@ -113,10 +113,10 @@ class S3:
         self._sender.close()
         self._client.close()
 
-    def items(self) -> Iterator[Item]:
-        pages = iter(self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix))
-        count = 0
-        while page := self._page(pages):
+    def portions(self, position: Any) -> Iterator[Portion]:
+        token, count = position or ("", 0)
+        while True:
+            page = self._page(token)
             if "IsTruncated" not in page:
                 raise FetchError(
                     "broken_response", host=self._host
@@ -124,22 +124,27 @@ class S3:
             count += max(1, len(page.get("Contents", ())))  # a listing of empty pages ends too
             if count > MOST_FILES:
                 raise FetchError("too_many_items", most=MOST_FILES)
-            for found in page.get("Contents", ()):
-                key = found["Key"]
-                # A key that ends with a slash is a folder to programs that show folders.
-                if "\x00" not in key and self._selection.takes(key.removeprefix(self._prefix).lstrip("/") or key):
-                    yield Item(
-                        key=key,
-                        version=found["ETag"],
-                        name=key.rpartition("/")[2],
-                        size=found["Size"],
-                        modified=found["LastModified"],
-                    )
+            following = page.get("NextContinuationToken", "") if page["IsTruncated"] else ""
+            if page["IsTruncated"] and following in {"", token}:
+                raise FetchError("broken_response", host=self._host)  # it would go round in a circle
+            token = following
+            yield Portion(list(self._taken(page.get("Contents", ()))), (token, count) if token else None)
+            if not token:
+                return
 
-    def _page(self, pages: Iterator[Any]) -> Any:
+    def _taken(self, found: Iterable[Any]) -> Iterator[Item]:
+        for each in found:
+            key = each["Key"]
+            # A key that ends with a slash is a folder to programs that show folders.
+            if "\x00" not in key and self._selection.takes(key.removeprefix(self._prefix).lstrip("/") or key):
+                name = key.rpartition("/")[2]
+                yield Item(key=key, version=each["ETag"], name=name, size=each["Size"], modified=each["LastModified"])
+
+    def _page(self, token: str) -> Any:
         self._sender.deadline.restart(LISTING_SECONDS)
+        after = {"ContinuationToken": token} if token else {}
         with mapped_faults(self._host, self._bucket):
-            return next(pages, None)
+            return self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, **after)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
         """As `Connector.fetch`; an answer is of one version throughout, whatever is stored meanwhile, and names it."""

@@ -6,9 +6,11 @@ what the other pages say; a document goes only where a later run finds the same,
 
 import hashlib
 import io
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from itertools import count
 from typing import Any, Final
 
 from django.conf import settings
@@ -24,7 +26,7 @@ from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, WarmParser
 from kb.ingest.services.documents import documents_delete
-from kb.sources.connectors.listing import ONE_SITE, Robots, listing_of
+from kb.sources.connectors.listing import ONE_SITE, Listing, Robots, listing_of
 from kb.sources.connectors.markup import (
     READABLE,
     Candidate,
@@ -46,6 +48,8 @@ MOST_HELD: Final = 200
 EXCERPT_CHARACTERS: Final = 80
 # So many addresses in a row without an answer end a run: the site is out of reach.
 MAX_SILENT: Final = 5
+# For one turn of a worker with a listing.
+LISTING_S: Final = 900.0
 SILENT: Final = frozenset(
     {
         "unreachable",
@@ -188,6 +192,10 @@ def _pks(rows: QuerySet[Any]) -> Iterator[int]:
     return iter(rows.order_by("pk").values_list("pk", flat=True))
 
 
+class _TurnOver(Exception):
+    """A listing takes longer than one turn of a worker; another one goes on with it."""
+
+
 class Reader:
     def __init__(self, run: PageRun, client: WebClient) -> None:
         self._run = run
@@ -200,6 +208,7 @@ class Reader:
         self._parsed_site = ""
         self._links: tuple[str, ...] = ()
         self._silent = 0
+        self._position: Any = None
 
     def read(self, slice_s: float) -> bool:
         """Asks every address that this run has not asked yet; returns whether some are left for another time.
@@ -209,41 +218,58 @@ class Reader:
         """
         try:
             with closing(self._parser):
-                has_more = self._ask_all(time.monotonic() + slice_s)
+                has_more = self._ask_all(slice_s)
         except FetchError as error:
             if error.code != "one_text" and self._changes.shows_several():
                 with suppress(FetchError):  # what ended the run comes first
                     self._changes.settle()
             raise
         if has_more:
-            self._run.wait(attempts=0, counts=dict(self._run.counts))  # it goes on with the next claim
+            # It goes on with the next claim.
+            self._run.wait(attempts=0, counts=dict(self._run.counts), listing=self._position)
             return True
         self._changes.settle()
         self._run.end(Source.Status.DONE, accepted_keys=[])
         return False
 
-    def _ask_all(self, ends_at: float) -> bool:
+    def _ask_all(self, slice_s: float) -> bool:
         """Asks until the time is over; returns whether addresses are left."""
-        has_asked = False
+        listing_ends_at = time.monotonic() + LISTING_S
         pages = SourceItem.objects.filter(source=self._source).select_related("document")
         kept = pages.filter(document__isnull=False).order_by("pk")
         known = tuple(kept.values_list("url", flat=True))
-        listing = listing_of(self._source, self._client, known=known, alive=self._run.report)
+        parts = count()
+
+        def alive() -> None:
+            self._run.report()
+            if next(parts) and time.monotonic() >= listing_ends_at:
+                raise _TurnOver  # one is read in any case
+
+        listing = listing_of(self._source, self._client, known=known, alive=alive, position=self._source.listing)
+        try:
+            has_more = self._ask_listed(listing, pages, slice_s)
+        except _TurnOver:
+            has_more = True
+        self._position = listing.position
+        if not has_more and listing.is_complete:
+            # Pages that the source had and that it does not lead to any more
+            for url in list(kept.filter(fetched_at__lt=self._run.started_at).values_list("url", flat=True)):
+                self._count(self._run.gone(url))
+        return has_more
+
+    def _ask_listed(self, listing: Listing, pages: QuerySet[SourceItem], slice_s: float) -> bool:
+        ends_at = math.inf
         for candidate in listing:
             page = pages.filter(key_hash=hash_of(candidate.url)).first()
             if page is not None and page.fetched_at is not None and page.fetched_at >= self._run.started_at:
                 self._links = self._stored_links(page)  # asked before this run was interrupted
             else:
-                # A listing that takes longer than a slice would else be read again and again.
-                if has_asked and time.monotonic() >= ends_at:
+                if time.monotonic() >= ends_at:
                     return True
-                has_asked = True
                 self._count(self._visit(candidate, page))
+                # From the first address on: what comes before it is read again by every turn.
+                ends_at = min(ends_at, time.monotonic() + slice_s)
             listing.met(candidate, self._links)
-        if listing.is_complete:
-            # Pages that the source had and that it does not lead to any more
-            for url in list(kept.filter(fetched_at__lt=self._run.started_at).values_list("url", flat=True)):
-                self._count(self._run.gone(url))
         return False
 
     def _count(self, outcome: str | None) -> None:

@@ -16,15 +16,16 @@ from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
 from kb.base.net.client import MIB, header_of, too_large
 from kb.base.net.session import Session, within_site
-from kb.sources.connectors.protocol import MOST_FILES, Item
+from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
 from kb.sources.fields import Field
 
 MOST_DEPTH: Final = 60
-MOST_LISTING: Final = 64 * MIB  # of one folder
+MOST_FOLDERS: Final = 50_000
+MOST_LISTING: Final = 8 * MIB  # of one answer
 _STRONG: Final = re.compile(r'"[!#-~]*"')  # an ETag that stands for the very bytes
-_NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next"?')
+_NEXT: Final = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 SLOWEST: Final = 50 * 1024  # bytes a second that a file has to come at
 
 FIELDS: Final = (
@@ -48,7 +49,7 @@ FIELDS: Final = (
 )
 
 
-class WebDav:
+class WebDav(Listed):
     """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and time limit."""
 
     fields: ClassVar[tuple[Field, ...]] = FIELDS
@@ -69,7 +70,6 @@ class WebDav:
             pair = f"{user}:{values.get('password', '')}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
         self._session = Session(guard, headers=headers, seconds=self._seconds)
-        self._paths: dict[str, str] = {}
 
     @staticmethod
     def check(values: Mapping[str, Any]) -> None:
@@ -87,24 +87,37 @@ class WebDav:
     def __exit__(self, *exception: object) -> None:
         self._session.close()
 
-    def items(self) -> Iterator[Item]:
+    def portions(self, position: Any) -> Iterator[Portion]:
         """Folder by folder, since most servers refuse to list all at once; each folder in the order of its names."""
-        count = 0
-        folders = [""]
+        at = position or {
+            "root": str(self._root),
+            "folders": [["", self._root.raw_path.decode("ascii")]],
+            "seen": [0, 0],
+        }
+        self._root = httpx.URL(at["root"])
+        folders, (entries, asked) = [tuple(each) for each in at["folders"]], at["seen"]
         while folders:
-            folder = folders.pop()
-            found = self._listed(folder)
-            count += len(found)
-            if count > MOST_FILES or folder.count("/") > MOST_DEPTH:
+            folder, path = folders.pop()
+            found = self._listed(folder, path)
+            entries, asked = entries + len(found), asked + 1
+            if entries > MOST_FILES or asked > MOST_FOLDERS or folder.count("/") > MOST_DEPTH:
                 raise FetchError("too_many_items", most=MOST_FILES)
-            for key, entry in sorted(found.items()):
-                if not entry.is_folder and self._selection.takes(key):
-                    yield self._item(key, entry)
-            deeper = (key for key, entry in found.items() if entry.is_folder and self._selection.enters(key))
-            folders += sorted((f"{key}/" for key in deeper), reverse=True)
+            rows = sorted(found.items())
+            files = [
+                self._item(key, path, entry)
+                for key, (path, entry) in rows
+                if not entry.is_folder and self._selection.takes(key)
+            ]
+            deeper = [
+                (f"{key}/", path) for key, (path, entry) in rows if entry.is_folder and self._selection.enters(key)
+            ]
+            folders += reversed(deeper)
+            place = {"root": str(self._root), "folders": folders, "seen": [entries, asked]}
+            yield Portion(files, place if folders else None)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
-        url = self._root.copy_with(raw_path=self._path(item.key).encode())
+        path = item.address or self._root.raw_path.decode("ascii") + quote(item.key, safe="/")
+        url = self._root.copy_with(raw_path=path.encode())
         is_strong = _STRONG.fullmatch(item.version) is not None
         seconds = self._seconds + (most if item.size is None else min(item.size, most)) / SLOWEST
         for headers in ({"If-Match": item.version}, {}) if is_strong else ({},):
@@ -116,14 +129,17 @@ class WebDav:
                 return _as_written(item, response, size)
         raise FetchError("bad_status", status=412)
 
-    def _listed(self, folder: str) -> dict[str, Entry]:
-        """What lies in a folder, by path below the root; a folder's own path ends with a slash, the root's is blank."""
-        found: dict[str, Entry] = {}
-        following: httpx.URL | None = self._root.copy_with(raw_path=self._path(folder).encode())
+    def _listed(self, folder: str, path: str) -> dict[str, tuple[str, Entry]]:
+        """What lies in a folder, by path below the root, with the path as the server writes it.
+
+        A folder's own path ends with a slash, the root's is blank.
+        """
+        found: dict[str, tuple[str, Entry]] = {}
+        following: httpx.URL | None = self._root.copy_with(raw_path=path.encode())
         while following is not None and len(found) <= MOST_FILES:
             entries, following = self._page(folder, following)
             before = len(found)
-            found.update(self._children(folder, entries))
+            found.update(self._children(folder, path if folder else self._root.raw_path.decode("ascii"), entries))
             if following is not None and len(found) == before:
                 raise self._not_webdav("Link: rel=next")  # it would go round in a circle
         return found
@@ -144,7 +160,7 @@ class WebDav:
             for piece in response.iter_stream():
                 content += piece
                 if len(content) > MOST_LISTING:
-                    raise FetchError("too_many_items", most=MOST_FILES)
+                    raise FetchError("folder_too_large", path=folder[:200] or "/", megabytes=MOST_LISTING // MIB)
             link = _NEXT.search(header_of(response, "link"))
         if not folder and not url.query:
             self._root = at.copy_with(raw_path=at.raw_path.partition(b"?")[0].rstrip(b"/") + b"/")
@@ -156,9 +172,9 @@ class WebDav:
             raise self._not_webdav("empty multistatus")
         return entries, within_site(at, link[1]) if link else None
 
-    def _children(self, folder: str, entries: list[Entry]) -> Iterator[tuple[str, Entry]]:
-        parent = _parts(self._path(folder))
-        base = self._root.copy_with(raw_path=self._path(folder).encode())
+    def _children(self, folder: str, path: str, entries: list[Entry]) -> Iterator[tuple[str, tuple[str, Entry]]]:
+        parent = _parts(path)
+        base = self._root.copy_with(raw_path=path.encode())
         for entry in entries:
             url = self._absolute(base, entry.href)
             parts = _parts(url.raw_path.decode("ascii"))
@@ -172,11 +188,8 @@ class WebDav:
                 continue  # deleted meanwhile
             if entry.status != 200:
                 raise FetchError("bad_status", status=entry.status)
-            key = folder + parts[-1]
-            self._paths[f"{key}/" if entry.is_folder else key] = url.raw_path.decode("ascii").rstrip("/") + (
-                "/" if entry.is_folder else ""
-            )
-            yield key, entry
+            own = url.raw_path.decode("ascii").rstrip("/") + ("/" if entry.is_folder else "")
+            yield folder + parts[-1], (own, entry)
 
     def _absolute(self, base: httpx.URL, href: str) -> httpx.URL:
         try:
@@ -185,14 +198,8 @@ class WebDav:
         except (httpx.InvalidURL, ValueError) as error:
             raise FetchError("outside_folder", host=self._root.host, href=href[:200]) from error
 
-    def _path(self, key: str) -> str:
-        """As the server has written it; of what it has not listed in this run as it would be written."""
-        if key in self._paths:
-            return self._paths[key]
-        return self._root.raw_path.decode("ascii") + quote(key, safe="/")
-
-    def _item(self, key: str, entry: Entry) -> Item:
-        url = str(self._root.copy_with(raw_path=self._path(key).encode()))
+    def _item(self, key: str, path: str, entry: Entry) -> Item:
+        url = str(self._root.copy_with(raw_path=path.encode()))
         if entry.file_id and "/remote.php/" in url:
             url = f"{url.partition('/remote.php/')[0]}/index.php/f/{entry.file_id}"
         return Item(
@@ -203,6 +210,7 @@ class WebDav:
             size=entry.size,
             modified=entry.modified,
             url=url,
+            address=path,
         )
 
     def _check(self, response: httpcore.Response, path: str) -> None:

@@ -1,6 +1,7 @@
 """A bucket, read from a real HTTP server that speaks S3."""
 
 import hashlib
+import json
 import os
 from io import BytesIO
 
@@ -92,6 +93,27 @@ def test_more_than_one_page_is_listed(endpoint, bucket):
         bucket.put_object(Key=f"{number:05}.md", Body=b"x")
 
     assert [item.key for item in items_of(endpoint)] == [f"{number:05}.md" for number in range(1_005)]
+
+
+def test_a_listing_goes_on_where_it_stopped(endpoint, bucket):
+    for number in range(1_005):
+        bucket.put_object(Key=f"{number:05}.md", Body=b"x")
+    with reading(endpoint) as s3:
+        first = next(s3.portions(None))
+    with reading(endpoint) as s3:
+        (last,) = s3.portions(json.loads(json.dumps(first.position)))
+    assert len(first.items) == 1_000
+    assert ([item.key for item in last.items], last.position) == (
+        [f"{number:05}.md" for number in range(1_000, 1_005)],
+        None,
+    )
+
+
+def test_a_listing_that_goes_round_in_a_circle_ends(web):
+    body = "<IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken>"
+    page = Page(f"<ListBucketResult>{body}</ListBucketResult>", type="application/xml")
+    web.pages = {LISTING: page, LISTING.replace("&encoding", "&continuation-token=t&encoding"): page}
+    assert code_of(lambda: items_of(web.url(""))) == "broken_response"
 
 
 def test_a_listing_ends_that_is_longer_than_a_place_may_be_though_nothing_in_it_is_taken(endpoint, bucket, monkeypatch):

@@ -8,14 +8,18 @@ from django.utils import timezone
 
 from kb.models import Source
 from kb.sources.connectors import registry
-from kb.sources.connectors.protocol import Item
+from kb.sources.connectors.protocol import Item, Listed, Portion
 from kb.sources.fields import Field
 from kb.sources.services.sources import source_create, source_request
 from kb.sources.services.working import run_source
 
 
-class Place:
-    """Files by their keys; `version` and `fault` say what the place answers otherwise than a good one would."""
+class Place(Listed):
+    """Files by their keys; `version` and `fault` say what the place answers otherwise than a good one would.
+
+    It is listed in portions of as many files as `portion` says, None: all at once; `listed` has the keys of each that was asked
+    for, after which `on_portion` is called.
+    """
 
     fields = (
         Field("root", "root", is_required=True),
@@ -28,6 +32,7 @@ class Place:
         self.versions, self.faults = {}, {}
         self.gives_digest = False
         self.listing_fault = None
+        self.portion, self.listed, self.on_portion = None, [], lambda: None
 
     def __call__(self, values):
         self.values = values
@@ -42,9 +47,13 @@ class Place:
     def __exit__(self, *_):
         pass
 
-    def items(self):
-        for key, data in self.files.items():
-            yield self.item(key, data)
+    def portions(self, position):
+        keys, size = list(self.files), self.portion or len(self.files) or 1
+        for start in range(position or 0, len(keys) or 1, size):
+            self.listed.append(keys[start : start + size])
+            items = [self.item(key, self.files[key]) for key in self.listed[-1]]
+            yield Portion(items, start + size if start + size < len(keys) else None)
+            self.on_portion()
         if self.listing_fault is not None:
             raise self.listing_fault
 

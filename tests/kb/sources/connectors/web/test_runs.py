@@ -1,6 +1,7 @@
 """Runs of sources: what stops, interrupts and changes them."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.utils import timezone
@@ -9,7 +10,8 @@ from kb import tasks
 from kb.base.errors import Rejected
 from kb.jobs.leases import LeaseLost
 from kb.models import Document, Source, SourceItem
-from kb.sources.connectors.listing import CrawlListing, Scope
+from kb.sources.connectors.listing import CrawlListing, Scope, SitemapListing
+from kb.sources.connectors.web import reading
 from kb.sources.services.runs import Run
 from kb.sources.services.sources import (
     LEASE,
@@ -197,3 +199,45 @@ def test_a_page_of_thousands_of_links_queues_no_more_than_are_read(kb, web):
         met.append(candidate.url)
         listing.met(candidate, [web.url(link) for link in links])
     assert (len(met), listing.is_complete, len(listing._met)) == (5, False, 6)
+
+
+class TestLongListings:
+    """Sitemaps that take longer to read than a worker's turn."""
+
+    @pytest.fixture
+    def source(self, kb, web):
+        names = ("one", "two", "three")
+        links = "".join(f"<sitemap><loc>{web.url(f'/{name}.xml')}</loc></sitemap>" for name in names)
+        web.pages["/sitemap.xml"] = Page(f"<sitemapindex>{links}</sitemapindex>", type="application/xml")
+        for name in names:
+            web.pages[f"/{name}.xml"] = sitemap(web, f"/{name}")
+            web.pages[f"/{name}"] = Page(article(name))
+        return create(kb, web, "sitemap", "/sitemap.xml")
+
+    def test_each_turn_goes_on_with_the_next_sitemap(self, source, web, monkeypatch):
+        monkeypatch.setattr(reading, "LISTING_S", 0.0)
+        assert run(source, web).counts == {"added": 3}
+        assert (source.status, source.listing) == ("done", None)
+        assert sorted(path for path in web.paths if "xml" in path) == sorted(
+            ["/sitemap.xml", "/one.xml", "/two.xml", "/three.xml"]
+        )
+
+    def test_what_the_sitemaps_of_other_turns_listed_is_not_gone(self, source, web, monkeypatch):
+        run(source, web)
+        monkeypatch.setattr(reading, "LISTING_S", 0.0)
+        web.pages["/two.xml"] = sitemap(web)
+        assert run(source, web).counts == {"unchanged": 2, "gone": 1}
+
+    def test_the_clock_of_a_slice_starts_with_the_first_page(self, source, web, monkeypatch):
+        now, read = 0.0, SitemapListing._read
+
+        def slow(listing, url):
+            nonlocal now
+            now += 5_000
+            return read(listing, url)
+
+        monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now))
+        monkeypatch.setattr(reading, "LISTING_S", 100_000.0)
+        monkeypatch.setattr(SitemapListing, "_read", slow)
+        assert run_source(source.pk, client=client_for(web), slice_s=6_000)
+        assert states(source) == {"one": "kept", "two": "kept"}

@@ -1,6 +1,7 @@
 """Against wsgidav, which is a WebDAV server of its own making, and against what other servers do otherwise."""
 
 import hashlib
+import json
 import re
 import socket
 import threading
@@ -11,6 +12,7 @@ import pytest
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard
 from kb.sources.connectors.protocol import UNAVAILABLE, Item
+from kb.sources.connectors.webdav import connector
 from kb.sources.connectors.webdav.connector import WebDav
 from tests.dav_server import PASSWORD, USER, DavServer
 
@@ -471,3 +473,48 @@ class HangingUp:
                         break
                     status, body = (b"207 M", self.LISTING) if line.startswith(b"PROPFIND") else (b"200 OK", b"one")
                     connection.sendall(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+
+
+def test_a_listing_goes_on_where_it_stopped_and_asks_for_no_folder_twice(dav):
+    write(dav, **{"a.md": "one", "下/b 1.md": "two", "下/deeper/c.md": "three", "z/d.md": "four"})
+    with opened(dav) as place:
+        portions = place.portions(None)
+        first = next(portions)
+        asked = len(dav.asked)
+    with opened(dav) as place:
+        rest = [item for portion in place.portions(json.loads(json.dumps(first.position))) for item in portion.items]
+        assert [content(place, item)[1] for item in rest] == ["four", "two", "three"]
+    assert [item.key for item in first.items] == ["a.md"]
+    assert asked == 1
+    assert [each.path for each in dav.asked if each.method == "PROPFIND"].count("/dav/") == 1
+
+
+def test_what_was_listed_is_fetched_by_another_connector_whatever_its_name(dav):
+    """As the server writes it, which is not UTF-8 here."""
+    body = part(["caf%E9.md"])
+    dav.answer = lambda asked: ("207 Multi-Status", {}, body) if asked.method == "PROPFIND" else ("200 OK", {}, b"read")
+    with opened(dav) as place:
+        (item,) = place.items()
+    with opened(dav) as place:
+        assert content(place, item)[1] == "read"
+    assert dav.asked[-1].path == "/dav/caf\xe9.md"
+
+
+def test_a_server_that_invents_folders_is_asked_for_so_many_only(dav, monkeypatch):
+    monkeypatch.setattr(connector, "MOST_FOLDERS", 5)
+    for number in range(10):
+        (dav.folder / f"{number}").mkdir()
+    assert refusal(dav).code == "too_many_items"
+    assert len(dav.asked) == 6
+
+
+def test_a_list_of_one_folder_that_is_too_large_is_not_read_to_its_end(dav, monkeypatch):
+    monkeypatch.setattr(connector, "MOST_LISTING", 1_000)
+    dav.rewrite = lambda body: body + b" " * 1_000
+    assert refusal(dav).code == "folder_too_large"
+
+
+@pytest.mark.parametrize("link", ["<" * 50_000, "<a" * 50_000, "<a>" * 50_000 + ";", "<a>" + " " * 100_000])
+def test_a_link_is_looked_for_in_time_of_the_order_of_its_length(link):
+    """Which a pattern that begins anew at every sign does not: that took minutes here."""
+    assert connector._NEXT.search(link) is None
