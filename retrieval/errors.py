@@ -91,6 +91,7 @@ class DegradationCode(StrEnum):
     CHANNEL_TIMEOUT = "channel_timeout"
     EMBEDDER_FAILED = "embedder_failed"
     EMBEDDER_TIMEOUT = "embedder_timeout"
+    EXTERNAL_BUSY = "external_busy"
     EXTERNAL_LEFT_OUT = "external_left_out"
     EXTERNAL_NOT_CONFIGURED = "external_not_configured"
     EXTERNAL_QUOTA = "external_quota"

@@ -65,6 +65,24 @@ class ThreadEach(Executor):
         return job
 
 
+class Share(Executor):
+    """At most so many jobs at once in the threads of an executor; another one raises NoRoom, and waits for none."""
+
+    def __init__(self, executor: Executor, most: int) -> None:
+        self._executor, self._room = executor, threading.BoundedSemaphore(most)
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        if not self._room.acquire(blocking=False):
+            raise NoRoom
+        try:
+            job = self._executor.submit(function, *args, **kwargs)
+        except BaseException:
+            self._room.release()
+            raise
+        job.add_done_callback(lambda _: self._room.release())
+        return job
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The time that a search may take, in seconds of `time.monotonic`."""

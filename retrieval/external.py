@@ -84,6 +84,14 @@ class ExternalChannel:
             _("the source {source!r} did not answer in time: allow more time, or switch it off", source=self.source),
         )
 
+    def fullness(self) -> Degradation:
+        """Why a search did not ask at all."""
+        return Degradation(
+            self.stage,
+            DegradationCode.EXTERNAL_BUSY,
+            _("too many searches wait for {source!r} or other sources: search again in a moment", source=self.source),
+        )
+
     def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         if not self.breaker.allows():
             raise ChannelUnavailable(

@@ -18,7 +18,7 @@ from retrieval.errors import (
     _,
     message_of,
 )
-from retrieval.execution import Budget, InlineExecutor
+from retrieval.execution import Budget, InlineExecutor, NoRoom
 from retrieval.external import ExternalChannel
 from retrieval.protocols import Channel, Fallback, Scope
 from retrieval.types import Analysis, Dropped, Ranking, Span, Trace
@@ -157,7 +157,10 @@ def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[R
     futures: dict[int, Future[_Outcome]] = {}
     # Those that wait for other servers start first, and wait while this thread does the rest.
     for place in sorted(range(len(jobs)), key=lambda place: jobs[place].channel.in_memory):
-        futures[place] = jobs[place].executor.submit(_search, jobs[place], analysis)
+        try:
+            futures[place] = jobs[place].executor.submit(_search, jobs[place], analysis)
+        except NoRoom:
+            futures[place] = InlineExecutor().submit(_left_out, jobs[place])
     rankings: list[Ranking] = []
     failed: dict[int, frozenset[str]] = {}
     for place, job in enumerate(jobs):
@@ -173,6 +176,11 @@ def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[R
             rankings.append(dataclasses.replace(outcome, query=job.query) if job.query else outcome)
         trace.spans.append(Span(job.stage, milliseconds, {"kb_id": kb_id, **job.about, **about}))
     return rankings, failed
+
+
+def _left_out(job: _Job) -> _Outcome:
+    assert isinstance(job.channel, ExternalChannel)  # noqa: S101 - the threads of no other are shared out
+    return job.channel.fullness(), 0.0
 
 
 def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcome:

@@ -73,7 +73,7 @@ def holdings(kb: KnowledgeBase) -> Holdings:
 @lru_cache(maxsize=1_000)
 def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa: ARG001 - another version is another answer
     vectors = ChunkEmbedding.objects.filter(knowledge_base=kb_id, model=model)
-    live = Source.objects.filter(knowledge_base=kb_id, enabled=True, live=True)
+    live = Source.objects.filter(knowledge_base=kb_id, enabled=True, paused=False, live=True)
     external = SearchProvider.objects.filter(knowledge_base=kb_id, enabled=True)
     asked = (
         vectors.filter(kind=ChunkEmbedding.Kind.KEYWORDS),

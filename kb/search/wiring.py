@@ -60,7 +60,7 @@ from retrieval.errors import (
     ScopeOutdated,
     message_of,
 )
-from retrieval.execution import CircuitBreaker, InlineExecutor
+from retrieval.execution import CircuitBreaker, InlineExecutor, Share
 from retrieval.external import ExternalChannel
 from retrieval.pipeline import Pipeline
 from retrieval.protocols import (
@@ -81,6 +81,7 @@ from retrieval.types import Analysis, Result
 
 WEB, EXTERNAL = "web", "external"
 THREADS: Final = 16
+THREADS_A_SOURCE: Final = 4
 BREAKERS: Final = 1_000
 CHANNEL_THREADS = 8
 CONFIGURATIONS_HELD = 256
@@ -98,7 +99,13 @@ Layer = tuple[tuple[str, type, Any], ...]
 @lru_cache(maxsize=1)
 def _threads() -> Executor:
     """Apart from those that wait for the database: a slow source must not take these from other searches."""
-    return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="external")
+    return Share(ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="external"), THREADS)
+
+
+@lru_cache(maxsize=BREAKERS)
+def _share(stage: str, pk: int) -> Executor:  # noqa: ARG001 - each source has its own
+    """Threads for one source, so that a slow one does not take those of all others."""
+    return Share(_threads(), THREADS_A_SOURCE)
 
 
 @lru_cache(maxsize=BREAKERS)
@@ -163,7 +170,7 @@ def external_channels(
                 weight=config.external_weight,
                 most=config.external_top_k,
                 timeout_ms=config.external_timeout_ms,
-                executor=_threads(),
+                executor=_share(WEB, source.pk),
                 breaker=_breaker(WEB, source.pk, source.url),
             )
     for external in held.external:
@@ -174,7 +181,7 @@ def external_channels(
             weight=config.external_weight if external.weight is None else external.weight,
             most=config.external_top_k,
             timeout_ms=external.timeout_ms,
-            executor=_threads(),
+            executor=_share(EXTERNAL, external.pk),
             breaker=_breaker(EXTERNAL, external.pk, repr(sorted(external.settings.items()))),
         )
 

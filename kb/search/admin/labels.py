@@ -142,6 +142,7 @@ def degradation_heading(code: str) -> str:
         DegradationCode.EMBEDDER_TIMEOUT: _("Searched without vectors: the model did not answer in time"),
         DegradationCode.EXTERNAL_LEFT_OUT: _("Searched without the live and external sources"),
         DegradationCode.EXTERNAL_NOT_CONFIGURED: _("A live or external source is not set up as it must be"),
+        DegradationCode.EXTERNAL_BUSY: _("Too many searches wait for live and external sources"),
         DegradationCode.EXTERNAL_QUOTA: _("A live or external source has been asked too often"),
         DegradationCode.EXTERNAL_REFUSED: _("A live or external source does not let this server in"),
         DegradationCode.EXTERNAL_TIMEOUT: _("A live or external source did not answer in time"),

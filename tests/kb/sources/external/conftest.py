@@ -13,6 +13,7 @@ def _fresh_sources():
     live.CACHE.clear()
     live_search._indexed.cache_clear()
     wiring._breaker.cache_clear()
+    wiring._share.cache_clear()
     vertex._client.cache_clear()
 
 

@@ -1,8 +1,15 @@
+import threading
+from concurrent.futures import wait
+
 import pytest
 
 from kb.base.shapes import as_values
 from kb.index.filters import Filters
+from kb.models import Source
+from kb.search import wiring
 from kb.search.services.search import SearchRequest, respond, response_of, wire
+from kb.sources.services.sources import source_pause, source_resume
+from retrieval.execution import Share
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.sources.external.sources import codes, elsewhere, feed, find, live_feed
 from tests.web_server import ARTICLE, Page, article
@@ -186,3 +193,35 @@ def test_what_is_measured_asks_nobody_even_if_it_is_told_to(owner, kb, web):
     wiring = wire(principal(owner), request)
     wiring.pipeline.run("when does the archive open", wiring.config)
     assert (wiring.uses_external_sources, wiring.config.external, web.paths) == (False, False, [])
+
+
+def test_a_paused_source_is_not_asked(owner, kb, web):
+    feed(web, ("Archive", "The archive opens at ten today."))
+    source = live_feed(kb, web)
+    assert len(elsewhere(find(owner, kb))) == 1
+    source_pause(source)
+    assert elsewhere(find(owner, kb)) == []
+    source_resume(source)
+    assert len(elsewhere(find(owner, kb))) == 1
+
+
+def test_a_source_for_which_others_wait_already_is_left_out_at_once(owner, kb, web):
+    feed(web, ("Archive", "The archive opens at ten today."))
+    source, released = live_feed(kb, web), threading.Event()
+    others = [wiring._share(wiring.WEB, source.pk).submit(released.wait) for _ in range(wiring.THREADS_A_SOURCE)]
+    outcome = find(owner, kb)
+    assert (codes(outcome), elsewhere(outcome)) == (["external_busy"], [])
+    released.set()
+    wait(others)
+    assert len(elsewhere(find(owner, kb))) == 1
+
+
+def test_a_slow_source_leaves_room_for_another(owner, kb, web, monkeypatch):
+    feed(web, ("Archive", "The archive opens at ten today."))
+    live_feed(kb, web, name="slow")
+    live_feed(kb, web, name="news", max_pages=3)
+    slow = Source.objects.get(name="slow")
+    monkeypatch.setattr(wiring, "_share", lambda _stage, pk: Share(wiring._threads(), int(pk != slow.pk)))
+    outcome = find(owner, kb)
+    assert codes(outcome) == ["external_busy"]
+    assert len(elsewhere(outcome)) == 1
