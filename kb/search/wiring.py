@@ -35,6 +35,7 @@ from kb.providers.usage.counting import counted_for
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
 from kb.sources.connectors.listing import web_client
 from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
+from kb.sources.connectors.registry import owner_of
 from kb.sources.external.services import provider_of
 from kb.sources.models import SearchProvider
 from retrieval.analysis import Analyser
@@ -166,7 +167,7 @@ def external_channels(
             yield ExternalChannel(
                 WEB,
                 kb.pk,
-                LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors),
+                LiveSearch(source, kb, web_client(owner_of(source)), tokenizer, vectors=vectors),
                 weight=config.external_weight,
                 most=config.external_top_k,
                 timeout_ms=config.external_timeout_ms,

@@ -43,6 +43,10 @@ MESSAGES: Final[dict[str, str]] = {
         "“{host}” is an IP address in an unusual form. Give the name of the host, or the address as four decimal numbers."
     ),
     "forbidden_address": gettext_noop(
+        "{host} is not at a public address. Give a public one; an administrator can allow an intranet in WEB_ALLOWED_HOSTS."
+    ),
+    # For superusers: others would look names of the inner network up by it.
+    "internal_address": gettext_noop(
         "{host} is at {address}, which is not a public address. Give a public one; an administrator can allow an intranet "
         "in WEB_ALLOWED_HOSTS."
     ),
@@ -261,6 +265,20 @@ class AllowList:
             return True
         is_named = self.any_private or not self.hosts.isdisjoint({(host.lower(), None), (host.lower(), port)})
         return is_named and not _is_out_of_bounds(plain(address))
+
+
+Owner = Callable[[], str]
+
+
+def nobody() -> str:
+    return ""
+
+
+def open_to(owner: Owner, entries: Iterable[str]) -> list[str]:
+    """The places of entries such as PLACE, and PLACE@OWNER for what is open to the knowledge bases of that user alone."""
+    # The name of a user may hold a further sign.
+    parted = (entry.strip().partition("@") for entry in entries)
+    return [place for place, _at, name in parted if not name or name == owner()]
 
 
 def plain(address: Address) -> Address:

@@ -237,8 +237,9 @@ class KnowledgeBaseDocumentViewSet(DescribesDocuments):
             return partial(document_add, name=fields["file"].name, **fields)
         fields = self.checked(DocumentTextSerializer)
         if "url" in fields and self.read_url is not None:
+            owners = KnowledgeBase.objects.filter(pk=self.kwargs["kb_id"]).values_list("owner__username", flat=True)
             with OUTSIDE.one(user_of(request).pk):
-                return partial(document_add, **self.read_url(**fields))
+                return partial(document_add, **self.read_url(owner=owners.get, **fields))
         return partial(document_add_text, **({"title": ""} | fields))
 
     @idempotent(before=_to_add)

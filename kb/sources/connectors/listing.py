@@ -16,7 +16,7 @@ from django.conf import settings
 from lxml import etree
 from protego import Protego
 
-from kb.base.net.addresses import AllowList, FetchError, Guard, port_of
+from kb.base.net.addresses import AllowList, FetchError, Guard, Owner, nobody, open_to, port_of
 from kb.base.net.client import MIB, Deadline, Fetched, Politeness, WebClient, gunzip
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
@@ -35,10 +35,13 @@ def _politeness(seconds: float) -> Politeness:
     return Politeness(seconds)
 
 
-def web_client() -> WebClient:
-    """A client by WEB_ALLOWED_HOSTS, WEB_USER_AGENT, WEB_DELAY_SECONDS, WEB_MAX_MB and WEB_SECONDS."""
+def web_client(owner: Owner = nobody) -> WebClient:
+    """A client by WEB_ALLOWED_HOSTS, WEB_USER_AGENT, WEB_DELAY_SECONDS, WEB_MAX_MB and WEB_SECONDS.
+
+    `owner`: the user whose knowledge base it reads for.
+    """
     return WebClient(
-        guard=Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS)),
+        guard=Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS))),
         politeness=_politeness(settings.WEB_DELAY_SECONDS),
         user_agent=settings.WEB_USER_AGENT,
         max_bytes=settings.WEB_MAX_BYTES,

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _, gettext_noop
 
 from kb.base.encryption import decrypted
 from kb.base.errors import Rejected
+from kb.base.net.addresses import Owner
 from kb.sources.connectors.folder.connector import Folder
 from kb.sources.connectors.git.connector import GitBranch
 from kb.sources.connectors.protocol import Connector
@@ -24,9 +25,9 @@ class ConnectorClass(Protocol):
     @property
     def fields(self) -> tuple[Field, ...]: ...
 
-    def __call__(self, values: Mapping[str, Any]) -> Connector: ...
+    def __call__(self, values: Mapping[str, Any], *, owner: Owner) -> Connector: ...
 
-    def check(self, values: Mapping[str, Any]) -> None:
+    def check(self, values: Mapping[str, Any], owner: Owner) -> None:
         """Raises Rejected, whose code begins with the name of a field; contacts nobody."""
 
 
@@ -100,14 +101,22 @@ def connector_of(source: Source) -> Connector:
     kind = kind_of(source)
     if kind.connector is None:
         raise Rejected("kind_invalid", _("A source of this kind has no place to read from."))
-    return kind.connector(checked_settings(kind, source.settings, decrypted(source.secrets)))
+    owner = owner_of(source)
+    return kind.connector(checked_settings(kind, source.settings, decrypted(source.secrets), owner), owner=owner)
 
 
-def checked_settings(kind: Kind, settings: Mapping[str, Any], secrets: Mapping[str, str]) -> dict[str, Any]:
+def owner_of(source: Source) -> Owner:
+    """The name of the user whom an operator may have opened a place to."""
+    return lambda: source.knowledge_base.owner.username
+
+
+def checked_settings(
+    kind: Kind, settings: Mapping[str, Any], secrets: Mapping[str, str], owner: Owner
+) -> dict[str, Any]:
     """A value for each field of a kind; raises Rejected, whose code begins with the name of a field."""
     values = checked_values(kind.fields, {**settings, **secrets})
     if kind.connector is not None:
-        kind.connector.check(values)
+        kind.connector.check(values, owner)
     return values
 
 

@@ -25,7 +25,7 @@ from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import TASK_AWAITED, Queue
 from kb.sources.connectors.listing import compiled
 from kb.sources.connectors.live import LIVE_KINDS
-from kb.sources.connectors.registry import checked_settings, kind_of, secret_names
+from kb.sources.connectors.registry import checked_settings, kind_of, owner_of, secret_names
 from kb.sources.models import Source, SourceItem, SourceItemChange, SourceRun
 
 LEASE: Final = timedelta(minutes=10)
@@ -74,7 +74,7 @@ def source_check(source: Source) -> None:
             ),
         )
     secrets = source.secrets if isinstance(source.secrets, Mapping) else decrypted(source.secrets)
-    values = checked_settings(kind, source.settings, secrets)
+    values = checked_settings(kind, source.settings, secrets, owner_of(source))
     hidden = secret_names(kind)
     source.settings = {name: value for name, value in values.items() if name not in hidden}
     source.secrets = encrypted({name: values[name] for name in hidden if values[name]})
@@ -321,17 +321,18 @@ def next_run(source: Source) -> Any:
     return timezone.now() + timedelta(minutes=source.every_minutes)
 
 
-def error_text(error: str, code: str, params: Mapping[str, Any]) -> str:
+def error_text(error: str, code: str, params: Mapping[str, Any], *, for_superuser: bool = False) -> str:
     """A stored error in the reader's language."""
+    code = "internal_address" if code == "forbidden_address" and for_superuser else code
     template = FETCH_MESSAGES.get(code) or PARSE_MESSAGES.get(code)
     with suppress(KeyError):  # written by a version whose sentence had other fields
         return _(template).format(**params) if template else shown(error)
     return error
 
 
-def error_of(error: FetchError | ParseError | None) -> str:
+def error_of(error: FetchError | ParseError | None, *, for_superuser: bool = False) -> str:
     """An error in the reader's language; blank for none."""
-    return "" if error is None else error_text(str(error), error.code, error.params)
+    return "" if error is None else error_text(str(error), error.code, error.params, for_superuser=for_superuser)
 
 
 def _fresh_run() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from kb.base.net.addresses import FetchError
 from kb.base.net.client import WebClient
 from kb.jobs.leases import LeaseLost
 from kb.sources.connectors.listing import web_client
-from kb.sources.connectors.registry import connector_of
+from kb.sources.connectors.registry import connector_of, owner_of
 from kb.sources.connectors.web.pages import PageRun
 from kb.sources.connectors.web.reading import Reader
 from kb.sources.models import Source
@@ -81,6 +81,6 @@ def _run(run: PageRun, client: WebClient | None, slice_s: float) -> bool:
 
 def _read(run: PageRun, client: WebClient | None, slice_s: float) -> bool:
     if run.source.kind in Source.WEB:
-        return Reader(run, client or web_client()).read(slice_s)
+        return Reader(run, client or web_client(owner_of(run.source))).read(slice_s)
     with connector_of(run.source) as connector:
         return Sync(run, connector).read(slice_s)

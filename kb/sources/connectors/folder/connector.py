@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import FetchError
+from kb.base.net.addresses import FetchError, Owner, nobody, open_to
 from kb.base.net.client import MIB, too_large
 from kb.sources.connectors.folder.tree import (
     ABSENT,
@@ -49,17 +49,17 @@ class Folder(Listed):
         *SELECTION_FIELDS,
     )
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._path = str(values["path"])
+    def __init__(self, values: Mapping[str, Any], *, owner: Owner = nobody) -> None:
+        self._path, self._owner = str(values["path"]), owner
         self._selection = Selection.parse(
             values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
         )
         self._root = -1
 
     @staticmethod
-    def check(values: Mapping[str, Any]) -> None:
+    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:
         """Raises Rejected where the folder is not below one that the operator has named."""
-        if _allowed_above(values["path"]) is None:
+        if _allowed_above(values["path"], owner) is None:
             raise Rejected(
                 "path_invalid",
                 _(
@@ -70,7 +70,7 @@ class Folder(Listed):
             )
 
     def __enter__(self) -> "Folder":
-        above = _allowed_above(self._path)
+        above = _allowed_above(self._path, self._owner)
         if above is None:
             raise FetchError("folder_not_allowed", path=self._path)
         try:
@@ -163,11 +163,13 @@ class Folder(Listed):
             return False
 
 
-def _allowed_above(path: str) -> Path | None:
-    """The folder of SOURCE_FOLDERS that a path is, or is below, if any."""
+def _allowed_above(path: str, owner: Owner) -> Path | None:
+    """The folder of SOURCE_FOLDERS, as far as they are open to the owner, that a path is, or is below, if any."""
     if not path.startswith("/") or ".." in path.split("/"):
         return None
-    return next((Path(each) for each in settings.SOURCE_FOLDERS if Path(path).is_relative_to(each)), None)
+    return next(
+        (Path(each) for each in open_to(owner, settings.SOURCE_FOLDERS) if Path(path).is_relative_to(each)), None
+    )
 
 
 def _state(status: os.stat_result) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import MESSAGES, PORTS, AllowList, FetchError, Guard
+from kb.base.net.addresses import MESSAGES, PORTS, AllowList, FetchError, Guard, Owner, nobody, open_to
 from kb.sources.connectors.git.listings import Listing, Listings
 from kb.sources.connectors.git.program import Git, Secrets
 from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
@@ -138,11 +138,12 @@ class GitBranch(Listed):
         self,
         values: Mapping[str, Any],
         *,
+        owner: Owner = nobody,
         guard: Guard | None = None,
         most: int | None = None,
         seconds: float | None = None,
     ) -> None:
-        guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+        guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
         self._settings = _Settings.of(values, guard.allowed)
         self._guard = replace(guard, ports=(*PORTS, SSH_PORT)) if self._settings.remote.scheme == "ssh" else guard
         self._most, self._seconds = most or settings.GIT_MAX_BYTES, seconds or settings.GIT_SECONDS
@@ -156,10 +157,10 @@ class GitBranch(Listed):
         self._at_once = 0  # contents of the next request; 0: as many as it takes
 
     @staticmethod
-    def check(values: Mapping[str, Any]) -> None:
+    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:
         """Raises Rejected for settings with which no repository can be read; nobody is asked."""
         try:
-            _Settings.of(values, AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+            _Settings.of(values, AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
         except FetchError as error:
             raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
 

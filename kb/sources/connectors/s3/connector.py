@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import AllowList, FetchError, Guard, parse_url
+from kb.base.net.addresses import AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url
 from kb.base.net.client import MIB, too_large
 from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
@@ -61,14 +61,14 @@ class S3(Listed):
         *SELECTION_FIELDS,
     )
 
-    def __init__(self, values: Mapping[str, Any], guard: Guard | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any], guard: Guard | None = None, *, owner: Owner = nobody) -> None:
         self._values = values
         self._bucket, self._prefix = str(values["bucket"]), str(values.get("prefix", ""))
         self._host = httpx.URL(values.get("endpoint", "")).host or "Amazon S3"
         self._selection = Selection.parse(
             values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
         )
-        self._guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+        self._guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
 
     @staticmethod
     def installed() -> bool:
@@ -76,7 +76,7 @@ class S3(Listed):
         return importlib.util.find_spec("botocore") is not None
 
     @staticmethod
-    def check(values: Mapping[str, Any]) -> None:
+    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:  # noqa: ARG004 - it asks nobody
         """Raises Rejected where the settings do not go together."""
         if endpoint := values.get("endpoint", ""):
             try:

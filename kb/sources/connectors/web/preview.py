@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core.files.base import ContentFile
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import FetchError, parse_url
+from kb.base.net.addresses import FetchError, Owner, nobody, parse_url
 from kb.base.net.client import Deadline, WebClient
 from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError
@@ -28,15 +28,16 @@ def page_read(
     title: str = "",
     metadata: dict[str, Any] | None = None,
     client: WebClient | None = None,
+    owner: Owner = nobody,
     **details: Any,
 ) -> dict[str, Any]:
     """Reads a page now: what `document_add` takes beside the knowledge base and the user, with further `details`.
 
     The page gives the title where none is given, and its address and dates to the metadata. Raises Rejected where it
-    cannot be read, or must not be.
+    cannot be read, or must not be. `owner`: as of `web_client`.
     """
     deadline = Deadline(SECONDS)
-    client = client or web_client()
+    client = client or web_client(owner)
     try:
         content = _content(Candidate(url), client, Robots(client, deadline), deadline)
     except (FetchError, ParseError) as error:

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, parse_url, port_of
+from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url, port_of
 from kb.base.net.client import MIB, header_of, too_large
 from kb.base.net.session import Session, within_site
 from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
@@ -54,8 +54,15 @@ class WebDav(Listed):
 
     fields: ClassVar[tuple[Field, ...]] = FIELDS
 
-    def __init__(self, values: Mapping[str, Any], *, guard: Guard | None = None, seconds: float | None = None) -> None:
-        guard = guard or Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS))
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        owner: Owner = nobody,
+        guard: Guard | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
         url = parse_url(str(values.get("url", ""))).copy_with(query=None, fragment=None)
         # As the server is to give it back: with a slash at the end, whether the curator wrote one or not.
         self._root = url.copy_with(path=url.path.rstrip("/") + "/")
@@ -72,10 +79,10 @@ class WebDav(Listed):
         self._session = Session(guard, headers=headers, seconds=self._seconds)
 
     @staticmethod
-    def check(values: Mapping[str, Any]) -> None:
+    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:
         """Raises Rejected for settings with which no folder can be read; nobody is asked."""
         try:
-            WebDav(values)
+            WebDav(values, owner=owner)
         except FetchError as error:
             raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
         if values.get("password") and not values.get("user"):

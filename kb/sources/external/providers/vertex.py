@@ -15,6 +15,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
+from kb.base.net.addresses import open_to
 from kb.sources.external.providers.answers import unanswered
 from kb.sources.fields import Field
 from retrieval.errors import DegradationCode
@@ -151,9 +152,7 @@ _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"
 def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
     """Whether an operator has opened a store to a knowledge base: by its project, its name in it, or both for one owner."""
     places = {values["project"], f"{values['project']}/{values['engine'] or values['data_store']}"}
-    # The name of a user may hold a further sign.
-    entries = (entry.strip().partition("@") for entry in settings.VERTEX_PROJECTS)
-    return any(place in places and (not name or name == owner()) for place, _at, name in entries)
+    return not places.isdisjoint(open_to(owner, settings.VERTEX_PROJECTS))
 
 
 def googles(location: str) -> str:

@@ -34,11 +34,11 @@ class Place(Listed):
         self.listing_fault = None
         self.portion, self.listed, self.on_portion = None, [], lambda: None
 
-    def __call__(self, values):
+    def __call__(self, values, *, owner):
         self.values = values
         return self
 
-    def check(self, values):
+    def check(self, values, owner):
         pass
 
     def __enter__(self):
