@@ -149,7 +149,8 @@ class AuditEntryAdmin(ReadOnlyAdmin):
     # -- Columns -------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("user"))
     def who(self, entry: AuditEntry) -> str:
-        name = entry.username or _("unknown")
+        of_nobody = _("by itself") if entry.how == AuditEntry.How.TASK else _("unknown")
+        name = entry.username or of_nobody
         return format_html('{} <code class="kb-mono">{}</code>', name, entry.api_key) if entry.api_key else name
 
     @column(gettext_lazy("action"), label=ACTION_LABELS)

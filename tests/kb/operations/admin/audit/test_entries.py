@@ -136,3 +136,11 @@ def test_an_empty_log_says_so(client):
     AuditEntry.objects.all().delete()
 
     assert client.get(reverse(LIST)).status_code == 200
+
+
+def test_what_a_task_has_done_is_by_nobody_unknown(client, document):
+    AuditEntry.objects.all().delete()
+    with acting("task", via="kb.tasks.read_web_source"):
+        Document.objects.filter(pk=document.pk).update(title="Another title")
+    assert "by itself" in shown(client)
+    assert "unknown" not in shown(client)
