@@ -134,6 +134,7 @@ urlpatterns = [
     path("sources/test/", SourceViewSet.as_view({"post": "test"})),
     path("sources/<int:pk>/", SourceViewSet.as_view(ROW)),
     *posts("sources/<int:pk>/", SourceViewSet, "run", "cancel", "accept", "pause", "resume"),
+    path("sources/<int:pk>/delete-gone/", SourceViewSet.as_view({"post": "delete_gone"})),
     path("sources/<int:pk>/items/", SourceViewSet.as_view({"get": "items"})),
     path("sources/<int:pk>/runs/", SourceViewSet.as_view({"get": "runs"})),
     path("search/batch/", SearchBatchView.as_view()),

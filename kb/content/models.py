@@ -115,6 +115,10 @@ def documents_folder(kb_id: int) -> str:
     return f"documents/{kb_id}"
 
 
+# In the metadata of a document: since when its source has it no longer.
+GONE_SINCE: Final = "gone_since"
+
+
 class Document(models.Model):
     """A source of chunks.
 

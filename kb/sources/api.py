@@ -20,6 +20,7 @@ from kb.sources.services.preview import source_preview
 from kb.sources.services.sources import (
     error_of,
     error_text,
+    gone_delete,
     secrets_set,
     source_accept,
     source_cancel,
@@ -121,6 +122,7 @@ class SourceSerializer(serializers.ModelSerializer[Source]):
             "paused",
             "live",
             "every_minutes",
+            "hides_gone",
             "max_share",
             "max_pages",
             "max_depth",
@@ -164,6 +166,9 @@ class SourceChangeSerializer(StrictSerializer):
     live = StrictBooleanField(required=False, help_text="Queries read it too, as a channel of its own.")
     every_minutes = StrictIntegerField(
         min_value=5, max_value=60 * 24 * 90, required=False, allow_null=True, help_text="null: only when asked for."
+    )
+    hides_gone = StrictBooleanField(
+        required=False, help_text="Documents of what the source no longer has are not searched until it is back."
     )
     max_share = StrictIntegerField(
         min_value=1,
@@ -315,6 +320,13 @@ class SourceRunFilters(ListFilters):
         request=None,
         responses=answers({202: SourceSerializer}, 403, 404),
     ),
+    delete_gone=extend_schema(
+        operation_id="source_delete_gone",
+        summary="Delete the documents of what a source no longer has",
+        description="Their metadata say since when: `gone_since`. Without this they are deleted by a later run.",
+        request=None,
+        responses=answers({200: SourceSerializer}, 403, 404),
+    ),
     pause=extend_schema(
         operation_id="source_pause",
         summary="Let nothing read a source for now",
@@ -384,6 +396,11 @@ class SourceViewSet(ApiViewSet):
     def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         source_accept(self._editable(pk))
         return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
+
+    @action(detail=True, methods=["post"], url_path="delete-gone")
+    def delete_gone(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        gone_delete(self._editable(pk))
+        return Response(self._described(pk))
 
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

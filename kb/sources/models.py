@@ -171,6 +171,7 @@ class SourceItem(models.Model):
         etag: like `last_modified` from the server, sent back to ask whether anything has changed.
         content_hash: of title and text of a page.
         text_key: of its document's text without numbers and addresses, to compare pages by; blank: unknown.
+        former_hash: the `content_hash` of before its text changed last.
         shown_key: of a text that it shows in place of its own and shares with other pages; blank: it shows its own.
         gone_at: since when it is gone or shows the text of others; a later run that finds it so still deletes its
             document.
@@ -198,6 +199,7 @@ class SourceItem(models.Model):
     last_modified = models.CharField(max_length=100, blank=True)
     content_hash = models.CharField(max_length=64, blank=True)
     text_key = models.CharField(max_length=64, blank=True, db_default="", editable=False, db_index=True)
+    former_hash = models.CharField(max_length=64, blank=True, db_default="", editable=False)
     shown_key = models.CharField(max_length=64, blank=True, db_default="", editable=False)
     version = models.CharField(max_length=500, blank=True, db_default="")
     digest = models.CharField(max_length=64, blank=True, default="", db_default="")

@@ -31,6 +31,7 @@ from kb.base.metrics import DEGRADATIONS
 from kb.base.shapes import as_values
 from kb.base.streams import STREAMS, Started
 from kb.base.text import storable
+from kb.content.models import GONE_SINCE
 from kb.ingest.services.pictures import ShownPicture
 from kb.providers import embedding_models as providers
 from kb.providers.usage.counting import Tally, counted_for, pieces_counted_for, tallied
@@ -128,6 +129,9 @@ class Source:
     score_scale: ScoreScale
     relevance: Annotated[Relevance | None, Doc("What the score says; null on the scale `rrf`.")]
     pictures: Annotated[tuple[ShownPicture, ...], Doc("Of the document, that stand in the chunk.")] = ()
+    gone_since: Annotated[
+        str, Doc("When the document was gone from the source that it came from; blank: it is there.")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -431,6 +435,7 @@ def _packed(
             score_scale=ScoreScale(hit.score_scale),
             relevance=hit.relevance,
             pictures=shown.get(hit.passage.chunk_id, ()),
+            gone_since=str(hit.passage.metadata.get(GONE_SINCE, "")),
         )
         for citation in context.citations
         if citation.chunk_id is not None and (hit := by_id.get(citation.chunk_id))

@@ -16,7 +16,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from kb.access.models import KnowledgeBase
 from kb.base.models import count_of
 from kb.content.hub import hub_state
-from kb.content.models import Chunk, Document
+from kb.content.models import GONE_SINCE, Chunk, Document
 from kb.content.services import document_counts
 from kb.ingest.admin.folders import PARAMETER, FolderFilter, folder_context, folder_place
 from kb.ingest.admin.uploads import shown_upload, upload_context, upload_rules
@@ -162,8 +162,11 @@ class DocumentListAdmin(UploadedAdmin):
         folder = getattr(document, "folder_text", "")
         if folder:
             name += '<small class="kb-document-folder">{}</small>'
+        gone = document.metadata.get(GONE_SINCE) and _("gone from its source")
+        if gone:
+            name += '<small class="kb-document-folder">{}</small>'
         shown = f'<span class="kb-document">{mark}<span>{name}</span></span>'
-        return format_html(shown, icon, document.pk, document, *([folder] if folder else []))
+        return format_html(shown, icon, document.pk, document, *filter(None, (folder, gone)))
 
     @column(gettext_lazy("status"), ordering="status")
     def state(self, document: Document) -> SafeString:

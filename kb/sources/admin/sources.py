@@ -35,6 +35,8 @@ from kb.sources.services.sources import (
     UNFINISHED,
     error_of,
     error_text,
+    gone_delete,
+    gone_documents,
     held_back,
     secrets_after,
     secrets_set,
@@ -59,6 +61,7 @@ OF_MODEL: Final = (
     "every_minutes",
     "enabled",
     "live",
+    "hides_gone",
     "max_share",
     "tags",
     "max_pages",
@@ -270,7 +273,7 @@ class SourceRowAdmin(SourceAdmin):
         (None, {"fields": ("knowledge_base", "name", "kind")}),
         (gettext_lazy("Where it is"), {"fields": ("url", *SETTING_FIELDS)}),
         (gettext_lazy("Scope"), {"fields": ("live", "max_pages", "max_depth", "include", "exclude")}),
-        (gettext_lazy("When and how"), {"fields": ("every_minutes", "enabled", "max_share", "tags")}),
+        (gettext_lazy("When and how"), {"fields": ("every_minutes", "enabled", "hides_gone", "max_share", "tags")}),
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Source]:
@@ -287,6 +290,7 @@ class SourceRowAdmin(SourceAdmin):
                 self.page(f"<int:object_id>/{name}/", require_POST(partial(self.act_view, name=name)), name)
                 for name in ACTS
             ),
+            self.row_page("delete-gone", self.delete_gone_view, "GET", "POST", name="delete_gone"),
             *super().get_urls(),
         ]
 
@@ -307,6 +311,7 @@ class SourceRowAdmin(SourceAdmin):
             "may_change": self.has_change_permission(request, source),
             "items_url": items_url(source),
             "held_back": held_back(source).count(),
+            "gone": gone_documents(source).count(),
             "runs": [
                 {
                     "run": run,
@@ -323,10 +328,11 @@ class SourceRowAdmin(SourceAdmin):
         if form.is_valid():
             with OUTSIDE.one(request.user.pk):
                 preview = source_preview(form.instance)
+            text_of = partial(error_of, for_superuser=signed_in(request).is_superuser)
             context = {
                 "preview": preview,
-                "error": error_of(preview.error),
-                "rows": [{"item": item, "error": error_of(item.error)} for item in preview.items],
+                "error": text_of(preview.error),
+                "rows": [{"item": item, "error": text_of(item.error)} for item in preview.items],
             }
         return render(request, "sources/preview.html", context)
 
@@ -337,6 +343,15 @@ class SourceRowAdmin(SourceAdmin):
         if act(source) is not False:
             self.message_user(request, message, level)
         return HttpResponseRedirect(reverse("admin:kb_source_change", args=[source.pk]))
+
+    def delete_gone_view(self, request: HttpRequest, source: Source) -> HttpResponse:
+        """Asks, and then deletes the documents of what the source has no longer."""
+        if request.method == "POST":
+            count = gone_delete(source)
+            self.report(request, ngettext("%(count)d document deleted.", "%(count)d documents deleted.", count), count)
+            return HttpResponseRedirect(reverse("admin:kb_source_change", args=[source.pk]))
+        context = {**self.admin_site.each_context(request), "opts": self.opts, "source": source, "title": str(source)}
+        return render(request, "sources/delete_gone.html", context | {"documents": gone_documents(source)})
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         source = kwargs.get("obj")

@@ -21,7 +21,7 @@ from kb.base.net.addresses import FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.jobs.leases import Job, LeaseLost
 from kb.sources.models import Source, SourceItemChange
-from kb.sources.services.sources import SOURCES, next_run, run_log
+from kb.sources.services.sources import SOURCES, gone_mark, next_run, run_log
 from retrieval.errors import message_of
 
 # Between two writes of how far a run is.
@@ -98,6 +98,7 @@ class Run(Job[Source]):
         source = Source.objects.filter(pk=self.source.pk).first()  # its schedule may have been changed meanwhile
         if source is None:
             raise LeaseLost
+        gone_mark(source)
         ended = {
             "counts": self._counted(),
             "finished_at": timezone.now(),

@@ -9,7 +9,7 @@ from typing import Any, Final
 import regex
 from django.db import transaction
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Now
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -19,7 +19,7 @@ from kb.base.encryption import SecretsUnreadable, decrypted, encrypted
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.base.net.addresses import MESSAGES as FETCH_MESSAGES, FetchError, parse_url
-from kb.content.models import Document
+from kb.content.models import GONE_SINCE, Chunk, Document
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES, ParseError
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import TASK_AWAITED, Queue
@@ -133,6 +133,7 @@ def source_update(source: Source, *, secrets: Mapping[str, str] | None = None, *
     another setting says where they would go now: whoever changes the address gives the password again.
     """
     with transaction.atomic():
+        lock_knowledge_bases([source.knowledge_base_id])  # as a run does for each item
         source.refresh_from_db(from_queryset=Source.objects.select_for_update(no_key=True))
         before = {name: getattr(source, name) for name in {*changes, "kind", "settings", "secrets"}}
         for name, value in changes.items():
@@ -153,6 +154,8 @@ def source_update(source: Source, *, secrets: Mapping[str, str] | None = None, *
         if source.enabled and not source.paused and changed & WHAT_IS_READ:
             source_cancel(source)
             source_request(source)
+        if "hides_gone" in changed:
+            gone_mark(source)
 
 
 def _opened(token: str) -> dict[str, str]:
@@ -190,9 +193,48 @@ def source_delete(source: Source, *, keep_documents: bool) -> None:
     """Deletes a source; a run of it ends with its next item."""
     with transaction.atomic():
         lock_knowledge_bases([source.knowledge_base_id])  # as a run does for each item
-        if not keep_documents:
+        if keep_documents:
+            SourceItem.objects.filter(source=source).update(state=SourceItem.State.KEPT)
+            gone_mark(source)
+        else:
             documents_delete(Document.objects.filter(source_item__source=source))
         source.delete()
+
+
+def gone_documents(source: Source) -> QuerySet[Document]:
+    """Documents of what the last run of a source has not found any more."""
+    return Document.objects.filter(source_item__source=source, source_item__state=SourceItem.State.GONE)
+
+
+def gone_mark(source: Source) -> None:
+    """Marks the documents of what a source has no longer, in their metadata, and those no more that it has again.
+
+    Where the source is set so, the chunks of the marked ones are switched off until then.
+    """
+    with transaction.atomic():
+        lock_knowledge_bases([source.knowledge_base_id])
+        gone = gone_documents(source)
+        new = gone.exclude(metadata__has_key=GONE_SINCE).annotate(since=Coalesce("source_item__gone_at", Now()))
+        marks = {each.pk: each.metadata | {GONE_SINCE: f"{each.since:%Y-%m-%dT%H:%M:%SZ}"} for each in new}
+        marked = Document.objects.filter(source_item__source=source, metadata__has_key=GONE_SINCE)
+        back = {each.pk: each.metadata for each in marked.exclude(pk__in=gone)}
+        for pk, metadata in (marks | back).items():
+            kept = {name: value for name, value in metadata.items() if pk in marks or name != GONE_SINCE}
+            Document.objects.filter(pk=pk).update(metadata=kept, updated_at=timezone.now())
+        ids = set(gone.values_list("pk", flat=True))
+        hidden = ids if source.hides_gone else set()
+        Chunk.objects.filter(document__in=hidden, enabled=True).update(enabled=False, is_hidden=True)
+        shown_again = Chunk.objects.filter(document__in={*back, *ids} - hidden, is_hidden=True)
+        shown_again.update(enabled=True, is_hidden=False)
+
+
+def gone_delete(source: Source) -> int:
+    """Deletes the documents of what a source has no longer, and returns how many they were."""
+    with transaction.atomic():
+        lock_knowledge_bases([source.knowledge_base_id])
+        ids = list(gone_documents(source).values_list("pk", flat=True))
+        documents_delete(Document.objects.filter(pk__in=ids))
+    return len(ids)
 
 
 def source_request(source: Source) -> bool:

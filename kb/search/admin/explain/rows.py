@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.text import web_address
-from kb.content.models import Chunk
+from kb.content.models import GONE_SINCE, Chunk
 from kb.search.admin.explain.scores import USUAL_DECIMALS, character_scores, keyword_scores
 from kb.search.admin.labels import fusion_text, source_label, stage_explanation, stage_label
 from kb.search.services.search import SearchOutcome, pictures_of
@@ -225,6 +225,7 @@ class Rows:
             "pictures": self._pictures.get(candidate.chunk_id, ()),
             "url": found_url(passage),
             "is_stored": is_stored,
+            "is_gone": GONE_SINCE in passage.metadata,
             "starts_hidden": starts_hidden,
         }
 

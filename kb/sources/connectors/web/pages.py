@@ -137,6 +137,8 @@ class PageRun(Run):
 
 def _save_kept(page: SourceItem, found: Mapping[str, str]) -> None:
     fields = {"content_hash": found["text_hash"], "text_key": found["text_key"], "title": found["title"]}
+    if page.text_key != found["text_key"]:  # a notice may change its numbers at every run
+        fields["former_hash"] = page.content_hash
     save_page(page, state=SourceItem.State.KEPT, **fields, **_seen(found))
 
 

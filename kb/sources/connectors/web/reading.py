@@ -61,6 +61,9 @@ SILENT: Final = frozenset(
 )
 
 
+State = SourceItem.State
+
+
 class Changes:
     def __init__(self, run: PageRun) -> None:
         self._run, self._source = run, run.source
@@ -156,9 +159,12 @@ class Changes:
         return outcome
 
     def _others_name(self, change: SourceItemChange) -> str | None:
-        """Which other page or document has the text that a page shows now; None: no other, or it was so before."""
+        """Which other page or document has the text that a page shows now; None: no other, or it was so before.
+
+        Texts are compared without their numbers, by which alone pages may differ: one that is again what it was is its own.
+        """
         page, key = change.item, change.text_key
-        if page.text_key == key:
+        if page.text_key == key or page.former_hash == change.details["text_hash"]:
             return None
         base = self._source.knowledge_base_id
         rows = SourceItem.objects.filter(source__knowledge_base=base, document__isnull=False).exclude(pk=page.pk)
@@ -229,7 +235,13 @@ class Reader:
             self._run.wait(attempts=0, counts=dict(self._run.counts), listing=self._position)
             return True
         self._changes.settle()
-        self._run.end(Source.Status.DONE, accepted_keys=[])
+        pages = SourceItem.objects.filter(source=self._source)
+        faults = pages.exclude(error_code="").order_by("pk").values("error", "error_code", "error_params")
+        is_unread = not pages.filter(Q(document__isnull=False) | Q(error_code="") | Q(state=State.DUPLICATE)).exists()
+        if is_unread and (fault := faults.first()) is not None:
+            self._run.end(Source.Status.FAILED, **fault)
+        else:
+            self._run.end(Source.Status.DONE, accepted_keys=[])
         return False
 
     def _ask_all(self, slice_s: float) -> bool:

@@ -7,9 +7,9 @@ from kb.base.encryption import decrypted
 from kb.models import Document, Membership, Source, SourceItem
 from kb.sources.connectors import registry
 from kb.sources.connectors.webdav.connector import WebDav
-from kb.sources.services.sources import source_create
+from kb.sources.services.sources import source_create, source_request
 from kb.sources.services.working import run_source
-from tests.factories import make_kb, make_member
+from tests.factories import make_kb, make_member, make_user
 from tests.kb.sources.services.places import opened, text
 from tests.web_server import Page, WebServer, article
 
@@ -84,7 +84,15 @@ def test_a_test_shows_what_would_be_taken_before_a_name_is_given(client, kb, web
 def test_a_test_shows_refusals(client, kb, web):
     web.pages["/"] = Page(location="http://169.254.169.254/")
     page = client.post(url("test"), values(kb, web), headers=ENGLISH).content.decode()
-    assert "which is not a public address" in page
+    assert "is not at a public address" in page
+    assert "169.254.169.254 is at" not in page
+
+
+def test_a_superuser_reads_at_which_address_a_name_is(client, kb, web):
+    client.force_login(make_user("root", superuser=True))
+    web.pages["/"] = Page(location="http://169.254.169.254/")
+    page = client.post(url("test"), values(kb, web), headers=ENGLISH).content.decode()
+    assert "169.254.169.254 is at 169.254.169.254, which is not a public address" in page
 
 
 def test_a_test_that_has_to_wait_says_so_in_its_place(client, kb, web, crowded):
@@ -315,3 +323,23 @@ class TestAPlaceWithSecrets:
         assert "Resume" in get(client, url("change", source.pk))
         client.post(url("resume", source.pk))
         assert not Source.objects.get(pk=source.pk).paused
+
+
+def test_what_the_source_no_longer_has_is_deleted_after_one_question(client, kb, curator, monkeypatch):
+    with opened(monkeypatch) as place:
+        place.files = {f"{number}.md": text(number) for number in range(4)}
+        source = source_create(
+            knowledge_base=kb, user=curator, name="files", kind="git", settings={"root": "r"}, hides_gone=True
+        )
+        run_source(source.pk)
+        del place.files["2.md"]
+        source_request(source)
+        run_source(source.pk)
+    assert "Delete 1 document that the source no longer has" in get(client, url("change", source.pk))
+    assert "gone from its source" in get(client, reverse("admin:kb_document_changelist"))
+    question = get(client, url("delete_gone", source.pk))
+    assert "This cannot be undone" in question
+    assert Document.objects.count() == 4
+    assert client.post(url("delete_gone", source.pk)).status_code == 302
+    assert Document.objects.count() == 3
+    assert "Delete 1 document" not in get(client, url("change", source.pk))

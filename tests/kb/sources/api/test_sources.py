@@ -239,3 +239,17 @@ def test_a_test_waits_for_its_server_only_where_requests_may(asking, kb, web, cr
     assert answer.headers["Retry-After"] == "10"
     assert answer.json()["detail"]
     assert answer.json()["remedy"]
+
+
+def test_what_a_source_no_longer_has_is_deleted_on_request(asking, kb, monkeypatch):
+    with opened(monkeypatch) as place:
+        place.files = {f"{number}.md": text(number) for number in range(4)}
+        pk = create(asking, kb, None, kind="git", settings={"root": "r"}, hides_gone=True).json()["id"]
+        run_source(pk)
+        del place.files["2.md"]
+        asking("post", f"sources/{pk}/run/")
+        run_source(pk)
+    documents = asking("get", f"knowledge-bases/{kb.pk}/documents/").json()["results"]
+    assert [each["metadata"]["path"] for each in documents if "gone_since" in each["metadata"]] == ["2.md"]
+    answer = asking("post", f"sources/{pk}/delete-gone/")
+    assert (answer.status_code, answer.json()["document_count"], answer.json()["hides_gone"]) == (200, 3, True)

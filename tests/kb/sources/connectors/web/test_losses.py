@@ -310,3 +310,23 @@ def test_many_changes_are_written_before_the_run_ends(kb, web, monkeypatch):
     web.pages["/robots.txt"] = Page("", type="text/plain")
     run(source, web)
     assert (source.status, source.counts) == ("done", {"changed": 6})
+
+
+def numbered(number):
+    """Pages that differ by their number alone."""
+    return Page(article("Record", f"This is the record number {number} of the archive. {ARTICLE}"))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_page_that_is_again_what_it_was_is_written_at_once_although_others_differ_by_numbers_only(kb, web, count):
+    for number, path in enumerate(paths(count)):
+        web.pages[path] = numbered(number)
+    web.pages["/sitemap.xml"] = sitemap(web, *paths(count))
+    source = run(create(kb, web, "sitemap", "/sitemap.xml"), web)
+    assert source.counts == {"added": count}
+    before = hashes()
+    web.pages["/000"] = Page(MAINTENANCE)
+    assert run(source, web).counts == {"unchanged": count - 1, "changed": 1}
+    web.pages["/000"] = numbered(0)
+    assert run(source, web).counts == {"unchanged": count - 1, "changed": 1}
+    assert hashes() == before

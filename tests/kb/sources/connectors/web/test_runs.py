@@ -241,3 +241,15 @@ class TestLongListings:
         monkeypatch.setattr(SitemapListing, "_read", slow)
         assert run_source(source.pk, client=client_for(web), slice_s=6_000)
         assert states(source) == {"one": "kept", "two": "kept"}
+
+
+def test_a_new_source_of_which_no_page_is_there_has_failed(kb, web):
+    source = run(create(kb, web, "page", "/missing"), web)
+    assert (source.status, source.error_code, source.counts) == ("failed", "gone", {"gone": 1})
+
+
+def test_a_source_with_documents_whose_only_page_is_missing_now_has_not_failed(kb, web):
+    web.pages["/"] = Page(article("Hours"))
+    source = run(create(kb, web, "page"), web)
+    del web.pages["/"]
+    assert (run(source, web).status, source.counts) == ("done", {"gone": 1})
