@@ -10,7 +10,7 @@ from kb.migrations import _triggers
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('kb', '0055_sign_in_provider'),
+        ('kb', '0058_copied_profiles'),
     ]
 
     operations = [
