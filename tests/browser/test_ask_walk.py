@@ -385,7 +385,15 @@ def test_conversations_are_renamed_and_the_list_stays_closed(admin, kb_id):
     ask(page, "住宿费报销多少？")
     line = page.locator("[data-testid=conversation].current")
     line.hover()
+    # Whether htmx has the form by the time at which a key that is pressed meanwhile is seen to.
+    form = "document.querySelector('.ask-rename')"
+    page.evaluate(
+        "document.addEventListener('htmx:afterSwap',"
+        f" () => setTimeout(() => window.works = 'htmx-internal-data' in {form}), {{once: true}})"
+    )
     line.locator("button").click()
+    page.wait_for_function("'works' in window")
+    assert page.evaluate("window.works")
     line.locator("input[name=title]").fill("住宿费")
     line.locator("input[name=title]").press("Enter")
     expect(line.locator(".ask-title")).to_have_text("住宿费")

@@ -50,6 +50,9 @@ document.addEventListener("keydown", event => {
 });
 document.addEventListener("formset:added", () => setTimeout(nameFields));
 
+// What htmx puts into the page works at once: in the 20 ms that it waits otherwise, Enter would send a form to the page's address.
+document.addEventListener("DOMContentLoaded", () => { if (window.htmx) htmx.config.defaultSettleDelay = 0; });
+
 // A refusal that is made for a place of the page is shown there; htmx shows nothing of an answer that failed.
 document.addEventListener("htmx:beforeSwap", ({detail}) => {
     if (detail.xhr.getResponseHeader("HX-Reswap")) detail.shouldSwap = true;
