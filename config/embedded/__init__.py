@@ -10,24 +10,26 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
-from config.embedded import users
 from config.embedded.servers import EmbeddedError, Postgres, Redis
 from config.installation import data_dir, is_local
 
-__all__ = ["EmbeddedError", "claim", "data_dir", "ensure", "in_use_by", "revive", "stop", "stop_unused"]
+__all__ = ["EmbeddedError", "claim", "data_dir", "ensure", "revive", "stop", "stop_unused"]
 
 URLS = ("DATABASE_URL", "REDIS_URL")
 _SERVES = "serve on port"
 # pg_ctl gives the path to a shell, in quotes that hold none of these.
 UNSUITABLE = set('"$`\\\n')
+# Of this process, each the lock on a file that says by its name who uses a data directory; open until it ends, however it does.
+_uses: list[IO[str]] = []
 
 
 def ensure(*, durable: bool = True, role: str = "another program") -> bool:
     """Starts what is not running yet, sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
 
     Returns whether this call started a server. `durable=False` trades safety in a crash for speed, for tests; it takes
-    effect when PostgreSQL starts. The `role` is what `in_use_by` calls this process.
+    effect when PostgreSQL starts. The `role` is what `stop_unused` calls this process.
 
     Raises:
         EmbeddedError: Only one of the URLs is set, ZHIKU_LOCAL is off, or a server is missing or does not start.
@@ -46,7 +48,7 @@ def ensure(*, durable: bool = True, role: str = "another program") -> bool:
             # Not there yet, or another user's to decide on
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 path.chmod(path.stat().st_mode & mode)
-        users.enter(directory, role)
+        _use(directory, role)
         postgres, redis = Postgres(directory / "postgres", durable=durable), Redis(directory / "redis")
         started = [redis.start(), postgres.start()]
         os.environ |= {
@@ -62,13 +64,13 @@ def claim(port: int) -> None:
     """Makes this process the only `serve` of the data directory until it ends; EmbeddedError names the one that is."""
     directory = data_dir()
     with _locked(directory):
-        for pid, role in users.others(directory):
+        for pid, role in _other_users(directory):
             if role.startswith(_SERVES):
                 raise EmbeddedError(
                     f"Another `{role}` (process {pid}) uses {directory}: open that one, or end it first (kill {pid}), "
                     "or set ZHIKU_DATA_DIR to another directory."
                 )
-        users.enter(directory, f"{_SERVES} {port}")
+        _use(directory, f"{_SERVES} {port}")
 
 
 def revive() -> list[str]:
@@ -88,18 +90,13 @@ def revive() -> list[str]:
     return revived
 
 
-def in_use_by() -> list[str]:
-    """The other processes that use the servers of the data directory, as "process 12 (reindex)"."""
-    return [f"process {pid} ({role})" for pid, role in users.others(data_dir())]
-
-
 def stop_unused() -> list[str]:
-    """Stops the servers of the data directory, unless others use them, which it returns as `in_use_by` does."""
+    """Stops the servers of the data directory, unless others use them, which it returns as "process 12 (reindex)"."""
     with _locked(data_dir()):
-        if left := in_use_by():
-            return left
-        _stop(data_dir())
-    return []
+        others = [f"process {pid} ({role})" for pid, role in _other_users(data_dir())]
+        if not others:
+            _stop(data_dir())
+    return others
 
 
 def stop() -> bool:
@@ -112,19 +109,41 @@ def stop() -> bool:
     if not directory.exists():
         return False
     with _locked(directory):
-        for pid, role in users.others(directory):
+        for pid, role in _other_users(directory):
             if role.startswith(_SERVES):
                 raise EmbeddedError(f"`{role}` (process {pid}) would start them again: end it (Ctrl-C, or kill {pid}).")
         return _stop(directory)
 
 
 def _stop(directory: Path) -> bool:
-    users.leave(directory)
     stopped = [Postgres(directory / "postgres").stop(), Redis(directory / "redis").stop()]
     if os.environ.pop("ZHIKU_EMBEDDED", None):
         for name in URLS:
             os.environ.pop(name, None)
     return any(stopped)
+
+
+def _use(directory: Path, role: str) -> None:
+    """Notes that this process uses the data directory, and as what: all is in the name, for which a full disk has room."""
+    folder = directory / "users"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    file = (folder / f"{os.getpid()} {role}").open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)
+    _uses.append(file)
+
+
+def _other_users(directory: Path) -> Iterator[tuple[int, str]]:
+    """The pids and roles of other processes that use the data directory; forgets those that have ended."""
+    for path in sorted((directory / "users").glob("*")):
+        pid, _, role = path.name.partition(" ")
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if int(pid) != os.getpid():
+                    yield int(pid), role
+            else:
+                path.unlink()
 
 
 def _configured() -> bool:

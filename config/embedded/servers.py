@@ -168,7 +168,7 @@ class Postgres:
                         connection.execute(f"CREATE DATABASE {DATABASE}")
                 return started
             time.sleep(0.3)  # after a crash, the dead server's children hold its memory for a moment
-        raise EmbeddedError(f"PostgreSQL does not start. {failure}{last_lines(self._log)}")
+        raise EmbeddedError(f"PostgreSQL does not start. {failure}{last_lines(self.directory / 'server.log')}")
 
     def stop(self) -> bool:
         """Returns whether the server was running."""
@@ -188,19 +188,12 @@ class Postgres:
         return _runs(self._pid_file, str(self.directory))
 
     @property
-    def _log(self) -> Path:
-        return self.directory / "server.log"
-
-    @property
     def _pid_file(self) -> Path:
         return self.directory / "postmaster.pid"
 
-    def _pid_lines(self) -> list[str]:
-        """Of the server: its pid, directory, start, port and socket directory; as many as it has written so far."""
-        return self._pid_file.read_text().splitlines() if self._pid_file.exists() else []
-
     def _socket_dir(self) -> Path:
-        lines = self._pid_lines()
+        # Its pid, directory, start, port and socket directory; as many as it has written so far
+        lines = self._pid_file.read_text().splitlines() if self._pid_file.exists() else []
         return Path(lines[4]) if len(lines) > 4 and lines[4] else self.directory
 
     def _make_socket_dir(self) -> Path:
@@ -229,7 +222,17 @@ class Postgres:
         path.write_text("".join(f"{name} = '{value}'\n" for name, value in values))
         path.chmod(0o644)  # read by another user where this one is root
         try:
-            run("pg_ctl", "start", "-w", "-t", str(START_SECONDS), "-l", str(self._log), "-D", str(self.directory))
+            run(
+                "pg_ctl",
+                "start",
+                "-w",
+                "-t",
+                str(START_SECONDS),
+                "-l",
+                str(self.directory / "server.log"),
+                "-D",
+                str(self.directory),
+            )
         except subprocess.CalledProcessError as error:
             if sockets not in {self.directory, former}:
                 shutil.rmtree(sockets, ignore_errors=True)
@@ -304,7 +307,7 @@ class Redis:
             self._launch(program)
             if self._comes_to(answering=True):
                 return True
-        raise EmbeddedError(f"Redis does not start. {last_lines(self._log)}")
+        raise EmbeddedError(f"Redis does not start. {last_lines(self.directory / 'redis.log')}")
 
     def stop(self) -> bool:
         """Returns whether the server was running."""
@@ -313,16 +316,12 @@ class Redis:
         with self._client() as client:
             client.shutdown(nosave=True)
         if not self._comes_to(answering=False):
-            raise EmbeddedError(f"Redis does not stop. {last_lines(self._log)}")
+            raise EmbeddedError(f"Redis does not stop. {last_lines(self.directory / 'redis.log')}")
         return True
 
     def is_alive(self) -> bool:
         """As of PostgreSQL."""
         return self._port_file.exists() and _runs(self.directory / "redis.pid", f"{HOST}:{self._port()}")
-
-    @property
-    def _log(self) -> Path:
-        return self.directory / "redis.log"
 
     @property
     def _port_file(self) -> Path:

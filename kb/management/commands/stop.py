@@ -10,7 +10,6 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *_args: Any, **_options: Any) -> None:
-        used = embedded.in_use_by()
         try:
             stopped = embedded.stop()
         except embedded.EmbeddedError as error:
@@ -20,5 +19,3 @@ class Command(BaseCommand):
             if stopped
             else f"No server was running in {embedded.data_dir()}."
         )
-        if used:
-            self.stderr.write(f"These used them: {', '.join(used)}.")
