@@ -5,7 +5,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from kb.signin.http import Unreachable
-from retrieval.execution import CircuitBreaker
 
 KEPT_SECONDS: Final = 600.0
 # How old an answer is at least that is asked for again since it lacks something, such as a new key.
@@ -22,28 +21,21 @@ class Metadata:
 
     def forget(self) -> None:
         self._kept: dict[Hashable, tuple[float, Any]] = {}
-        self._breakers: dict[Hashable, CircuitBreaker] = {}
-        self._failures: dict[Hashable, Unreachable] = {}
+        self._failures: dict[Hashable, tuple[float, Unreachable]] = {}
 
     def read(self, key: Hashable, ask: Callable[[], Any], *, refresh: bool = False) -> Any:
         """What `ask` returns, or has returned; raises as it does, and Unreachable where it did a short while ago."""
         read_at, answer = self._kept.get(key, (0.0, None))
         if answer is not None and self._clock() - read_at < (REFRESH_SECONDS if refresh else KEPT_SECONDS):
             return answer
-        breaker = self._breakers.setdefault(key, CircuitBreaker(1, DOWN_SECONDS, self._clock))
-        if not breaker.allows():
-            failure = self._failures[key]
+        failed_at, failure = self._failures.get(key, (0.0, None))
+        if failure is not None and self._clock() - failed_at < DOWN_SECONDS:
             raise Unreachable(str(failure)) from failure.__cause__
         try:
             answer = ask()
         except Unreachable as error:
-            self._failures[key] = error
-            breaker.failed()
+            self._failures[key] = self._clock(), error
             raise
-        except BaseException:
-            breaker.undecided()
-            raise
-        breaker.succeeded()
         self._kept[key] = self._clock(), answer
         return answer
 

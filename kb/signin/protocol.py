@@ -12,6 +12,7 @@ from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
 from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
 from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
 from django.http import HttpRequest, HttpResponseBase
+from django.utils.functional import cached_property
 
 from kb.base.messages import shown
 from kb.base.net.addresses import MESSAGES as FETCH_MESSAGES, FetchError
@@ -50,23 +51,20 @@ class Flow(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # the package has 
     def get_callback_url(self, request: HttpRequest, app: SocialApp) -> str:  # noqa: ARG002 - the library's interface
         return callback_url(request)
 
-    @property
+    @cached_property
     def openid_config(self) -> dict[str, Any]:
         """What the provider says of itself."""
-        if "config" not in self.__dict__:
-            config = self._json_of(self._provider.discovery_url, is_kept=True)
-            if not all(isinstance(config.get(each), str) for each in ("issuer", *_ENDPOINTS)):
-                raise SignInRefused("bad_answer", name=self._provider.name, url=self._provider.discovery_url)
-            if config["issuer"].rstrip("/") != self._provider.issuer.rstrip("/"):
-                raise SignInRefused(
-                    "other_issuer",
-                    name=self._provider.name,
-                    found=config["issuer"][:200],
-                    issuer=self._provider.issuer,
-                )
-            self.__dict__["config"] = config
-        found: dict[str, Any] = self.__dict__["config"]
-        return found
+        config = self._json_of(self._provider.discovery_url, is_kept=True)
+        if not all(isinstance(config.get(each), str) for each in ("issuer", *_ENDPOINTS)):
+            raise SignInRefused("bad_answer", name=self._provider.name, url=self._provider.discovery_url)
+        if config["issuer"].rstrip("/") != self._provider.issuer.rstrip("/"):
+            raise SignInRefused(
+                "other_issuer",
+                name=self._provider.name,
+                found=config["issuer"][:200],
+                issuer=self._provider.issuer,
+            )
+        return config
 
     def complete_login(
         self,
