@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -73,21 +74,14 @@ def warm_up_beside() -> None:
 
 
 class BoundedConnection(h11.Connection):
-    """Takes no head beyond the bounds; `refusal` is then the status of the answer."""
-
-    refusal = 400
+    """Takes no head beyond the bounds."""
 
     def next_event(self) -> Any:
-        try:
-            event = super().next_event()
-        except h11.RemoteProtocolError as error:
-            self.refusal = error.error_status_hint
-            raise
+        event = super().next_event()
         if isinstance(event, h11.Request):
             lines = [len(event.target), *(len(name) + len(value) for name, value in event.headers)]
             if len(lines) > FIELDS + 1 or max(lines) > LINE_BYTES or sum(lines) > HEAD_BYTES:
-                self.refusal = 431
-                raise h11.RemoteProtocolError("the head is too long")
+                raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
         return event
 
 
@@ -97,7 +91,6 @@ class BoundedProtocol(H11Protocol):
     It is not uvicorn's faster protocol, whose parser takes a head of any length.
     """
 
-    conn: BoundedConnection
     _seen: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -108,10 +101,10 @@ class BoundedProtocol(H11Protocol):
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:  # amid an answer
             self.transport.abort()
             return
-        headers = [("Content-Type", "text/plain; charset=utf-8"), ("Connection", "close")]
-        answer = h11.Response(status_code=self.conn.refusal, headers=headers)
-        for event in (answer, h11.Data(data=msg.encode()), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event))
+        error = sys.exception()  # for which the library calls this
+        refusal = error.error_status_hint if isinstance(error, h11.ProtocolError) else 400
+        head = f"HTTP/1.1 {refusal} \r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+        self.transport.write(f"{head}{msg}".encode())
         self.transport.close()
 
     def connection_made(self, transport: Any) -> None:
