@@ -106,8 +106,7 @@ def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL,
 
 def failure_spend(address: str) -> Spent | None:
     """Counts a request from an address that could not say who it is from; None where such are not limited."""
-    limit = _limit(settings.API_RATE_LIMITS[FAILURES])
-    return _spend(limit, f"{FAILURES}:{address}") if limit else None
+    return attempt_spend(FAILURES, address)
 
 
 def visitor_spend(address: str, kind: str, *, is_known: bool = False) -> Spent | None:
@@ -118,8 +117,7 @@ def visitor_spend(address: str, kind: str, *, is_known: bool = False) -> Spent |
 
 def address_spend(address: str) -> Spent | None:
     """Counts an attempt to come in that names nobody, among the logins of its address; None where there is no limit."""
-    limit = _limit(settings.API_RATE_LIMITS[LOGIN])
-    return _spend(limit, f"{LOGIN}:{address}") if limit else None
+    return attempt_spend(LOGIN, address)
 
 
 def name_spend(name: str, device: str = "") -> Spent | None:
@@ -129,24 +127,13 @@ def name_spend(name: str, device: str = "") -> Spent | None:
     `device` where its owner has logged in before (blank: none of these), so that the owner is slowed elsewhere and
     nowhere locked out.
     """
-    limit = _limit(settings.API_RATE_LIMITS[LOGIN_NAME])
-    return _spend(limit, f"{LOGIN_NAME}:{name_digest(name)}{':' if device else ''}{device}") if limit else None
+    return attempt_spend(LOGIN_NAME, f"{name_digest(name)}{':' if device else ''}{device}")
 
 
-def chat_password_spend(address: str) -> Spent | None:
-    """Counts the entry of a chat's password, as many as logins of an address but in a window of its own; None: no limit."""
-    limit = _limit(settings.API_RATE_LIMITS[LOGIN])
-    return _spend(limit, f"chat_password:address:{address}") if limit else None
-
-
-def wrong_passwords_spend(assistant_id: int, browser: str, *, cost: int) -> Spent | None:
-    """Counts a wrong password of a chat over all addresses, as many as logins with one name; `cost` 0: only looks.
-
-    A `browser` that has been let in before (blank: none of these) has a window of its own, so that strangers lock nobody
-    out who knows the password already.
-    """
-    limit = _limit(settings.API_RATE_LIMITS[LOGIN_NAME])
-    return _spend(limit, f"chat_password:{assistant_id}:{browser}", cost) if limit else None
+def attempt_spend(kind: str, name: str, cost: int = 1) -> Spent | None:
+    """Counts an attempt in the window of a name (`cost` 0: only looks); None where there is no limit of the kind."""
+    limit = _limit(settings.API_RATE_LIMITS[kind])
+    return _spend(limit, f"{kind}:{name}", cost) if limit else None
 
 
 def name_digest(name: str) -> str:

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _, gettext_lazy
 
-from kb.access.services.rate_limits import chat_password_spend, wrong_passwords_spend
+from kb.access.services.rate_limits import LOGIN, LOGIN_NAME, attempt_spend
 from kb.assistants.chat.requests import ChatView, require_left, sent
 from kb.assistants.chat.shapes import EnterBody, Entered
 from kb.assistants.services.entry import Requirement, Visit, chat_path, earlier_visitor, enter, visit_of
@@ -54,9 +54,11 @@ class EnterView(ChatView):
         if earlier is not None and (earlier.user is not None or not request.user.is_active):
             return earlier
         known_as = earlier_visitor(self.assistant, body.visit) if body.visit else None
-        guesses = partial(wrong_passwords_spend, self.assistant.pk, str(known_as or ""))
+        # A browser that has been let in before has a window of its own, so that strangers lock nobody out who knows the
+        # password already; those of chats are none of logins.
+        guesses = partial(attempt_spend, LOGIN_NAME, f"chat:{self.assistant.pk}:{known_as or ''}")
         if body.password:
-            require_left(chat_password_spend(self.address()))
+            require_left(attempt_spend(LOGIN, f"chat:{self.address()}"))
             wrong = guesses(cost=0)
             require_left(wrong and replace(wrong, allowed=wrong.remaining > 0))
         result = enter(self.assistant, request.user, link=body.key, password=body.password, known_as=known_as)
