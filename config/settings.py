@@ -160,8 +160,6 @@ CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_TASK_TIME_LIMIT = 3_000
-CELERY_TASK_SERIALIZER = "json"
-CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BEAT_SCHEDULER = "config.celery:BeatingScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = INTERVAL_SECONDS
@@ -267,8 +265,6 @@ ACCOUNT_ADAPTER = "kb.signin.adapters.AccountAdapter"
 SOCIALACCOUNT_ADAPTER = "kb.signin.adapters.ProviderAdapter"
 ACCOUNT_EMAIL_VERIFICATION = SOCIALACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_RATE_LIMITS = False  # ours hold before it
-SECURE_CONTENT_TYPE_NOSNIFF = True
-SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=not LOCAL)
 # Load balancers and scrapers inside the network ask without TLS.
 SECURE_REDIRECT_EXEMPT = [r"^api/v1/(health|ready)/$", r"^(api/v1/)?metrics/?$"]
@@ -276,9 +272,7 @@ SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=0 if LOCAL else 31_
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = not LOCAL
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=not LOCAL)
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"  # a link in a mail opens the site signed in; no other site posts
 SESSION_COOKIE_AGE = env.int("SESSION_HOURS", default=168) * 3_600
-X_FRAME_OPTIONS = "DENY"
 if env.bool("BEHIND_TLS_PROXY", default=False):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
@@ -287,7 +281,6 @@ LANGUAGE_CODE = env.str("LANGUAGE_CODE", default="zh-hans")
 LANGUAGES = [("zh-hans", "简体中文"), ("en", "English")]
 LOCALE_PATHS = [BASE_DIR / "kb" / "locale"]
 TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
-USE_TZ = True
 FORMAT_MODULE_PATH = "kb.formats"
 
 # -- How chats look ---------------------------------------------------------------------------------------------------
