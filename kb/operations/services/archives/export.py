@@ -191,8 +191,9 @@ class _Writer:
                 line = self._line(document.pk, "documents")
                 suffix = PurePosixPath(str(document.file.name)).suffix.lstrip(".").lower()
                 suffix = suffix[:SUFFIX_CHARACTERS] if suffix.isascii() and suffix.isalnum() else ""
-                if entry := self._original(document, file_part(int(line or 0), suffix)):
-                    listed.write(_json_line({"document": line, "suffix": suffix, **entry}))
+                if part := self._stored(str(document.file.name), file_part(int(line or 0), suffix)):
+                    entry = {"document": line, "suffix": suffix, "size": part.size, "sha256": part.digest.hexdigest()}
+                    listed.write(_json_line(entry))
                     count += 1
                 self._on_progress(1)
             listed.seek(0)
@@ -204,15 +205,7 @@ class _Writer:
         """Writes the files of pictures, by the lines of these."""
         rows = Picture.objects.filter(knowledge_base=kb).select_related("document")
         for picture in rows.order_by("pk").iterator(ROWS):
-            try:
-                source = default_storage.open(picture.file_name, "rb")
-            except FileNotFoundError:
-                logger.warning("the file of picture %s is not there and was left out of the archive", picture.pk)
-                self.missing_files += 1
-                continue
-            line = int(self._line(picture.pk, "pictures") or 0)
-            with source, self._entry(picture_part(line), zipfile.ZIP_STORED) as part:
-                shutil.copyfileobj(source, part, _PIECE)
+            self._stored(picture.file_name, picture_part(int(self._line(picture.pk, "pictures") or 0)))
 
     def vectors(self, kb: KnowledgeBase, kind: str) -> None:
         rows = _vectors_of(kb).filter(kind=kind)
@@ -256,18 +249,18 @@ class _Writer:
         with self._entry(MANIFEST, zipfile.ZIP_DEFLATED) as part:
             part.write(data)
 
-    def _original(self, document: Document, name: str) -> dict[str, int | str] | None:
-        """Size and hash of what was written; None where the file was deleted."""
+    def _stored(self, file: str, name: str) -> "_Part | None":
+        """Writes a stored file as it is; None where it was deleted."""
         try:
-            source = document.file.open("rb")
+            source = default_storage.open(file, "rb")
         except FileNotFoundError:
-            logger.warning("the file of document %s is not there and was left out of the archive", document.pk)
+            logger.warning("the file %s is not there and was left out of the archive", file)
             self.missing_files += 1
             return None
         # Not packed: most are packed already, and a file of zeros would look like a bomb.
         with source, self._entry(name, zipfile.ZIP_STORED) as part:
             shutil.copyfileobj(source, part, _PIECE)
-        return {"size": part.size, "sha256": part.digest.hexdigest()}
+        return part
 
     def _line(self, key: int | None, table: str) -> int | None:
         """The line of a row by its id; None where it is not there."""
