@@ -356,21 +356,22 @@ def redis_cache() -> Finding:
 
 @check("Celery worker")
 def worker() -> Finding:
-    if alive := workers(DOCUMENTS_QUEUE):
-        return ok(", ".join(alive))
     remedy = _("`manage.py serve` runs one; alone: `celery -A config worker -B`")
-    return degraded(_("none answers, so uploaded documents wait"), remedy)
+    return _workers(DOCUMENTS_QUEUE, degraded(_("none answers, so uploaded documents wait"), remedy))
 
 
 @check("Celery worker for long work")
 def long_worker() -> Finding:
-    if alive := workers(LONG_QUEUE):
-        return ok(", ".join(alive))
     remedy = _("`manage.py serve` runs one; alone: `celery -A config worker -Q long,moves`")
     detail = _(
         "none answers, so sources, evaluation runs, downloads, indexes, new embeddings and readings for the graph wait"
     )
-    return degraded(detail, remedy)
+    return _workers(LONG_QUEUE, degraded(detail, remedy))
+
+
+def _workers(queue: str, otherwise: Finding) -> Finding:
+    alive = workers(queue)
+    return ok(", ".join(alive)) if alive else otherwise
 
 
 @check("keyword search")
