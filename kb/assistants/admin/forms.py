@@ -179,6 +179,7 @@ class AccessForm(_WithAccess):
         required=False,
         max_length=128,
         strip=False,
+        validators=[validate_password],
         widget=forms.PasswordInput({"class": text_input().attrs["class"], "autocomplete": "new-password"}),
     )
     no_password = forms.BooleanField(label=gettext_lazy("Remove the password"), required=False, widget=checkbox())
@@ -193,12 +194,6 @@ class AccessForm(_WithAccess):
         )
         if not assistant.password:
             del self.fields["no_password"]
-
-    def clean_password(self) -> str:
-        password: str = self.cleaned_data["password"]
-        if password:
-            validate_password(password)
-        return password
 
     @property
     def values(self) -> dict[str, Any]:
