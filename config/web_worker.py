@@ -236,7 +236,11 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
                     self.keepalived_conns.append(conn)
                     self.poller.register(conn.sock, EVENT_READ, partial(self.on_client_socket_readable, conn))
             else:
-                self._linger(conn)
+                conn.sock.settimeout(0)
+                conn.sock.shutdown(socket.SHUT_WR)
+                conn.due = time.monotonic() + LINGER_SECONDS
+                self.poller.register(conn.sock, EVENT_READ, partial(self._on_lingering, conn))
+                self.lingering[conn] = None
         except (OSError, ValueError):  # the socket is closed already
             self._drop(conn)
 
@@ -262,13 +266,6 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         if conn.arrival.failure or (conn.arrival.has_head if is_head else conn.arrival.is_whole):
             self._forget(conn)
             self.enqueue_req(conn)
-
-    def _linger(self, conn: Connection) -> None:
-        conn.sock.settimeout(0)
-        conn.sock.shutdown(socket.SHUT_WR)
-        conn.due = time.monotonic() + LINGER_SECONDS
-        self.poller.register(conn.sock, EVENT_READ, partial(self._on_lingering, conn))
-        self.lingering[conn] = None
 
     def _on_lingering(self, conn: Connection, sock: socket.socket) -> None:
         if conn in self.lingering:

@@ -219,7 +219,11 @@ class OkapiIndex:
         if only is not None:
             ordinals, known = positions(chunk_ids, only)
             chunk_ids, totals = chunk_ids[ordinals[known]], totals[ordinals[known]]
-        best = _best(totals, k)
+        # The best `k` totals above zero, and all that tie with the last of them.
+        best = _candidates(totals, k)
+        if best.size > k:
+            scores = totals[best]
+            best = best[scores >= np.partition(scores, best.size - k)[best.size - k]]
         return chunk_ids[best], totals[best]
 
     def score(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -308,15 +312,6 @@ def _totals(part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64]
         # Indices of another type would be converted one by one.
         np.add.at(totals, segment.ordinals[start:stop].astype(np.intp), gains)
     return totals
-
-
-def _best(totals: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Positions of the best `k` totals above zero and of all that tie with the last of them."""
-    candidates = _candidates(totals, k)
-    if candidates.size > k:
-        scores = totals[candidates]
-        candidates = candidates[scores >= np.partition(scores, candidates.size - k)[candidates.size - k]]
-    return candidates
 
 
 def _candidates(totals: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -46,7 +46,19 @@ class VectorChannel:
     _embedded: set[str] = field(default_factory=set, init=False)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        vector, source = self._embed(analysis.text, deadline)
+        vector, source = self.vectors.embed(analysis.text, deadline)
+        self._embedded.add(analysis.text)
+        if self.dimension not in (None, vector.size):
+            raise ChannelUnavailable(
+                DegradationCode.EMBEDDER_FAILED,
+                _(
+                    "model {model_id!r} answers with {size} dimensions, and the chunks' vectors have {dimension}: "
+                    "let its server serve the model that made them, or run `manage.py reindex --embeddings`",
+                    model_id=self.vectors.model_id,
+                    size=vector.size,
+                    dimension=self.dimension,
+                ),
+            )
         chunk_ids, scores, notes = self._found(vector, k)
         detail = {"model": self.vectors.model_id, "query_vector": source}
         return Ranking(
@@ -84,22 +96,6 @@ class VectorChannel:
         if analysis.text in self._embedded:
             return None
         return Degradation(self.name, DegradationCode.EMBEDDER_TIMEOUT, too_late(self.vectors.model_id))
-
-    def _embed(self, text: str, deadline: float) -> tuple[NDArray[np.float32], str]:
-        vector, source = self.vectors.embed(text, deadline)
-        self._embedded.add(text)
-        if self.dimension not in (None, vector.size):
-            raise ChannelUnavailable(
-                DegradationCode.EMBEDDER_FAILED,
-                _(
-                    "model {model_id!r} answers with {size} dimensions, and the chunks' vectors have {dimension}: "
-                    "let its server serve the model that made them, or run `manage.py reindex --embeddings`",
-                    model_id=self.vectors.model_id,
-                    size=vector.size,
-                    dimension=self.dimension,
-                ),
-            )
-        return vector, source
 
     def _nearest(self, vector: NDArray[np.float32], k: int, kind: str) -> Found:
         """Chunks and cosines of the store, best first, or where it cannot answer of the stand-in, with the reason."""

@@ -29,7 +29,14 @@ def clusters(
         weights: how often each was asked.
         vectors: of each text, of unit length and of one model; None: not known. Empty: of none.
     """
-    by_terms = _weighted(terms)
+    # Rows of unit length, or of zeros where there are no terms; shape (n_texts, FEATURES).
+    by_terms = np.zeros((len(terms), FEATURES), np.float32)
+    seen: Counter[str] = Counter(term for each in terms for term in set(each))
+    for row, each in zip(by_terms, terms, strict=True):
+        for term in set(each):
+            row[zlib.crc32(term.encode()) % FEATURES] += np.log1p(len(terms) / seen[term])
+    lengths = np.linalg.norm(by_terms, axis=1, keepdims=True)
+    by_terms /= np.where(lengths == 0, 1, lengths)
     by_vectors = _rows(vectors) if any(each is not None for each in vectors) else None
     order = sorted(range(len(terms)), key=lambda place: (-weights[place], place))
     groups: list[list[int]] = []
@@ -46,23 +53,6 @@ def clusters(
         leaders.append(place)
         groups.append([place])
     return sorted(groups, key=lambda group: (-sum(weights[place] for place in group), group[0]))
-
-
-def _weighted(terms: Sequence[Sequence[str]]) -> NDArray[np.float32]:
-    """Rows of unit length, or of zeros where there are no terms; shape (n_texts, FEATURES)."""
-    rows = np.zeros((len(terms), FEATURES), np.float32)
-    seen: Counter[str] = Counter(term for each in terms for term in set(each))
-    for row, each in zip(rows, terms, strict=True):
-        for term in set(each):
-            row[_column(term)] += np.log1p(len(terms) / seen[term])
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows /= np.where(lengths == 0, 1, lengths)
-    return rows
-
-
-def _column(term: str) -> int:
-    """The same in every process, unlike `hash`."""
-    return zlib.crc32(term.encode()) % FEATURES
 
 
 def _rows(vectors: Sequence[NDArray[np.float32] | None]) -> NDArray[np.float32]:

@@ -83,7 +83,14 @@ def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) ->
     if not alike:
         return Deduplicated(tuple(merged), {}, tuple(rankings))
     representatives = _representatives(merged, alike)
-    best = _best_ranks(merged, representatives)
+    # By channel, the best rank of each content that several chunks have.
+    best: dict[str, dict[int, int]] = defaultdict(dict)
+    for ranking in merged:
+        ranks = best[ranking.channel]
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            if chunk_id in representatives:
+                first = representatives[chunk_id]
+                ranks[first] = min(rank, ranks.get(first, rank))
     homes = {chunk_id: ranking.kb_id for ranking in merged for chunk_id in ranking.chunk_ids.tolist()}
     kept = []
     for ranking in merged:
@@ -133,7 +140,14 @@ def _equal_chunks(rankings: Iterable[Ranking], passages: Mapping[int, Passage]) 
     """Chunks of equal fingerprints; only those of one text are hashed, as most have no equal."""
     found = dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist())
     if any(chunk_id < 0 for chunk_id in found):
-        return _equal_with_external(list(found), passages)
+        # What comes from elsewhere joins the first group of chunks that has its text.
+        by_text: dict[str, dict[bytes, list[int]]] = defaultdict(dict)
+        for chunk_id in sorted(found, key=lambda each: each < 0):
+            passage = passages[chunk_id]
+            groups = by_text[" ".join(passage.text.split())]
+            key = next(iter(groups), b"") if chunk_id < 0 else fingerprint(passage)
+            groups.setdefault(key, []).append(chunk_id)
+        return [members for groups in by_text.values() for members in groups.values() if len(members) > 1]
     similar: dict[str, list[int]] = defaultdict(list)
     for chunk_id in found:
         similar[passages[chunk_id].text].append(chunk_id)
@@ -143,17 +157,6 @@ def _equal_chunks(rankings: Iterable[Ranking], passages: Mapping[int, Passage]) 
             for chunk_id in chunk_ids:
                 equal[fingerprint(passages[chunk_id])].append(chunk_id)
     return [chunk_ids for chunk_ids in equal.values() if len(chunk_ids) > 1]
-
-
-def _equal_with_external(chunk_ids: Sequence[int], passages: Mapping[int, Passage]) -> list[list[int]]:
-    """What comes from elsewhere joins the first group of chunks that has its text."""
-    by_text: dict[str, dict[bytes, list[int]]] = defaultdict(dict)
-    for chunk_id in sorted(chunk_ids, key=lambda each: each < 0):
-        passage = passages[chunk_id]
-        groups = by_text[" ".join(passage.text.split())]
-        key = next(iter(groups), b"") if chunk_id < 0 else fingerprint(passage)
-        groups.setdefault(key, []).append(chunk_id)
-    return [members for groups in by_text.values() for members in groups.values() if len(members) > 1]
 
 
 def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]) -> dict[int, int]:
@@ -169,18 +172,6 @@ def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]
         first = min(members, key=lambda chunk_id: (chunk_id < 0, places[chunk_id], chunk_id))
         representatives |= dict.fromkeys(members, first)
     return representatives
-
-
-def _best_ranks(rankings: Iterable[Ranking], representatives: Mapping[int, int]) -> dict[str, dict[int, int]]:
-    """By channel, the best rank of each content that several chunks have."""
-    best: dict[str, dict[int, int]] = defaultdict(dict)
-    for ranking in rankings:
-        ranks = best[ranking.channel]
-        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
-            if chunk_id in representatives:
-                first = representatives[chunk_id]
-                ranks[first] = min(rank, ranks.get(first, rank))
-    return best
 
 
 def _represented(ranking: Ranking, representatives: Mapping[int, int], own: Mapping[int, int]) -> Ranking:

@@ -84,7 +84,15 @@ class PayloadCodec:
             raise PayloadError("truncated to nothing")
         if payload[: len(FORMAT)] != FORMAT:
             raise PayloadError(f"format {payload[: len(FORMAT)].hex()}, not {FORMAT.hex()}")
-        pickled = self._decompress(self._signer.open(key, payload[len(FORMAT) :]))
+        stream = zlib.decompressobj()
+        try:
+            pickled = stream.decompress(self._signer.open(key, payload[len(FORMAT) :]), self._max_bytes + 1)
+        except zlib.error as error:
+            raise PayloadError(f"does not decompress: {error}") from error
+        if len(pickled) > self._max_bytes:
+            raise PayloadError(f"decompresses to more than {self._max_bytes} bytes")
+        if not stream.eof:
+            raise PayloadError("the compressed data ends early")
         try:
             return _BuiltinsUnpickler(io.BytesIO(pickled)).load()
         # What the pickle documentation names, and what its opcodes raise on operands of a wrong type.
@@ -92,18 +100,6 @@ class PayloadCodec:
             pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError, OverflowError, MemoryError,
         ) as error:  # fmt: skip
             raise PayloadError(f"does not unpickle: {error}") from error
-
-    def _decompress(self, compressed: bytes) -> bytes:
-        stream = zlib.decompressobj()
-        try:
-            pickled = stream.decompress(compressed, self._max_bytes + 1)
-        except zlib.error as error:
-            raise PayloadError(f"does not decompress: {error}") from error
-        if len(pickled) > self._max_bytes:
-            raise PayloadError(f"decompresses to more than {self._max_bytes} bytes")
-        if not stream.eof:
-            raise PayloadError("the compressed data ends early")
-        return pickled
 
 
 class _BuiltinsUnpickler(pickle.Unpickler):

@@ -158,7 +158,9 @@ class Pipeline:
             ]
             detail["count"] = result_count(config)
             candidates = self._with_neighbours(candidates, config)
-            larger = self._parents(candidates)
+            # The longer passages that are given in place of chunks, by chunk id.
+            chosen = [c.passage for c in candidates if c.is_given and c.passage and c.passage.parent_id is not None]
+            larger = self.passages.parents(chosen) if chosen else {}
             if larger:
                 detail["larger"] = len(larger)
         return Result(
@@ -340,11 +342,6 @@ class Pipeline:
             return candidates
         beside = self.passages.neighbours(chosen, config.neighbours)
         return [c._replace(neighbours=beside.get(c.chunk_id, ())) for c in candidates]
-
-    def _parents(self, candidates: list[Candidate]) -> Mapping[int, Passage]:
-        """The longer passages that are given in place of chunks, by chunk id."""
-        chosen = [c.passage for c in candidates if c.is_given and c.passage and c.passage.parent_id is not None]
-        return self.passages.parents(chosen) if chosen else {}
 
 
 def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig, questions: Collection[int]) -> list[Ranking]:

@@ -268,7 +268,10 @@ def split_questions(text: str) -> tuple[str, ...]:
         return ()
     seen: set[str] = set()
     for part in parts:
-        topics = _topics(part)
+        # Latin words and pairs of Chinese characters of what the question is about.
+        intent = core_intent(part).casefold()
+        words = frozenset(_LATIN_WORD.findall(intent)) - ENGLISH_FUNCTION_WORDS
+        topics = words.union(*(map("".join, pairwise(run)) for run in _CHINESE_RUN.findall(intent)))
         if not topics or topics & seen:
             return ()
         seen |= topics
@@ -278,10 +281,3 @@ def split_questions(text: str) -> tuple[str, ...]:
 def _stands_alone(part: str) -> bool:
     is_short = len(part) <= LONGEST_SUB_QUERY * (4 if part.isascii() else 1)
     return is_short and bool(_ASKS.search(part)) and not _LEANS.search(part)
-
-
-def _topics(part: str) -> frozenset[str]:
-    """Latin words and pairs of Chinese characters of what a question is about."""
-    intent = core_intent(part).casefold()
-    words = frozenset(_LATIN_WORD.findall(intent)) - ENGLISH_FUNCTION_WORDS
-    return words.union(*(map("".join, pairwise(run)) for run in _CHINESE_RUN.findall(intent)))

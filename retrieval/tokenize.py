@@ -245,7 +245,7 @@ class JiebaTokenizer:
         """Engine and name, version of the rules in this package, and a hash of all else that decides the tokens."""
         vocabulary, engine = self._vocabulary, self.options.engine
         package, *dictionary = engine_versions(engine)
-        parts = [package, _stemmer_version(), *dictionary, *sorted(ENGLISH_STOP_WORDS)]
+        parts = [package, str(import_dependency("Stemmer").version()), *dictionary, *sorted(ENGLISH_STOP_WORDS)]
         parts += (f"word {word} {frequency or ''}" for word, frequency in vocabulary.words)
         parts += (f"phrase {phrase}" for phrase in vocabulary.phrases)
         parts += (f"stop word {word}" for word in sorted(vocabulary.stop_words))
@@ -401,8 +401,3 @@ _stemmer = _ThreadStemmer()
 
 def _stem(word: str) -> str:
     return str(_stemmer.english.stemWord(word))
-
-
-@cache
-def _stemmer_version() -> str:
-    return str(import_dependency("Stemmer").version())

@@ -155,22 +155,18 @@ def registry() -> CollectorRegistry:
     folder = os.environ.get(SHARED_FOLDER)
     if not folder:
         return REGISTRY
-    _forget_ended(Path(folder))
-    shared = CollectorRegistry()
-    MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
-    return shared
-
-
-def _forget_ended(folder: Path) -> None:
-    """Takes what ended processes held out of the sums, however they ended; what they counted stays."""
-    for pid in {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_live*_*.db")}:
+    # Takes what ended processes held out of the sums, however they ended; what they counted stays.
+    for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*_*.db")}:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             with suppress(FileNotFoundError):  # another process was asked at the same time
-                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+                mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
         except PermissionError:
             continue  # another user's, and alive
+    shared = CollectorRegistry()
+    MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    return shared
 
 
 def _samples() -> Iterator[Sample]:

@@ -100,12 +100,11 @@ class Shares:
             displaced: set[Share] = set()
             for who, most in limits.items():
                 others = [each for each in self._open if who in each.whose and each not in displaced]
-                if len(others) < most:
-                    continue
-                oldest = next((each for each in others if topic is not None and each.topic == topic), None)
-                if oldest is None:
-                    return None
-                displaced.add(oldest)
+                if len(others) >= most:
+                    oldest = next((each for each in others if topic is not None and each.topic == topic), None)
+                    if oldest is None:
+                        return None
+                    displaced.add(oldest)
             for each in displaced:
                 each.is_displaced = True
                 self._open.remove(each)

@@ -57,27 +57,23 @@ class Provider:
 def current_provider() -> Provider | None:
     """The provider in force; None where people only have passwords."""
     if settings.OIDC_ISSUER:
-        return _of_environment()
+        issuer: str = settings.OIDC_ISSUER
+        return Provider(
+            issuer=issuer,
+            client_id=settings.OIDC_CLIENT_ID,
+            secret=settings.OIDC_CLIENT_SECRET,
+            name=settings.OIDC_NAME or host_of(issuer),
+            scopes=settings.OIDC_SCOPES,
+            groups_claim=settings.OIDC_GROUPS_CLAIM,
+            allowed_groups=frozenset(settings.OIDC_ALLOWED_GROUPS),
+            staff_groups=frozenset(settings.OIDC_STAFF_GROUPS),
+            admin_groups=frozenset(settings.OIDC_ADMIN_GROUPS),
+            links_email=settings.OIDC_LINK_EMAIL,
+            hours=settings.OIDC_SESSION_HOURS,
+            allows_private=True,  # whoever sets an environment variable may name any server of theirs
+        )
     row = SignInProvider.objects.filter(pk=ONLY).first()
     return provider_of(row) if row else None
-
-
-def _of_environment() -> Provider:
-    issuer: str = settings.OIDC_ISSUER
-    return Provider(
-        issuer=issuer,
-        client_id=settings.OIDC_CLIENT_ID,
-        secret=settings.OIDC_CLIENT_SECRET,
-        name=settings.OIDC_NAME or host_of(issuer),
-        scopes=settings.OIDC_SCOPES,
-        groups_claim=settings.OIDC_GROUPS_CLAIM,
-        allowed_groups=frozenset(settings.OIDC_ALLOWED_GROUPS),
-        staff_groups=frozenset(settings.OIDC_STAFF_GROUPS),
-        admin_groups=frozenset(settings.OIDC_ADMIN_GROUPS),
-        links_email=settings.OIDC_LINK_EMAIL,
-        hours=settings.OIDC_SESSION_HOURS,
-        allows_private=True,  # whoever sets an environment variable may name any server of theirs
-    )
 
 
 def provider_of(row: SignInProvider) -> Provider:

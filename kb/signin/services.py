@@ -33,7 +33,10 @@ def account_for(identity: Identity, provider: Provider) -> User:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             with transaction.atomic():
-                user = _known(identity, provider)
+                account = SocialAccount.objects.filter(
+                    provider=provider.issuer, uid=account_key(identity.subject)
+                ).first()
+                user = User.objects.select_for_update(no_key=True).get(pk=account.user_id) if account else None
                 if user is None and rights.is_admitted:
                     user = _linked(identity, provider) or _made(identity, provider)
                 if user is not None:
@@ -49,11 +52,6 @@ def account_for(identity: Identity, provider: Provider) -> User:
     if user is None or not user.is_active:
         raise SignInRefused("inactive")
     return user
-
-
-def _known(identity: Identity, provider: Provider) -> User | None:
-    account = SocialAccount.objects.filter(provider=provider.issuer, uid=account_key(identity.subject)).first()
-    return User.objects.select_for_update(no_key=True).get(pk=account.user_id) if account else None
 
 
 def _linked(identity: Identity, provider: Provider) -> User | None:

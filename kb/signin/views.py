@@ -52,7 +52,10 @@ def bounded(view: View) -> View:
             with acting(How.ADMIN, via=via, address=client_address(request), request_id=request_id):
                 return view(request, *args, **kwargs)
         except SignInRefused as error:
-            return _refused(request, error)
+            logger.warning("nobody was signed in (%s): %s %s", error.code, error, error.detail)
+            is_fault_of_provider = error.code in {"unreachable", "bad_answer"}
+            status = HTTPStatus.BAD_GATEWAY if is_fault_of_provider else HTTPStatus.FORBIDDEN
+            return not_signed_in(request, status, error.text, error.detail)
 
     return never_cache(counted)
 
@@ -132,10 +135,3 @@ def _provider() -> Provider:
     if provider is None:
         raise Http404
     return provider
-
-
-def _refused(request: HttpRequest, error: SignInRefused) -> HttpResponse:
-    logger.warning("nobody was signed in (%s): %s %s", error.code, error, error.detail)
-    is_fault_of_provider = error.code in {"unreachable", "bad_answer"}
-    status = HTTPStatus.BAD_GATEWAY if is_fault_of_provider else HTTPStatus.FORBIDDEN
-    return not_signed_in(request, status, error.text, error.detail)

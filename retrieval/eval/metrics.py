@@ -27,7 +27,9 @@ def per_query(qrels: Qrels, run: Run) -> dict[str, StageMetrics]:
 
     Raises ValueError where a ranking holds a document twice.
     """
-    judged = _judged(qrels)
+    # trec_eval has no negative grades: what is below 0 is not relevant.
+    grades = {query_id: {doc: max(0, grade) for doc, grade in docs.items()} for query_id, docs in qrels.items()}
+    judged = {query_id: docs for query_id, docs in grades.items() if any(docs.values())}
     if not judged:
         return {}
     figures: dict[str, dict[str, float]] = {query_id: {} for query_id in judged}
@@ -35,12 +37,6 @@ def per_query(qrels: Qrels, run: Run) -> dict[str, StageMetrics]:
     for metric in ir_measures.iter_calc(list(_NAMES), judged, scored):
         figures[metric.query_id][_NAMES[metric.measure]] = float(metric.value)
     return cast("dict[str, StageMetrics]", figures)
-
-
-def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
-    # trec_eval has no negative grades: what is below 0 is not relevant.
-    grades = {query_id: {doc: max(0, grade) for doc, grade in docs.items()} for query_id, docs in qrels.items()}
-    return {query_id: docs for query_id, docs in grades.items() if any(docs.values())}
 
 
 def _scores(query_id: str, ranking: Sequence[str]) -> dict[str, float]:

@@ -244,7 +244,15 @@ class CosineReranker:
         hashing embedder's, whose cosines compare words as `overlap` does, and worse.
         """
         kb_ids = sorted({candidate.kb_id for candidate in job.candidates})
-        _check_space(job, kb_ids)
+        if missing := [kb_id for kb_id in kb_ids if kb_id not in job.spaces or kb_id not in job.similarity]:
+            raise RerankerNotApplicable(_("the vectors of knowledge base {kb_id} did not answer", kb_id=missing[0]))
+        spaces = {job.spaces[kb_id] for kb_id in kb_ids}
+        if len(spaces) > 1:
+            raise RerankerNotApplicable(
+                _("the candidates are of {count} embedding models: their cosines do not compare", count=len(spaces))
+            )
+        if HASHING_MODEL_ID in spaces:
+            raise RerankerNotApplicable(_("without an embedding model cosines compare words, not meaning"))
         if time.monotonic() >= deadline:
             raise out_of_time(self.name)
         scores = np.empty(len(job.candidates), dtype=np.float64)
@@ -264,15 +272,3 @@ class CosineReranker:
                 )
             )
         return np.clip(scores, -1.0, 1.0)
-
-
-def _check_space(job: RerankJob, kb_ids: list[int]) -> None:
-    if missing := [kb_id for kb_id in kb_ids if kb_id not in job.spaces or kb_id not in job.similarity]:
-        raise RerankerNotApplicable(_("the vectors of knowledge base {kb_id} did not answer", kb_id=missing[0]))
-    spaces = {job.spaces[kb_id] for kb_id in kb_ids}
-    if len(spaces) > 1:
-        raise RerankerNotApplicable(
-            _("the candidates are of {count} embedding models: their cosines do not compare", count=len(spaces))
-        )
-    if HASHING_MODEL_ID in spaces:
-        raise RerankerNotApplicable(_("without an embedding model cosines compare words, not meaning"))

@@ -55,7 +55,19 @@ def api_key_create(
         message = _("“%(scope)s” is no scope: choose one of %(scopes)s.")
         raise Rejected("unknown_scope", message, scope=scope, scopes=", ".join(ApiKey.Scope.values))
     if made_with is not None:
-        expires = _within(made_with, expires)
+        # With a rate limit of its own it makes none, or its holder would have as many times that limit as keys.
+        if made_with.bound or made_with.rate_limit or made_with.scope != ApiKey.Scope.WRITE:
+            raise NotAllowed(
+                _(
+                    "This API key makes no others: use one with the scope write, for all knowledge bases and without a rate limit "
+                    "of its own, or the admin."
+                )
+            )
+        latest = made_with.expiry_date
+        expires = expires or latest
+        if latest is not None and expires is not None and expires > latest:
+            message = _("A key lives no longer than the one that it is made with, which expires on %(latest)s.")
+            raise Rejected("expires_too_late", message, latest=latest.isoformat())
     if expires is not None and expires <= timezone.now():
         raise Rejected("expired", _("The key would be expired from the start: choose a time in the future."))
     if by_operator:
@@ -95,26 +107,6 @@ def check_rate_limit(rate_limit: str, user: User) -> None:
     if rate_limit.strip() and not user.is_superuser and is_laxer(rate_limit, than=general_rate_limit()):
         message = _("A key of yours has a rate limit of %(most)s at most: ask an operator for a key with a higher one.")
         raise Rejected("rate_limit_too_high", message, most=general_rate_limit())
-
-
-def _within(made_with: ApiKey, expires: datetime | None) -> datetime | None:
-    """Expiry of a key that another makes: that of the other where none is given.
-
-    One with a rate limit of its own makes none, or its holder would have as many times that limit as keys.
-    """
-    if made_with.bound or made_with.rate_limit or made_with.scope != ApiKey.Scope.WRITE:
-        raise NotAllowed(
-            _(
-                "This API key makes no others: use one with the scope write, for all knowledge bases and without a rate limit "
-                "of its own, or the admin."
-            )
-        )
-    latest = made_with.expiry_date
-    expires = expires or latest
-    if latest is not None and expires is not None and expires > latest:
-        message = _("A key lives no longer than the one that it is made with, which expires on %(latest)s.")
-        raise Rejected("expires_too_late", message, latest=latest.isoformat())
-    return expires
 
 
 def api_keys_of(user: User, *, asked_with: ApiKey | None = None) -> QuerySet[ApiKey]:

@@ -112,7 +112,8 @@ class EmbedScriptView(View):
             return HttpResponse(status=HTTPStatus.NOT_FOUND, content_type="text/plain; charset=utf-8")
         languages = {code: _button_labels(code, assistant) for code, _name in settings.LANGUAGES}
         setup = {"words": languages, "colour": settings.SITE_COLOR, "ink": ink_on(settings.SITE_COLOR)}
-        body = f"({static_text('kb/chat/embed.js').strip().removesuffix(';')})({_script_json(setup)});\n".encode()
+        setup_json = json.dumps(setup).replace("<", "\\u003c")  # also a literal of a script, whatever its texts hold
+        body = f"({static_text('kb/chat/embed.js').strip().removesuffix(';')})({setup_json});\n".encode()
         headers = {"Cache-Control": "public, max-age=300", "Cross-Origin-Resource-Policy": "cross-origin"}
         return _tagged(request, body, "text/javascript; charset=utf-8", headers)
 
@@ -155,11 +156,6 @@ def _button_labels(language: str, assistant: Assistant) -> Mapping[str, str]:
             "close": _("Close the chat"),
             "title": assistant.name,
         }
-
-
-def _script_json(value: Any) -> str:
-    """JSON that is also a literal of a script, whatever its texts hold."""
-    return json.dumps(value).replace("<", "\\u003c")
 
 
 def _look() -> dict[str, Any]:

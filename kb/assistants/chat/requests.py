@@ -75,7 +75,8 @@ class ChatView(View):
         with override(language_of(request)):
             try:
                 require_this_site(request)
-                self._count(request)
+                kind = self.limit_kind if request.method == self.limited_method else GENERAL
+                require_left(visitor_spend(client_network(request), kind, is_known=request.user.is_authenticated))
                 self.assistant = assistant_at(slug)
                 if self.needs_visit:
                     self.visit = self._visit(request)
@@ -98,10 +99,6 @@ class ChatView(View):
 
     def address(self) -> str:
         return client_network(self.request)
-
-    def _count(self, request: HttpRequest) -> None:
-        kind = self.limit_kind if request.method == self.limited_method else GENERAL
-        require_left(visitor_spend(client_network(request), kind, is_known=request.user.is_authenticated))
 
     def _visit(self, request: HttpRequest) -> Visit:
         visit = visit_of(self.assistant, request.user, request.headers.get(VISIT_HEADER, ""))
@@ -170,7 +167,9 @@ def remedy_of(code: str, status: int) -> str:
 def visitor_problem(error: Exception, request: HttpRequest) -> Problem:
     """What a visitor reads of an error, without names of what is behind the chat."""
     if isinstance(error, LimitReached):
-        headers = {"Retry-After": str(_seconds_to_tomorrow())}
+        now = timezone.localtime()
+        tomorrow = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), now.tzinfo)
+        headers = {"Retry-After": str(ceil((tomorrow - now).total_seconds()))}
         return Problem(HTTPStatus.TOO_MANY_REQUESTS, "limit_reached", str(error), headers=headers)
     if isinstance(error, UnderWay):
         detail = _("This question is being answered already.")
@@ -185,9 +184,3 @@ def visitor_problem(error: Exception, request: HttpRequest) -> Problem:
     if problem.status == HTTPStatus.BAD_REQUEST and problem.code not in {*_OWN_WORDS, "invalid"}:
         return Problem(problem.status, "invalid", _("This question cannot be answered as it is."))
     return problem
-
-
-def _seconds_to_tomorrow() -> int:
-    now = timezone.localtime()
-    tomorrow = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), now.tzinfo)
-    return ceil((tomorrow - now).total_seconds())

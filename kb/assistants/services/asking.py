@@ -138,7 +138,10 @@ def _prepared(
     assistant = visit.assistant
     if not assistant.is_answering:
         raise NotAllowed(_("This assistant is not published."))
-    chosen = _asked_for(assistant.published_settings, asked)
+    chosen = assistant.published_settings
+    temperature = chosen.temperature if asked.temperature is None else asked.temperature
+    tokens = min(chosen.answer_tokens, asked.answer_tokens or chosen.answer_tokens)
+    chosen = dataclasses.replace(chosen, temperature=temperature, answer_tokens=tokens)
     reader = reader or reader_of(assistant, assistant.publisher)
     settings = answer_settings(
         assistant,
@@ -149,12 +152,6 @@ def _prepared(
         asked_on=asked.asked_on,
     )
     return reader, _request(reader, assistant, chosen, asked), settings
-
-
-def _asked_for(chosen: AssistantSettings, asked: Asked) -> AssistantSettings:
-    temperature = chosen.temperature if asked.temperature is None else asked.temperature
-    tokens = min(chosen.answer_tokens, asked.answer_tokens or chosen.answer_tokens)
-    return dataclasses.replace(chosen, temperature=temperature, answer_tokens=tokens)
 
 
 def _request(reader: Principal, assistant: Assistant, chosen: AssistantSettings, asked: Asked) -> AskRequest:

@@ -30,23 +30,18 @@ class Command(BaseCommand):
 
             serve_http(address.host, address.port)
             return
+        from kb.access.services.api_keys import api_key_use  # noqa: PLC0415
+        from kb.agents.mcp import KEY_VARIABLE  # noqa: PLC0415
         from kb.agents.mcp.http import serve_stdio  # noqa: PLC0415
+        from kb.agents.mcp.server import key_in  # noqa: PLC0415
 
-        _require_key()
+        # Said at once, and not at the first call
+        make_one = "`manage.py create_api_key --user NAME` makes one"
+        if not os.environ.get(KEY_VARIABLE):
+            raise CommandError(f"Set {KEY_VARIABLE} to an API key in the environment of this command; {make_one}.")
+        try:
+            if api_key_use(key_in(None)) is None:
+                raise CommandError(f"The API key in {KEY_VARIABLE} is unknown, revoked or expired: {make_one}.")
+        finally:
+            connections.close_all()
         serve_stdio()
-
-
-def _require_key() -> None:
-    """Says at once, and not at the first call, that the key opens nothing."""
-    from kb.access.services.api_keys import api_key_use  # noqa: PLC0415
-    from kb.agents.mcp import KEY_VARIABLE  # noqa: PLC0415
-    from kb.agents.mcp.server import key_in  # noqa: PLC0415
-
-    make_one = "`manage.py create_api_key --user NAME` makes one"
-    if not os.environ.get(KEY_VARIABLE):
-        raise CommandError(f"Set {KEY_VARIABLE} to an API key in the environment of this command; {make_one}.")
-    try:
-        if api_key_use(key_in(None)) is None:
-            raise CommandError(f"The API key in {KEY_VARIABLE} is unknown, revoked or expired: {make_one}.")
-    finally:
-        connections.close_all()

@@ -49,7 +49,11 @@ class Command(KnowledgeBaseCommand):
             elif not self._read(source):
                 failed.append(f"{source.name}: {source.error}")
         if options["wait"]:
-            self._index(kb)
+            # Makes what was read searchable; a document that a worker has taken meanwhile is left to it.
+            waiting = Document.objects.filter(source_item__source__knowledge_base=kb, status=Document.Status.PENDING)
+            ids = list(waiting.order_by("pk").values_list("pk", flat=True))
+            for document_id in self.progress_bar(ids, unit="documents"):
+                index_document(document_id)
         if failed:
             raise CommandError("\n".join(failed))
 
@@ -67,13 +71,6 @@ class Command(KnowledgeBaseCommand):
 
     def pause(self) -> None:
         time.sleep(LOOK_SECONDS)
-
-    def _index(self, kb: KnowledgeBase) -> None:
-        """Makes what was read searchable; a document that a worker has taken meanwhile is left to it."""
-        waiting = Document.objects.filter(source_item__source__knowledge_base=kb, status=Document.Status.PENDING)
-        ids = list(waiting.order_by("pk").values_list("pk", flat=True))
-        for document_id in self.progress_bar(ids, unit="documents"):
-            index_document(document_id)
 
 
 def _sources(kb: KnowledgeBase, name: str | None) -> list[Source]:

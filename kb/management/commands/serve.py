@@ -62,7 +62,14 @@ class Children:
         finally:
             for number in SIGNALS:  # one is enough: what follows takes at most STOP_SECONDS
                 signal.signal(number, signal.SIG_IGN)
-            self._stop()
+            # Asks all to finish what they do, then ends what is left of each with its own children.
+            for child in self._running.values():
+                child.terminate()
+            deadline = time.monotonic() + STOP_SECONDS
+            for child in self._running.values():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(max(0.0, deadline - time.monotonic()))
+                self._end_what_it_left(child)
 
     def require_alive(self) -> None:
         """CommandError where one has ended: while they begin, it would end again."""
@@ -84,16 +91,6 @@ class Children:
             self._say(f"The {name} ended with code {child.returncode}, and is restarted.")
             self._end_what_it_left(child)
             self._begin(name)
-
-    def _stop(self) -> None:
-        """Asks all to finish what they do, then ends what is left of each with its own children."""
-        for child in self._running.values():
-            child.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for child in self._running.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.0, deadline - time.monotonic()))
-            self._end_what_it_left(child)
 
     def _begin(self, name: str) -> None:
         self._running[name] = subprocess.Popen(  # noqa: S603 this interpreter

@@ -156,7 +156,12 @@ class TableWriter:
                     row.parent_id = None
             ids.extend(self._created(table, len(ids), rows))
             if table.model is Chunk:
-                self._index(rows)
+                made = list(zip(rows, islice(self._indexes, len(rows)), strict=True))
+                tokenizer_id, model = self._kb.tokenizer_id, self._kb.embedding_model
+                write_postings((chunk, {tokenizer_id: postings}) for chunk, (postings, _) in made)
+                for place, kind in enumerate(VECTOR_KINDS):
+                    of_kind = [(chunk, vector) for chunk, (_, vectors) in made for vector in vectors[place]]
+                    write_vectors(of_kind, model, ChunkEmbedding.Kind(kind))
             on_rows(len(rows))
         self._ids[table.name] = ids
         concepts = [Concept(pk=ids[narrow], parent_id=ids[line]) for narrow, line in wider.items()]
@@ -179,14 +184,6 @@ class TableWriter:
         if moments:
             Document.objects.bulk_update(rows, ["created_at"], batch_size=ROWS_A_STATEMENT)
         return [row.pk for row in rows]
-
-    def _index(self, chunks: Sequence[Chunk]) -> None:
-        made = list(zip(chunks, islice(self._indexes, len(chunks)), strict=True))
-        tokenizer_id, model = self._kb.tokenizer_id, self._kb.embedding_model
-        write_postings((chunk, {tokenizer_id: postings}) for chunk, (postings, _) in made)
-        for place, kind in enumerate(VECTOR_KINDS):
-            of_kind = [(chunk, vector) for chunk, (_, vectors) in made for vector in vectors[place]]
-            write_vectors(of_kind, model, ChunkEmbedding.Kind(kind))
 
 
 def _write_folders(folders: Sequence[Folder]) -> list[int]:
@@ -322,7 +319,20 @@ class _Restoring:
         try:
             indexes = staged(self._archive, folder, self._model.dimension, embeds=self._embeds)
             with transaction.atomic(), closing(indexes):
-                kb = self._new_kb(kb_id)
+                chosen = self._cutter
+                kb = KnowledgeBase(
+                    pk=kb_id,
+                    embedding_model=self._model.model_id,
+                    dimension=self._model.dimension,
+                    tokenizer_id=chosen.tokenizer_id,
+                    profile=starting_profile(self._model.model_id),
+                    **self._fields,
+                )
+                kb.save(force_insert=True)
+                cutter = tokenizer()
+                if cutter is None or cutter.id != chosen.tokenizer_id:
+                    chosen.knowledge_base = kb
+                    chosen.save()
                 profiles = Profiles(kb)
                 writer = TableWriter(self._archive, kb, indexes, self._files, profiles)
                 for table in TABLES:
@@ -353,23 +363,6 @@ class _Restoring:
             replace_file(picture.file_name, ContentFile(data))
         documents = [Document(pk=pk, picture_bytes=size) for pk, size in sizes.items()]
         Document.objects.bulk_update(documents, ["picture_bytes"], batch_size=ROWS_A_STATEMENT)
-
-    def _new_kb(self, kb_id: int) -> KnowledgeBase:
-        chosen = self._cutter
-        kb = KnowledgeBase(
-            pk=kb_id,
-            embedding_model=self._model.model_id,
-            dimension=self._model.dimension,
-            tokenizer_id=chosen.tokenizer_id,
-            profile=starting_profile(self._model.model_id),
-            **self._fields,
-        )
-        kb.save(force_insert=True)
-        cutter = tokenizer()
-        if cutter is None or cutter.id != chosen.tokenizer_id:
-            chosen.knowledge_base = kb
-            chosen.save()
-        return kb
 
     def _all_notes(self, kb: KnowledgeBase) -> Iterator[str]:
         """What differs from the installation that the archive was made in, or needs a look."""

@@ -296,7 +296,21 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> dict[str, int
             tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
             writer = Writer(tar, on_bytes)
-            _add_dump(writer, snapshot)
+            with TemporaryDirectory(dir=archive_folder()) as folder:
+                path = Path(folder) / DUMP
+                run(
+                    "pg_dump",
+                    "--format=custom",
+                    f"--snapshot={snapshot}",
+                    f"--file={path}",
+                    "--schema=public",
+                    "--no-owner",
+                    "--no-privileges",
+                    *(f"--exclude-table-data=public.{table}" for table in LEFT_OUT),
+                    at_least=server_major(),
+                )
+                with path.open("rb") as dump:
+                    writer.add(DUMP, dump, path.stat().st_size)
             files, missing = _add_files(writer)
             counts = {
                 "knowledge_bases": KnowledgeBase.objects.count(),
@@ -328,24 +342,6 @@ def _snapshot() -> Iterator[str]:
         cursor.execute("SET LOCAL statement_timeout = 0")
         cursor.execute("SELECT pg_export_snapshot()")
         yield cursor.fetchone()[0]
-
-
-def _add_dump(writer: Writer, snapshot: str) -> None:
-    with TemporaryDirectory(dir=archive_folder()) as folder:
-        path = Path(folder) / DUMP
-        run(
-            "pg_dump",
-            "--format=custom",
-            f"--snapshot={snapshot}",
-            f"--file={path}",
-            "--schema=public",
-            "--no-owner",
-            "--no-privileges",
-            *(f"--exclude-table-data=public.{table}" for table in LEFT_OUT),
-            at_least=server_major(),
-        )
-        with path.open("rb") as dump:
-            writer.add(DUMP, dump, path.stat().st_size)
 
 
 def _add_files(writer: Writer) -> tuple[int, int]:

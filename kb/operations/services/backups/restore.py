@@ -79,7 +79,20 @@ def restore(
         FilesUnavailable: the store of the uploads cannot be used.
     """
     with reading(path, is_trusted=is_trusted, on_bytes=on_bytes) as archive:
-        _refuse_newer(archive.manifest)
+        known = {tuple(key) for key in MigrationLoader(None).disk_migrations}
+        unknown = [".".join(each) for each in archive.manifest["migrations"] if tuple(each) not in known]
+        if unknown:
+            raise Rejected(
+                "newer_backup",
+                f"The backup is of Zhiku {archive.manifest['zhiku']}, whose migrations this version does not have "
+                f"({', '.join(unknown[:3])}): install that version or a newer one, then restore.",
+            )
+        here = programs.server_major()
+        if archive.manifest["postgresql"] > here:
+            raise Rejected(
+                "older_server",
+                f"The backup is of PostgreSQL {archive.manifest['postgresql']}, and this server is of version {here}: use a newer one.",
+            )
         if not is_forced:
             # Tables that a migration has made are no content, users and knowledge bases are
             for model in (User, KnowledgeBase):
@@ -112,23 +125,6 @@ def restore(
         _resume_jobs()
         about = {name: archive.manifest[name] for name in ("counts", "zhiku", "created_at")}
         return about | {"files": len(archive.files), "installation": installation}
-
-
-def _refuse_newer(manifest: dict[str, Any]) -> None:
-    known = {tuple(key) for key in MigrationLoader(None).disk_migrations}
-    unknown = [".".join(each) for each in manifest["migrations"] if tuple(each) not in known]
-    if unknown:
-        raise Rejected(
-            "newer_backup",
-            f"The backup is of Zhiku {manifest['zhiku']}, whose migrations this version does not have "
-            f"({', '.join(unknown[:3])}): install that version or a newer one, then restore.",
-        )
-    here = programs.server_major()
-    if manifest["postgresql"] > here:
-        raise Rejected(
-            "older_server",
-            f"The backup is of PostgreSQL {manifest['postgresql']}, and this server is of version {here}: use a newer one.",
-        )
 
 
 def _restore_files(archive: Reader, on_bytes: OnBytes) -> None:
