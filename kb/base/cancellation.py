@@ -5,10 +5,9 @@ of the work need its context for that. Where there is no watch, as in a request,
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, nullcontext, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -21,8 +20,8 @@ class Watch:
     def __init__(self, error: Callable[[], Exception]) -> None:
         self._error = error
         self._cancelled = threading.Event()
-        self._lock = threading.Lock()
-        self._stops: list[Callable[[], object]] = []
+        self.lock = threading.Lock()
+        self.stops: list[Callable[[], object]] = []
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -38,30 +37,14 @@ class Watch:
 
     def cancel(self) -> None:
         """Stops what the work waits for, and whatever it would wait for after that."""
-        with self._lock:  # nothing is stopped whose wait is over
+        with self.lock:  # nothing is stopped whose wait is over
             self._cancelled.set()
-            for stop in self._stops:
+            for stop in self.stops:
                 stop()
 
     def check(self) -> None:
         if self._cancelled.is_set():
             raise self._error()
-
-    @contextmanager
-    def stopping_by(self, stop: Callable[[], object]) -> Iterator[None]:
-        with self._lock:
-            self.check()
-            self._stops.append(stop)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._stops.remove(stop)
-            self.check()
-
-    def sleep(self, seconds: float) -> None:
-        self._cancelled.wait(seconds)
-        self.check()
 
 
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
@@ -71,14 +54,25 @@ _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 def interruptible(stop: Callable[[], object]) -> Iterator[None]:
     """A wait that `stop` ends from another thread, at once and without raising; the work's error is raised then."""
     watch = _watch.get()
-    with nullcontext() if watch is None else watch.stopping_by(stop):
+    if watch is None:
         yield
+        return
+    with watch.lock:
+        watch.check()
+        watch.stops.append(stop)
+    try:
+        yield
+    finally:
+        with watch.lock:
+            watch.stops.remove(stop)
+        watch.check()
 
 
 def sleep(seconds: float) -> None:
     """As `time.sleep`, until the work is cancelled."""
-    watch = _watch.get()
-    (time if watch is None else watch).sleep(seconds)
+    cancelled = threading.Event()
+    with interruptible(cancelled.set):
+        cancelled.wait(seconds)
 
 
 def abandonable(work: Callable[[], T], discard: Callable[[T], object] = lambda _: None) -> T:
@@ -91,13 +85,13 @@ def abandonable(work: Callable[[], T], discard: Callable[[T], object] = lambda _
         try:
             result = work()
         except Exception as error:  # noqa: BLE001 - handed to the one who waits
-            with suppress(InvalidStateError):
+            if outcome.set_running_or_notify_cancel():
                 outcome.set_exception(error)
-            return
-        try:
-            outcome.set_result(result)
-        except InvalidStateError:
-            discard(result)
+        else:
+            if outcome.set_running_or_notify_cancel():
+                outcome.set_result(result)
+            else:
+                discard(result)
 
     with interruptible(outcome.cancel):
         threading.Thread(target=run, name="abandonable", daemon=True).start()

@@ -61,9 +61,6 @@ class GuardedBackend(httpcore.NetworkBackend):
                 return TimedStream(stream, self._deadline, host)
         raise FetchError("unreachable", host=host) from failure
 
-    def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.NetworkStream:
-        raise FetchError("bad_scheme", scheme="unix")
-
 
 class TimedStream(httpcore.NetworkStream):
     """A stream whose every read and write ends by the deadline, however slowly the other side trickles."""
@@ -236,11 +233,7 @@ class WebClient:
                 if response.status not in REDIRECTS:
                     return _fetched(at, response, types, max_bytes or self.max_bytes, etag, last_modified)
                 location = header_of(response, "location")
-            try:
-                joined = str(at.join(location))
-            except (httpx.InvalidURL, ValueError) as error:
-                raise FetchError("bad_url", url=location[:200]) from error
-            at = parse_url(joined).copy_with(fragment=None)
+            at = joined(at, location)
         raise FetchError("too_many_redirects", count=MAX_REDIRECTS)
 
     @contextmanager
@@ -264,6 +257,15 @@ class WebClient:
             pool.stream("GET", target, headers=fields) as response,
         ):
             yield response
+
+
+def joined(at: httpx.URL, location: str) -> httpx.URL:
+    """Where an answer leads on to."""
+    try:
+        found = str(at.join(location))
+    except (httpx.InvalidURL, ValueError) as error:
+        raise FetchError("bad_url", url=location[:200]) from error
+    return parse_url(found).copy_with(fragment=None)
 
 
 def _fetched(
@@ -316,16 +318,25 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
     encoding = header_of(response, "content-encoding").strip().lower()
     if encoding not in {"", "identity", "gzip", "x-gzip"}:
         raise FetchError("bad_encoding", encoding=encoding[:40])
+    inflate = Inflater(max_bytes, host).feed if encoding.endswith("gzip") else bytes
+    return b"".join(inflate(piece) for piece in body_of(response, max_bytes))
+
+
+def body_of(response: httpcore.Response, max_bytes: int) -> Iterator[bytes]:
+    """What an answer holds, as it comes; raises FetchError("too_large") as soon as that is known to be more."""
     stated = header_of(response, "content-length")
     if stated.isdecimal() and int(stated[:20]) > max_bytes:
         raise too_large(max_bytes)
-    inflate = Inflater(max_bytes, host).feed if encoding.endswith("gzip") else bytes
-    content = bytearray()
-    for piece in response.iter_stream():
-        content += inflate(piece)
-        if len(content) > max_bytes:
+    yield from bounded(response.iter_stream(), max_bytes)
+
+
+def bounded(pieces: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > max_bytes:
             raise too_large(max_bytes)
-    return bytes(content)
+        yield piece
 
 
 def header_of(response: httpcore.Response, name: str) -> str:

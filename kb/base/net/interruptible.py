@@ -27,15 +27,12 @@ class InterruptibleStream:
         with interruptible(self._stop):
             self._stream.write(buffer, timeout)
 
-    def close(self) -> None:
-        self._stream.close()
-
     def start_tls(self, *args: Any, **options: Any) -> "InterruptibleStream":
         with interruptible(self._stop):
             return InterruptibleStream(self._stream.start_tls(*args, **options))
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def _stop(self) -> None:
         """To close it would not wake up the thread that reads."""
@@ -53,11 +50,8 @@ class InterruptibleBackend:
         connect = partial(self._backend.connect_tcp, *args, **options)
         return InterruptibleStream(abandonable(connect, lambda stream: stream.close()))
 
-    def connect_unix_socket(self, *args: Any, **options: Any) -> InterruptibleStream:
-        return InterruptibleStream(self._backend.connect_unix_socket(*args, **options))
-
-    def sleep(self, seconds: float) -> None:
-        self._backend.sleep(seconds)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
 
 def made_interruptible(client: C) -> C:

@@ -8,13 +8,14 @@ from typing import Final
 import httpcore
 import httpx
 
-from kb.base.net.addresses import FetchError, Guard, parse_url, port_of
+from kb.base.net.addresses import FetchError, Guard, port_of
 from kb.base.net.client import (
     MAX_REDIRECTS,
     REDIRECTS,
     Deadline,
     GuardedBackend,
     header_of,
+    joined,
     mapped_errors,
     public_tls,
 )
@@ -90,12 +91,8 @@ class Session:
 
 def within_site(at: httpx.URL, location: str) -> httpx.URL:
     """Where an answer leads on to; raises FetchError("off_site") for another host or port, or back from https://."""
-    try:
-        joined = str(at.join(location))
-    except (httpx.InvalidURL, ValueError) as error:
-        raise FetchError("bad_url", url=location[:200]) from error
-    url = parse_url(joined).copy_with(fragment=None)
+    url = joined(at, location)
     is_same = (url.scheme, port_of(url)) == (at.scheme, port_of(at))
     if url.host != at.host or not (is_same or (at.scheme == "http" and url.scheme == "https")):
-        raise FetchError("off_site", url=joined[:200])
+        raise FetchError("off_site", url=str(url)[:200])
     return url

@@ -12,7 +12,7 @@ import httpcore
 import httpx
 
 from kb.base.net.addresses import FetchError, Guard
-from kb.base.net.client import MIB, Deadline, GuardedBackend, mapped_errors, public_tls, too_large
+from kb.base.net.client import MIB, Deadline, GuardedBackend, bounded, mapped_errors, public_tls
 
 LISTING_SECONDS: Final = 60.0
 OBJECT_SECONDS: Final = 600.0
@@ -52,12 +52,7 @@ class Body:
 
     def stream(self, *_: Any, **__: Any) -> Iterator[bytes]:
         """An answer that is held in memory as a whole."""
-        size = 0
-        while piece := self._next():
-            size += len(piece)
-            if size > _ANSWER_BYTES:
-                raise too_large(_ANSWER_BYTES)
-            yield piece
+        return bounded(iter(self._next, b""), _ANSWER_BYTES)
 
     def _next(self) -> bytes:
         with mapped_errors(self._host, self._deadline):

@@ -5,6 +5,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO, ClassVar
 
 import httpx
@@ -13,7 +14,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url
-from kb.base.net.client import MIB, too_large
+from kb.base.net.client import MIB, bounded, too_large
 from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
@@ -154,12 +155,7 @@ class S3(Listed):
             with closing(answer["Body"]) as body:
                 if answer["ContentLength"] > most:
                     raise too_large(most)
-                size = 0
-                while piece := body.read(MIB):
-                    size += len(piece)
-                    if size > most:
-                        raise too_large(most)
-                    into.write(piece)
+                size = sum(map(into.write, bounded(iter(partial(body.read, MIB), b""), most)))
         # Of an object in parts it is a checksum of checksums, and ends with their number.
         checksum = answer.get("ChecksumSHA256", "")
         digest = base64.b64decode(checksum).hex() if len(checksum) == 44 else ""

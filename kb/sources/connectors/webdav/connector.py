@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url, port_of
-from kb.base.net.client import MIB, header_of, too_large
+from kb.base.net.client import MIB, body_of, header_of
 from kb.base.net.session import Session, within_site
 from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
@@ -28,31 +28,29 @@ _STRONG: Final = re.compile(r'"[!#-~]*"')  # an ETag that stands for the very by
 _NEXT: Final = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 SLOWEST: Final = 50 * 1024  # bytes a second that a file has to come at
 
-FIELDS: Final = (
-    Field(
-        "url",
-        gettext_lazy("address of the folder"),
-        gettext_lazy(
-            "As the server names it for WebDAV, such as https://cloud.example.org/remote.php/dav/files/NAME/Folder (Nextcloud) "
-            "or https://dav.jianguoyun.com/dav/Folder (Nutstore)."
-        ),
-        is_required=True,
-    ),
-    Field("user", gettext_lazy("user name"), gettext_lazy("Empty for a folder that is open to everyone.")),
-    Field(
-        "password",
-        gettext_lazy("app password"),
-        gettext_lazy("Made in the security settings of the account there, so that it can be revoked by itself."),
-        is_secret=True,
-    ),
-    *SELECTION_FIELDS,
-)
-
 
 class WebDav(Listed):
     """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and time limit."""
 
-    fields: ClassVar[tuple[Field, ...]] = FIELDS
+    fields: ClassVar[tuple[Field, ...]] = (
+        Field(
+            "url",
+            gettext_lazy("address of the folder"),
+            gettext_lazy(
+                "As the server names it for WebDAV, such as https://cloud.example.org/remote.php/dav/files/NAME/Folder (Nextcloud) "
+                "or https://dav.jianguoyun.com/dav/Folder (Nutstore)."
+            ),
+            is_required=True,
+        ),
+        Field("user", gettext_lazy("user name"), gettext_lazy("Empty for a folder that is open to everyone.")),
+        Field(
+            "password",
+            gettext_lazy("app password"),
+            gettext_lazy("Made in the security settings of the account there, so that it can be revoked by itself."),
+            is_secret=True,
+        ),
+        *SELECTION_FIELDS,
+    )
 
     def __init__(
         self,
@@ -132,8 +130,7 @@ class WebDav(Listed):
                 if response.status == 412 and headers:
                     continue  # it has changed since it was listed: what it is now
                 self._check(response, item.key)
-                size = _write(response, into, most)
-                return _as_written(item, response, size)
+                return _as_written(item, response, sum(map(into.write, body_of(response, most))))
         raise FetchError("bad_status", status=412)
 
     def _listed(self, folder: str, path: str) -> dict[str, tuple[str, Entry]]:
@@ -247,19 +244,6 @@ def _parts(path: str) -> list[str] | None:
     """The names of a path in UTF-8, one in another encoding with its bytes escaped; None for what leads elsewhere."""
     parts = [unquote_to_bytes(each).decode("utf-8", "backslashreplace") for each in path.split("/") if each]
     return None if any(each in {".", ".."} or re.search(r"[/\x00-\x1f]", each) for each in parts) else parts
-
-
-def _write(response: httpcore.Response, into: BinaryIO, most: int) -> int:
-    stated = header_of(response, "content-length")
-    if stated.isdecimal() and int(stated[:20]) > most:
-        raise too_large(most)
-    size = 0
-    for piece in response.iter_stream():
-        size += len(piece)
-        if size > most:
-            raise too_large(most)
-        into.write(piece)
-    return size
 
 
 def _as_written(item: Item, response: httpcore.Response, size: int) -> Item:
