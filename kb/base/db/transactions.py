@@ -158,6 +158,14 @@ def lock_knowledge_bases(kb_ids: Collection[int]) -> None:
     list(rows.select_for_update(no_key=True).values_list("pk"))
 
 
+@contextmanager
+def holding_knowledge_bases(kb_ids: Collection[int]) -> Iterator[None]:
+    """A transaction that begins with `lock_knowledge_bases`."""
+    with transaction.atomic():
+        lock_knowledge_bases(kb_ids)
+        yield
+
+
 class Purpose(IntEnum):
     """The upper half of an advisory lock's number; the lower one is the knowledge base's id."""
 

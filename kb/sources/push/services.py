@@ -5,8 +5,7 @@ Every request may be sent again: what has been done is found done.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -20,7 +19,7 @@ from django.utils.translation import gettext as _, gettext_noop
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, User
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
 from kb.base.files import sha256_of
 from kb.base.text import storable
@@ -137,8 +136,7 @@ def push_sync(
     at, ends_at = timezone.now(), time.monotonic() + budget_s
     source = _source(knowledge_base, name)
     if source is None and not dry_run:
-        with transaction.atomic():
-            lock_knowledge_bases([knowledge_base.pk])  # another first sync may be making it
+        with holding_knowledge_bases([knowledge_base.pk]):  # another first sync may be making it
             source = _source(knowledge_base, name) or source_create(
                 knowledge_base=knowledge_base, user=user, name=name, kind=Source.Kind.PUSH
             )
@@ -158,7 +156,8 @@ def push_sync(
         unchanged = [row for path in plan.unchanged if (row := rows.get(path)) is not None]
         work.describe(unchanged)
         more = work.is_out_of_time
-        work.forget([row.pk for path, row in rows.items() if path not in work.files])
+        absent = [row.pk for path, row in rows.items() if path not in work.files]
+        SourceItem.objects.filter(pk__in=absent, document=None).delete()
         failed = sum(each.code != "unsupported_type" for each in refused)
         work.note(unchanged, done=not send and not more, failed=failed)
     return FolderSync(
@@ -200,8 +199,7 @@ def push_file(
             "sha256_mismatch", _("The file that arrived has another SHA-256 than was stated: send it again.")
         )
     item = _item(PushedFile(path, sha256, file.size, metadata))
-    with transaction.atomic():
-        lock_knowledge_bases([knowledge_base.pk])
+    with holding_knowledge_bases([knowledge_base.pk]):
         outcome = item_take(source, item, file, sha256, is_free=lambda _: False, at=timezone.now())
         counts = Source.objects.select_for_update(no_key=True).values_list("counts", flat=True).get(pk=source.pk)
         Source.objects.filter(pk=source.pk).update(counts=dict(Counter(counts) + Counter([outcome])))
@@ -239,7 +237,7 @@ class _Work:
             if self._is_over():
                 break
             file = self.files[path]
-            with self._holding():
+            with holding_knowledge_bases([self._source.knowledge_base_id]):
                 outcome = item_match(self._source, _item(file), file.sha256, is_free=self._is_free, at=self._at)
             if outcome is None:
                 missed.append(path)
@@ -254,7 +252,7 @@ class _Work:
         for path in paths:
             if self._is_over():
                 break
-            with self._holding():
+            with holding_knowledge_bases([self._source.knowledge_base_id]):
                 rows = SourceItem.objects.select_for_update().filter(source=self._source, key_hash=hash_of(path))
                 row = rows.filter(document__isnull=False).first()
                 if row is None or self._wanted.get(row.key_hash) == row.digest:
@@ -276,14 +274,10 @@ class _Work:
                 continue
             if self._is_over():
                 break
-            with self._holding():
+            with holding_knowledge_bases([self._source.knowledge_base_id]):
                 held = Document.objects.select_for_update().filter(pk=document.pk).first()
                 if held is not None:
                     document_update(held, metadata=held.metadata | said)
-
-    def forget(self, pks: Sequence[int]) -> None:
-        """Drops paths that the folder has no more, but for those with a document."""
-        SourceItem.objects.filter(pk__in=pks, document=None).delete()
 
     def note(self, unchanged: Sequence[SourceItem], *, done: bool, failed: int) -> None:
         """Notes what is as it was, and counts; `done`: nothing is missing, so that the sync is one line of the log."""
@@ -309,12 +303,6 @@ class _Work:
     def _is_over(self) -> bool:
         self.is_out_of_time = time.monotonic() >= self._ends_at
         return self.is_out_of_time
-
-    @contextmanager
-    def _holding(self) -> Iterator[None]:
-        with transaction.atomic():
-            lock_knowledge_bases([self._source.knowledge_base_id])
-            yield
 
 
 def _source(knowledge_base: KnowledgeBase, name: str) -> Source | None:

@@ -20,6 +20,7 @@ from kb.base.net.addresses import FetchError
 from kb.base.text import storable
 from kb.content.models import Document
 from kb.ingest.parser.archives import is_archive_name
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.documents import (
     SOURCE_CHARACTERS,
     document_add,
@@ -55,12 +56,10 @@ def version_of(item: Item) -> str:
     return version if len(version) <= VERSION_CHARACTERS else hash_of(version)
 
 
-def locked_item(source: Source, key: str) -> SourceItem:
-    """The row of a key, made if there is none, inside a transaction."""
+def locked_item(source: Source, identity: str, **fields: str) -> SourceItem:
+    """The row of a key or an address, made with these fields if there is none, inside a transaction."""
     rows = SourceItem.objects.select_for_update()
-    return cast(
-        SourceItem, rows.get_or_create(source=source, key_hash=hash_of(key), defaults={"key": storable(key)})[0]
-    )
+    return cast(SourceItem, rows.get_or_create(source=source, key_hash=hash_of(identity), defaults=fields)[0])
 
 
 def item_take(
@@ -77,7 +76,7 @@ def item_take(
     """
     if (outcome := item_match(source, item, digest, is_free=is_free, at=at)) is not None:
         return outcome
-    row = locked_item(source, item.key)
+    row = locked_item(source, item.key, key=storable(item.key))
     try:
         _refuse_archive(name_of(item))
         with transaction.atomic():
@@ -89,7 +88,7 @@ def item_take(
                 outcome = "changed"
     except AlreadyThere as error:
         other = Document.objects.filter(pk=error.document_id).first()
-        reason = {**error_of_fetch(FetchError("duplicate", title=str(other or ""))), "content_hash": digest}
+        reason = {**error_fields(FetchError("duplicate", title=str(other or ""))), "content_hash": digest}
         since = row.gone_at if row.state == SourceItem.State.DUPLICATE and row.content_hash == digest else None
         gone_at = (since or timezone.now()) if row.document_id is not None else None
         seen = {} if row.document_id is not None else {"digest": digest}
@@ -119,21 +118,21 @@ def item_match(
     free = next((each for each in same.select_related("document") if is_free(each)), None)
     if free is None:
         return None
-    _exchange(locked_item(source, item.key), free, item, at)
+    _exchange(locked_item(source, item.key, key=storable(item.key)), free, item, at)
     return "moved"
 
 
 def item_fail(source: Source, item: Item, error: FetchError, at: datetime) -> str:
     """Notes why an item could not be read, inside a transaction; the document stays as it was. Returns "failed"."""
-    row = locked_item(source, item.key)
+    row = locked_item(source, item.key, key=storable(item.key))
     # The version stays that of what was read: the item is asked again.
-    _note(row, item, at, state=SourceItem.State.FAILED, version=row.version, **error_of_fetch(error))
+    _note(row, item, at, state=SourceItem.State.FAILED, version=row.version, **error_fields(error))
     return "failed"
 
 
 def item_remark(source: Source, item: Item, error: FetchError) -> None:
     """Notes what was odd about an item that was read all the same."""
-    SourceItem.objects.filter(source=source, key_hash=hash_of(item.key)).update(**error_of_fetch(error))
+    SourceItem.objects.filter(source=source, key_hash=hash_of(item.key)).update(**error_fields(error))
 
 
 def item_delete(row: SourceItem) -> str:
@@ -154,7 +153,7 @@ def item_delete(row: SourceItem) -> str:
     if document is None:
         return "deleted"
     if heir is not None:
-        _save(heir, document=document, state=SourceItem.State.KEPT, **NO_ERROR)
+        save_item(heir, document=document, state=SourceItem.State.KEPT, **NO_ERROR)
         document_update(document, **_details(document, heir))
         return "moved"
     documents_delete(Document.objects.filter(pk=document.pk))
@@ -178,8 +177,8 @@ def metadata_of_item(item: Item) -> dict[str, str]:
     return {storable(name): storable(value) for name, value in stated.items()}
 
 
-def error_of_fetch(error: FetchError) -> dict[str, Any]:
-    return {"error": str(error), "error_code": error.code, "error_params": dict(error.params)}
+def error_fields(error: FetchError | ParseError) -> dict[str, Any]:
+    return {"error": str(error), "error_code": str(error.code), "error_params": {**error.params}}
 
 
 def _refuse_archive(name: str) -> None:
@@ -242,10 +241,10 @@ def _note(row: SourceItem, item: Item, at: datetime, **fields: Any) -> None:
         "fetched_at": timezone.now(),
         "seen_at": at,
     } | ({"size": item.size} if item.size is not None else {})
-    _save(row, **{**said, **fields})
+    save_item(row, **{**said, **fields})
 
 
-def _save(row: SourceItem, **fields: Any) -> None:
+def save_item(row: SourceItem, **fields: Any) -> None:
     for name, value in fields.items():
         setattr(row, name, value)
     row.save(update_fields=list(fields))

@@ -4,7 +4,7 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, Self, cast
@@ -15,12 +15,12 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.net.addresses import FetchError
-from kb.ingest.parser.parsed import ParseError
 from kb.jobs.leases import Job, LeaseLost
 from kb.sources.models import Source, SourceItemChange
+from kb.sources.services.items import error_fields
 from kb.sources.services.sources import SOURCES, gone_mark, next_run, run_log
 from retrieval.errors import message_of
 
@@ -88,8 +88,7 @@ class Run(Job[Source]):
     @contextmanager
     def holding(self) -> Iterator[None]:
         """A transaction in which nobody else has the run; raises as `report`. The knowledge base is locked first."""
-        with transaction.atomic():
-            lock_knowledge_bases([self.source.knowledge_base_id])
+        with holding_knowledge_bases([self.source.knowledge_base_id]):
             if not self.own.select_for_update(no_key=True).exists():
                 raise LeaseLost
             yield
@@ -139,8 +138,3 @@ def retry_at(source: Source, failures: int, retry_after: float) -> datetime | No
     if planned is not None and failures <= MAX_RETRIES:
         retry = min(retry, planned)
     return max(retry, soonest)
-
-
-def error_fields(error: FetchError | ParseError) -> dict[str, Any]:
-    params: Mapping[str, Any] = error.params
-    return {"error": str(error), "error_code": str(error.code), "error_params": dict(params)}

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, User
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.encryption import SecretsUnreadable, decrypted, encrypted
 from kb.base.errors import Rejected
 from kb.base.messages import shown
@@ -132,8 +132,7 @@ def source_update(source: Source, *, secrets: Mapping[str, str] | None = None, *
     `secrets`: those that are given take the place of the ones before, blank ones too; the others stay, unless the kind or
     another setting says where they would go now: whoever changes the address gives the password again.
     """
-    with transaction.atomic():
-        lock_knowledge_bases([source.knowledge_base_id])  # as a run does for each item
+    with holding_knowledge_bases([source.knowledge_base_id]):  # as a run does for each item
         source.refresh_from_db(from_queryset=Source.objects.select_for_update(no_key=True))
         before = {name: getattr(source, name) for name in {*changes, "kind", "settings", "secrets"}}
         for name, value in changes.items():
@@ -191,8 +190,7 @@ def secrets_after(source: Source, before: Mapping[str, Any], given: Mapping[str,
 
 def source_delete(source: Source, *, keep_documents: bool) -> None:
     """Deletes a source; a run of it ends with its next item."""
-    with transaction.atomic():
-        lock_knowledge_bases([source.knowledge_base_id])  # as a run does for each item
+    with holding_knowledge_bases([source.knowledge_base_id]):  # as a run does for each item
         if keep_documents:
             SourceItem.objects.filter(source=source).update(state=SourceItem.State.KEPT)
             gone_mark(source)
@@ -211,8 +209,7 @@ def gone_mark(source: Source) -> None:
 
     Where the source is set so, the chunks of the marked ones are switched off until then.
     """
-    with transaction.atomic():
-        lock_knowledge_bases([source.knowledge_base_id])
+    with holding_knowledge_bases([source.knowledge_base_id]):
         gone = gone_documents(source)
         new = gone.exclude(metadata__has_key=GONE_SINCE).annotate(since=Coalesce("source_item__gone_at", Now()))
         marks = {each.pk: each.metadata | {GONE_SINCE: f"{each.since:%Y-%m-%dT%H:%M:%SZ}"} for each in new}
@@ -230,11 +227,10 @@ def gone_mark(source: Source) -> None:
 
 def gone_delete(source: Source) -> int:
     """Deletes the documents of what a source has no longer, and returns how many they were."""
-    with transaction.atomic():
-        lock_knowledge_bases([source.knowledge_base_id])
-        ids = list(gone_documents(source).values_list("pk", flat=True))
-        documents_delete(Document.objects.filter(pk__in=ids))
-    return len(ids)
+    with holding_knowledge_bases([source.knowledge_base_id]):
+        count = gone_documents(source).count()
+        documents_delete(gone_documents(source))
+    return count
 
 
 def source_request(source: Source) -> bool:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from itertools import islice
 from typing import Final
 
 from django.conf import settings
@@ -74,7 +73,8 @@ class Sync:
             return True
         self._digests = self._digests_by_version()
         total, ends_at = self._to_fetch.count(), math.inf
-        for done, item in enumerate(self._wanted()):
+        for done, row in enumerate(self._to_fetch.iterator()):
+            item = convert(row.item, Item)
             if time.monotonic() >= ends_at:
                 self._run.wait(attempts=0, counts=dict(self._run.counts))
                 return True
@@ -116,10 +116,9 @@ class Sync:
 
     def _note_listed(self, found: Sequence[Item]) -> None:
         """Stores what was listed, and then how far that is: what a killed worker has listed since is listed once more."""
-        rest = iter(found)
-        while batch := list(islice(rest, ROWS_A_QUERY)):
+        for first in range(0, len(found), ROWS_A_QUERY):
             with self._run.holding():
-                self._compare({hash_of(item.key): item for item in batch})
+                self._compare({hash_of(item.key): item for item in found[first : first + ROWS_A_QUERY]})
         self._run.renew(listing=self._listing)
 
     def _compare(self, items: dict[str, Item]) -> None:
@@ -148,10 +147,9 @@ class Sync:
                 wanted.append(ListedItem(source=self._source, key_hash=key_hash, item=to_builtins(item)))
         ListedItem.objects.bulk_create(wanted, ignore_conflicts=True)
         self._write_seen([row.pk for row in rows.values()], unchanged, same_bytes)
-        first_time = [row for row in rows.values() if row.seen_at != self._at]
         counted = {*unchanged, *(row.pk for row, _ in same_bytes)}
-        for row in first_time:
-            if row.pk in counted:
+        for row in rows.values():
+            if row.pk in counted and row.seen_at != self._at:
                 self._run.counts["unchanged" if row.document_id is not None else row.state] += 1
 
     def _is_as_before(self, row: SourceItem, item: Item) -> bool:
@@ -188,13 +186,6 @@ class Sync:
         known = rows.exclude(version="").values_list("version", "digest").iterator()
         return {version: digest for version, digest in known if version in wanted}
 
-    def _wanted(self) -> Iterator[Item]:
-        """What is still to be fetched."""
-        last = 0
-        while rows := list(self._to_fetch.filter(pk__gt=last)[:ROWS_A_QUERY]):
-            yield from (convert(row.item, Item) for row in rows)
-            last = rows[-1].pk
-
     # -- Fetching ----------------------------------------------------------------------------------------------------------
     def _take(self, item: Item) -> str:
         """Fetches an item and stores it; returns what to count it as."""
@@ -224,7 +215,11 @@ class Sync:
             if error.code in UNAVAILABLE:
                 raise
             with self._taking(item):
-                return self._vanished(item) if error.code == "gone" else item_fail(self._source, item, error, self._at)
+                if error.code != "gone":
+                    return item_fail(self._source, item, error, self._at)
+                # It went between listing and fetch: as if this run had not listed it.
+                SourceItem.objects.filter(source=self._source, key_hash=hash_of(item.key)).update(seen_at=None)
+                return "vanished"
         return outcome
 
     @contextmanager
@@ -245,12 +240,6 @@ class Sync:
             self._run.counts["misversioned"] += 1
             item_remark(self._source, read, FetchError("same_version"))
 
-    def _vanished(self, item: Item) -> str:
-        """Notes that an item went between listing and fetch: as if this run had not listed it."""
-        rows = SourceItem.objects.filter(source=self._source, key_hash=hash_of(item.key))
-        rows.update(seen_at=None)
-        return "vanished"
-
     def _take_orphans(self) -> None:
         """Reads items that were the same as a document which is gone or has changed: they get one of their own."""
         held = Document.objects.filter(knowledge_base=self._source.knowledge_base_id, sha256=OuterRef("digest"))
@@ -264,14 +253,15 @@ class Sync:
     # -- Deleting ----------------------------------------------------------------------------------------------------------
     def _settle(self) -> None:
         """Deletes what an earlier run has missed, too; raises FetchError where so much would go that somebody is to look."""
-        missing = self._missing()
+        is_missing = Q(seen_at=None) | Q(seen_at__lt=self._at)
+        missing = SourceItem.objects.filter(is_missing, source=self._source)
         missing.filter(document=None).delete()
         known = SourceItem.objects.filter(source=self._source, document__isnull=False).count()
         self._hand_over(missing)
         newly = missing.exclude(state=State.GONE) | missing.filter(gone_at=None)
         newly.update(**{**NO_ERROR, "state": State.GONE, "gone_at": timezone.now()})
         replaced = Q(state=State.DUPLICATE, document__isnull=False, gone_at__lt=self._at)
-        gone = Q(state=State.GONE, document__isnull=False, gone_at__lt=self._at) & self._is_missing()
+        gone = Q(state=State.GONE, document__isnull=False, gone_at__lt=self._at) & is_missing
         losses = SourceItem.objects.filter(gone | replaced, source=self._source)
         accepted_at = self._source.accepted_at
         accepted = set(losses.filter(gone_at__lte=accepted_at).values_list("pk", flat=True)) if accepted_at else set()
@@ -281,17 +271,14 @@ class Sync:
         doomed = sorted(accepted if is_too_much else accepted | others)
         for done, pk in enumerate(doomed):
             self._run.tell("deleting", done=done, total=len(doomed))
-            self._delete(pk)
+            with self._run.holding():
+                row = SourceItem.objects.select_for_update().filter(pk=pk, document__isnull=False).first()
+                if row is not None:
+                    self._run.counts[item_delete(row)] += 1
         if left := missing.count():
             self._run.counts["gone"] = left
         if is_too_much:
             raise FetchError("many_missing", count=len(others), known=known)
-
-    def _is_missing(self) -> Q:
-        return Q(seen_at=None) | Q(seen_at__lt=self._at)
-
-    def _missing(self) -> QuerySet[SourceItem]:
-        return SourceItem.objects.filter(self._is_missing(), source=self._source)
 
     def _hand_over(self, missing: QuerySet[SourceItem]) -> None:
         """Gives the documents of items that have gone to others with the same bytes."""
@@ -303,9 +290,3 @@ class Sync:
                     row.state = State.GONE
                     self._run.counts[item_delete(row)] += 1
                     self._run.counts["duplicate"] -= 1
-
-    def _delete(self, pk: int) -> None:
-        with self._run.holding():
-            row = SourceItem.objects.select_for_update().filter(pk=pk, document__isnull=False).first()
-            if row is not None:
-                self._run.counts[item_delete(row)] += 1

@@ -1,7 +1,7 @@
 """What a run notes of the addresses of a source of the web, each with the document that it is kept as."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from django.core.files.base import ContentFile
 from django.db import transaction
@@ -16,11 +16,9 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.documents import document_add, document_replace_file, documents_delete
 from kb.sources.connectors.markup import Candidate, PageContent
 from kb.sources.models import SourceItem, SourceItemChange
-from kb.sources.services.items import NO_ERROR, hash_of
-from kb.sources.services.runs import Run, error_fields
+from kb.sources.services.items import NO_ERROR, TITLE_CHARACTERS, error_fields, locked_item, save_item
+from kb.sources.services.runs import Run
 from retrieval.errors import message_of
-
-TITLE_CHARACTERS = 500
 
 
 class PageRun(Run):
@@ -44,15 +42,15 @@ class PageRun(Run):
             "version": candidate.version,
         }
         with self.holding():
-            page = self.locked(candidate.url)
+            page = locked_item(self.source, candidate.url, url=candidate.url)
             if page.document_id is None:
                 return self._add(page, found, content.data)
             if page.content_hash == content.text_hash:
-                save_page(page, state=SourceItem.State.UNCHANGED, text_key=content.text_key, **_seen(found))
+                save_item(page, state=SourceItem.State.UNCHANGED, text_key=content.text_key, **_seen(found))
                 return "unchanged"
             values = {"text_key": content.text_key, "data": content.data, "details": found}
             SourceItemChange.objects.update_or_create(item=page, defaults=values)
-            save_page(page, fetched_at=timezone.now())
+            save_item(page, fetched_at=timezone.now())
         return None
 
     def unchanged(self, candidate: Candidate, fetched: Fetched | None = None) -> str:
@@ -71,25 +69,24 @@ class PageRun(Run):
 
     def _note(self, candidate: Candidate, state: SourceItem.State, fields: Mapping[str, Any]) -> str:
         with self.holding():
-            save_page(self.locked(candidate.url), state=state, fetched_at=timezone.now(), **fields)
+            save_item(
+                locked_item(self.source, candidate.url, url=candidate.url),
+                state=state,
+                fetched_at=timezone.now(),
+                **fields,
+            )
         return state.value
 
     def gone(self, url: str, error: FetchError | None = None) -> str | None:
         """Notes that a page is not there; returns "gone", or None where its document goes when the run ends."""
         with self.holding():
-            page = self.locked(url)
+            page = locked_item(self.source, url, url=url)
             since = page.gone_at if page.state == SourceItem.State.GONE and page.gone_at else timezone.now()
             SourceItemChange.objects.filter(item=page).delete()
             fields = error_fields(error) if error else NO_ERROR
             fields = fields | {"gone_at": since, "shown_key": "", "fetched_at": timezone.now()}
-            save_page(page, state=SourceItem.State.GONE, **fields)
+            save_item(page, state=SourceItem.State.GONE, **fields)
         return None if page.document_id is not None and since <= self.gone_before else "gone"
-
-    def locked(self, url: str) -> SourceItem:
-        pages = SourceItem.objects.select_for_update()
-        return cast(
-            SourceItem, pages.get_or_create(source=self.source, key_hash=hash_of(url), defaults={"url": url})[0]
-        )
 
     def replace(self, page: SourceItem, found: Mapping[str, str], data: bytes, *, gives_way: bool) -> str:
         """Gives the document of a page, which is locked, its new text; returns "changed", "deleted" or "failed".
@@ -136,10 +133,11 @@ class PageRun(Run):
 
 
 def _save_kept(page: SourceItem, found: Mapping[str, str]) -> None:
-    fields = {"content_hash": found["text_hash"], "text_key": found["text_key"], "title": found["title"]}
+    fields: dict[str, Any] = {"document_id": page.document_id, "content_hash": found["text_hash"]}
+    fields |= {"text_key": found["text_key"], "title": found["title"]}
     if page.text_key != found["text_key"]:  # a notice may change its numbers at every run
         fields["former_hash"] = page.content_hash
-    save_page(page, state=SourceItem.State.KEPT, **fields, **_seen(found))
+    save_item(page, state=SourceItem.State.KEPT, **fields, **_seen(found))
 
 
 def _refuse(page: SourceItem, error: AlreadyThere | Rejected, found: Mapping[str, str]) -> str:
@@ -151,7 +149,7 @@ def _refuse(page: SourceItem, error: AlreadyThere | Rejected, found: Mapping[str
     else:
         state = SourceItem.State.FAILED
         reason = {"error": message_of(error), "error_code": error.code, "error_params": {}}
-    save_page(page, state=state, **(_seen(found) | reason))
+    save_item(page, state=state, **(_seen(found) | reason))
     return state.value
 
 
@@ -165,9 +163,3 @@ def metadata_of(url: str, published: str) -> dict[str, str]:
     """The metadata of the document of a page that was read now; `published`: ISO 8601, blank for unknown."""
     metadata = {"url": url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
     return metadata | ({"published": published} if published else {})
-
-
-def save_page(page: SourceItem, **fields: Any) -> None:
-    for name, value in fields.items():
-        setattr(page, name, value)
-    page.save()

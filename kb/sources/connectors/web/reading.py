@@ -36,10 +36,9 @@ from kb.sources.connectors.markup import (
     links_in,
     site_of,
 )
-from kb.sources.connectors.web.pages import PageRun, save_page
+from kb.sources.connectors.web.pages import PageRun
 from kb.sources.models import Source, SourceItem, SourceItemChange
-from kb.sources.services.items import hash_of
-from kb.sources.services.runs import error_fields
+from kb.sources.services.items import error_fields, hash_of, locked_item, save_item
 from kb.sources.services.sources import many
 
 # So many pages with one text end a run whatever their share is, so that not the whole site is asked.
@@ -134,7 +133,7 @@ class Changes:
             change = SourceItemChange.objects.select_related("item").filter(pk=pk).first()
             if change is None or change.item.document_id is None:
                 return ""  # a curator has deleted the document: it comes again with the next run
-            page = self._run.locked(change.item.url)
+            page = locked_item(self._source, change.item.url, url=change.item.url)
             is_accepted = change.text_key in self._source.accepted_keys
             name = None if is_accepted else name
             is_shown = page.state == SourceItem.State.DUPLICATE and page.shown_key == change.text_key
@@ -152,7 +151,7 @@ class Changes:
                 hours = int(settings.WEB_DELETE_AFTER_HOURS)
                 fields = error_fields(FetchError("same_text", title=str(name), hours=hours))
                 fields |= {"gone_at": since or timezone.now(), "shown_key": change.text_key}
-                save_page(page, state=SourceItem.State.DUPLICATE, **fields)
+                save_item(page, state=SourceItem.State.DUPLICATE, **fields)
             else:
                 change.delete()
         self._run.counts[outcome] += 1
