@@ -103,26 +103,21 @@ class ModelConnection:
         after_read()
         return data
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, timeout)
-
-    def close(self) -> None:
-        self._stream.close()
-
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> Any:
         return ModelConnection(self._stream.start_tls(ssl_context, server_hostname, timeout))
 
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
-class _Backend:
+class _Backend(InterruptibleBackend):
     """Connects to the addresses that were checked; TLS and HTTP go on with the host's name."""
 
     def __init__(self, core: Any, *, allows_private: bool) -> None:
-        self._core, self._sync, self._allows_private = core, InterruptibleBackend(core), allows_private
+        super().__init__(core)
+        self._core, self._allows_private = core, allows_private
 
     def connect_tcp(
         self,
@@ -141,17 +136,10 @@ class _Backend:
             raise _REFUSED[self._core](message_of_fetch(error)) from error
         for address in addresses:
             try:
-                stream = self._sync.connect_tcp(address, port, timeout, local_address, socket_options)
-                return ModelConnection(stream)
+                return ModelConnection(super().connect_tcp(address, port, timeout, local_address, socket_options))
             except self._core.ConnectError as error:
                 failure = error
         raise failure
-
-    def connect_unix_socket(self, *_: Any, **__: Any) -> Any:
-        raise self._core.ConnectError("model servers have no sockets")
-
-    def sleep(self, seconds: float) -> None:
-        self._sync.sleep(seconds)
 
 
 def http_client(endpoint: Endpoint) -> httpx.Client:

@@ -3,15 +3,15 @@
 import socket
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import httpcore
 import httpcore2
+import httpx
 
 from kb.base.cancellation import abandonable, interruptible
 
 C = TypeVar("C")
-_CORES: Final[dict[str, Any]] = {"httpx": httpcore, "httpx2": httpcore2}
 
 
 class InterruptibleStream:
@@ -57,7 +57,7 @@ class InterruptibleBackend:
 def made_interruptible(client: C) -> C:
     """A client of httpx or httpx2 with such connections, those through proxies among them."""
     known: Any = client
-    core = _CORES[type(client).__module__.partition(".")[0]]
+    core = httpcore if isinstance(client, httpx.Client) else httpcore2
     for transport in filter(None, (known._transport, *known._mounts.values())):
         transport._pool._network_backend = InterruptibleBackend(core)
     return client
