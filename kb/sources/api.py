@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, ClassVar, cast
 
 from django.db.models import Q, QuerySet
@@ -384,33 +385,27 @@ class SourceViewSet(ApiViewSet):
 
     @action(detail=True, methods=["post"])
     def run(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source_request(self._editable(pk))
-        return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
+        return self._acted(source_request, pk, status.HTTP_202_ACCEPTED)
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source_cancel(self._editable(pk))
-        return Response(self._described(pk))
+        return self._acted(source_cancel, pk)
 
     @action(detail=True, methods=["post"])
     def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source_accept(self._editable(pk))
-        return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
+        return self._acted(source_accept, pk, status.HTTP_202_ACCEPTED)
 
     @action(detail=True, methods=["post"], url_path="delete-gone")
     def delete_gone(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        gone_delete(self._editable(pk))
-        return Response(self._described(pk))
+        return self._acted(gone_delete, pk)
 
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source_pause(self._editable(pk))
-        return Response(self._described(pk))
+        return self._acted(source_pause, pk)
 
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source_resume(self._editable(pk))
-        return Response(self._described(pk))
+        return self._acted(source_resume, pk)
 
     @action(detail=True)
     def runs(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -433,6 +428,10 @@ class SourceViewSet(ApiViewSet):
         with OUTSIDE.one(self.principal.user.pk):
             preview = source_preview(source)
         return Response(PreviewSerializer(preview).data)
+
+    def _acted(self, act: Callable[[Source], object], pk: int, code: int = status.HTTP_200_OK) -> Response:
+        act(self._editable(pk))
+        return Response(self._described(pk), status=code)
 
     def _editable(self, pk: int) -> Source:
         return cast(Source, self.editable(Source.objects.visible_to(self.principal), pk))

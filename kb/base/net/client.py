@@ -283,15 +283,7 @@ def _fetched(
         # A server need not say again what it was asked with.
         etag, last_modified = etag or known_etag, last_modified or known_last_modified
         return Fetched(str(url), not_modified=True, etag=etag, last_modified=last_modified)
-    status = response.status
-    if status in {404, 410}:
-        raise FetchError("gone", status=status)
-    if status == 429 or (status == 503 and header_of(response, "retry-after")):
-        raise FetchError("too_many_requests", host=url.host, status=status)
-    if status in {401, 402, 403, 407, 451}:
-        raise FetchError("forbidden", status=status)
-    if status != 200:
-        raise FetchError("bad_status", status=status)
+    check_status(url.host, response)
     # Media type and charset; a server that names none most often means a page
     message = Message()
     message["Content-Type"] = header_of(response, "content-type") or "text/html"
@@ -312,6 +304,19 @@ def mapped_errors(host: str, deadline: Deadline) -> Iterator[None]:
         raise FetchError("unreachable", host=host) from error
     except httpcore.ProtocolError as error:
         raise FetchError("broken_response", host=host) from error
+
+
+def check_status(host: str, response: httpcore.Response) -> None:
+    """Raises FetchError for all but an answer with a content."""
+    status = response.status
+    if status in {404, 410}:
+        raise FetchError("gone", status=status)
+    if status == 429 or (status == 503 and header_of(response, "retry-after")):
+        raise FetchError("too_many_requests", host=host, status=status)
+    if status in {401, 402, 403, 407, 451}:
+        raise FetchError("forbidden", status=status)
+    if status != 200:
+        raise FetchError("bad_status", status=status)
 
 
 def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:

@@ -4,7 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self
+
+from kb.base.net.addresses import Owner
+from kb.sources.fields import Field
 
 MOST_FILES: Final = 200_000  # of a place, those that its source leaves out too
 
@@ -44,32 +47,35 @@ class Portion(NamedTuple):
     position: Any
 
 
-class Listed(ABC):
-    """A place that is listed in portions."""
+class Connector(ABC):
+    """A place for the time of one run, as a context manager that closes its connections.
+
+    It is made from a value for each of `fields`, secrets among them. Every method raises FetchError: with the code "gone" of
+    an item that is not there any more, and with one of UNAVAILABLE where the place as a whole cannot be read now.
+    """
+
+    fields: ClassVar[tuple[Field, ...]]
 
     @abstractmethod
-    def portions(self, position: Any) -> Iterator[Portion]: ...
+    def __init__(self, values: Mapping[str, Any], *, owner: Owner) -> None: ...
+
+    @staticmethod
+    @abstractmethod
+    def check(values: Mapping[str, Any], owner: Owner) -> None:
+        """Raises Rejected, whose code begins with the name of a field, where no place can be read; contacts nobody."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *exception: object) -> None: ...
 
     def items(self) -> Iterator[Item]:
         """All that the place has now."""
         for portion in self.portions(None):
             yield from portion.items
 
-
-class Connector(Protocol):
-    """A place for the time of one run, as a context manager that closes its connections.
-
-    Every method raises FetchError: with the code "gone" of an item that is not there any more, and with one of
-    UNAVAILABLE where the place as a whole cannot be read now.
-    """
-
-    def __enter__(self) -> "Connector": ...
-
-    def __exit__(self, *exception: object) -> None: ...
-
-    def items(self) -> Iterator[Item]:
-        """All of `portions`."""
-
+    @abstractmethod
     def portions(self, position: Any) -> Iterator[Portion]:
         """All that the place has for its source now, in an order that stays the same, from a position of before on.
 
@@ -78,6 +84,7 @@ class Connector(Protocol):
         not in any portion has gone, so one that cannot be listed to its end raises.
         """
 
+    @abstractmethod
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
         """Writes the content; returns the item with the version of what was written, which may be a newer one.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.conf import settings
 from django.utils.translation import gettext as _, gettext_noop
@@ -19,18 +19,6 @@ from kb.sources.fields import Field, checked_values
 from kb.sources.models import Source
 
 
-class ConnectorClass(Protocol):
-    """A connector as the registry knows it: made from a value for each of its fields, secrets among them."""
-
-    @property
-    def fields(self) -> tuple[Field, ...]: ...
-
-    def __call__(self, values: Mapping[str, Any], *, owner: Owner) -> Connector: ...
-
-    def check(self, values: Mapping[str, Any], owner: Owner) -> None:
-        """Raises Rejected, whose code begins with the name of a field; contacts nobody."""
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of source.
@@ -43,7 +31,7 @@ class Kind:
     """
 
     kind: Source.Kind
-    connector: ConnectorClass | None = None
+    connector: type[Connector] | None = None
     is_open: Callable[[], bool] = lambda: True
     closed: str = ""
     trusts_versions: bool = False

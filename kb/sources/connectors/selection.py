@@ -100,7 +100,8 @@ class Selection:
     def enters(self, folder: str) -> bool:
         """Whether a folder may hold files that are taken."""
         parts = folder.split("/")
-        return not (self._hides(parts) or any(glob.matches(parts) for glob in self.exclude))
+        is_hidden = not self.hidden and any(part.startswith(".") for part in parts)
+        return not (is_hidden or any(glob.matches(parts) for glob in self.exclude))
 
     def takes(self, path: str) -> bool:
         """Whether a file is taken: one that can be read, by its extension, and that the patterns let through."""
@@ -110,6 +111,3 @@ class Selection:
             and self.enters(path)
             and (not self.include or any(glob.matches(parts) for glob in self.include))
         )
-
-    def _hides(self, parts: Sequence[str]) -> bool:
-        return not self.hidden and any(part.startswith(".") for part in parts)

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Any, BinaryIO, ClassVar, Final
 
 from django.conf import settings
@@ -16,8 +17,6 @@ from kb.base.net.addresses import FetchError, Owner, nobody, open_to
 from kb.base.net.client import MIB, too_large
 from kb.sources.connectors.folder.tree import (
     ABSENT,
-    is_file,
-    is_folder,
     key_of,
     listed,
     opened,
@@ -26,14 +25,14 @@ from kb.sources.connectors.folder.tree import (
     unlisted,
     version_of,
 )
-from kb.sources.connectors.protocol import Item, Listed, Portion
+from kb.sources.connectors.protocol import Connector, Item, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 _TRIES: Final = 3
 
 
-class Folder(Listed):
+class Folder(Connector):
     """The files of a folder and of those in it; symbolic links are left out."""
 
     fields: ClassVar[tuple[Field, ...]] = (
@@ -102,9 +101,13 @@ class Folder(Listed):
             if not folder and not entries:
                 raise FetchError("folder_empty", path=self._path)
             paths = [(f"{folder}/{name}".lstrip("/"), status) for name, status in entries]
-            files = [_item(path, status) for path, status in paths if is_file(status) and self._selection.takes(path)]
+            files = [
+                _item(path, status) for path, status in paths if S_ISREG(status.st_mode) and self._selection.takes(path)
+            ]
             # Backwards onto the stack, so that they come in their order.
-            folders += [path for path, status in reversed(paths) if is_folder(status) and self._selection.enters(path)]
+            folders += [
+                path for path, status in reversed(paths) if S_ISDIR(status.st_mode) and self._selection.enters(path)
+            ]
             yield Portion(files, list(map(key_of, folders)) or None)
         if not self._is_there():
             raise FetchError("folder_missing", path=self._path)
@@ -127,7 +130,7 @@ class Folder(Listed):
             with self._read_faults():
                 file = stack.enter_context(opened(self._root, path))
                 before = os.fstat(file)
-            if not is_file(before):
+            if not S_ISREG(before.st_mode):
                 raise FetchError("gone", status=404)
             if before.st_size > most:
                 raise too_large(most)
@@ -137,8 +140,8 @@ class Folder(Listed):
                 size += len(piece)
                 into.write(piece)
             after = os.fstat(file)
-        is_steady = _state(before) == _state(after) and size == before.st_size
-        return replace(_item(path, before), size=size), is_steady
+        is_same = version_of(before) == version_of(after) and before.st_ctime_ns == after.st_ctime_ns
+        return replace(_item(path, before), size=size), is_same and size == before.st_size
 
     def _read(self, file: int, size: int) -> bytes:
         with self._read_faults():
@@ -170,10 +173,6 @@ def _allowed_above(path: str, owner: Owner) -> Path | None:
     return next(
         (Path(each) for each in open_to(owner, settings.SOURCE_FOLDERS) if Path(path).is_relative_to(each)), None
     )
-
-
-def _state(status: os.stat_result) -> tuple[str, int]:
-    return version_of(status), status.st_ctime_ns
 
 
 def _item(path: str, status: os.stat_result) -> Item:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -64,14 +63,6 @@ def listed(root: int, folder: str) -> list[tuple[str, os.stat_result]]:
 
 def version_of(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
-
-
-def is_file(status: os.stat_result) -> bool:
-    return stat.S_ISREG(status.st_mode)
-
-
-def is_folder(status: os.stat_result) -> bool:
-    return stat.S_ISDIR(status.st_mode)
 
 
 def reason_of(error: OSError) -> str:

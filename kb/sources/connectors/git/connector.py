@@ -20,7 +20,7 @@ from kb.sources.connectors.git.program import Git, Secrets
 from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
 from kb.sources.connectors.git.repository import Repository, head_of
 from kb.sources.connectors.git.workspace import workspace
-from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
+from kb.sources.connectors.protocol import MOST_FILES, Connector, Item, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
@@ -129,7 +129,7 @@ class _Settings:
         )
 
 
-class GitBranch(Listed):
+class GitBranch(Connector):
     """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and limits."""
 
     fields: ClassVar[tuple[Field, ...]] = FIELDS
@@ -164,9 +164,6 @@ class GitBranch(Listed):
         except FetchError as error:
             raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
 
-    def __enter__(self) -> "GitBranch":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
@@ -182,8 +179,10 @@ class GitBranch(Listed):
         self._current()  # what is fetched is compared with the listing before
         repository = self._fetched()
         blobs = self._current().blobs
-        path = item.key.encode() if item.key.encode() in blobs else self._odd_paths().get(item.key)
-        if path is None:
+        path = item.key.encode()
+        if path not in blobs:  # one that is no UTF-8 has another key
+            path = next((each for each in blobs if _key(each) == item.key), b"")
+        if not path:
             raise FetchError("gone", status=404)
         blob = blobs[path]
         if not repository.has(blob):
@@ -243,10 +242,6 @@ class GitBranch(Listed):
             if failure.code != "redirected":
                 break
         raise failure
-
-    def _odd_paths(self) -> dict[str, bytes]:
-        """Those that are no UTF-8, by their keys."""
-        return {_key(path): path for path in self._current().blobs if _key(path).encode() != path}
 
     def _wanted(self, listing: Listing) -> dict[bytes, str]:
         chosen = self._settings

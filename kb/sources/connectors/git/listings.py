@@ -53,9 +53,7 @@ class Listings:
         with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
             file.write(zlib.compress(commit.encode() + b"\n" + tree, 1))
         Path(file.name).replace(self._file)
-        dated = []
-        for each in self._folder.iterdir():
-            with suppress(FileNotFoundError):
-                dated.append((each.stat().st_mtime, each))
-        for _date, old in sorted(dated, reverse=True)[MOST_LISTINGS:]:
-            old.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another run deletes them
+            listings = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+            for old in listings[MOST_LISTINGS:]:
+                old.unlink()

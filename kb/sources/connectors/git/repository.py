@@ -89,7 +89,7 @@ class Repository:
         wanted = sorted(self._missing.intersection(blobs))
         if not wanted:
             return
-        self._end_reader()
+        self.close()
         try:
             self._git.run(
                 *("-c", "fetch.negotiationAlgorithm=noop", "fetch", "--quiet", "--no-tags", "--no-write-fetch-head"),
@@ -109,7 +109,7 @@ class Repository:
 
     def free(self) -> None:
         """Takes from the disk what `bring` has brought, and what it has left where it did not get to its end."""
-        self._end_reader()
+        self.close()
         for file in set(self._pack_files()) - self._packs:
             file.unlink()
         self._note_missing()
@@ -124,9 +124,5 @@ class Repository:
         try:
             return self._reader.read(blob, most)
         except FetchError:
-            self._end_reader()
+            self.close()
             raise
-
-    def _end_reader(self) -> None:
-        self._reader = None
-        self._stack.close()

@@ -15,13 +15,13 @@ from django.utils.translation import gettext as _, gettext_lazy
 from kb.base.errors import Rejected
 from kb.base.net.addresses import AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url
 from kb.base.net.client import MIB, bounded, too_large
-from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
+from kb.sources.connectors.protocol import MOST_FILES, Connector, Item, Portion
 from kb.sources.connectors.s3.client import LISTING_SECONDS, OBJECT_SECONDS, Sender, client_of, mapped_faults
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.fields import Field
 
 
-class S3(Listed):
+class S3(Connector):
     """Objects of a bucket, with their ETags as versions."""
 
     fields: ClassVar[tuple[Field, ...]] = (

@@ -98,15 +98,12 @@ def web_preview(source: Source, client: WebClient, *, seconds: float = PREVIEW_S
                 if len(pages) < READ:
                     content = _content(candidate, client, robots, deadline)
                     links, text = content.links, content.text
-                    published = candidate.published or content.published
-                    title = candidate.title or content.title
-                    page = PreviewItem(
-                        candidate.url,
-                        candidate.url,
-                        title,
+                    page = replace(
+                        page,
+                        title=candidate.title or content.title,
                         excerpt=text[:EXCERPT_CHARACTERS],
                         characters=len(text),
-                        published=published,
+                        published=candidate.published or content.published,
                     )
                 elif candidate.content is None:
                     robots.check(parse_url(candidate.url))

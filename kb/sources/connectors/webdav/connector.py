@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
 from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url, port_of
-from kb.base.net.client import MIB, body_of, header_of
+from kb.base.net.client import MIB, body_of, check_status, header_of
 from kb.base.net.session import Session, within_site
-from kb.sources.connectors.protocol import MOST_FILES, Item, Listed, Portion
+from kb.sources.connectors.protocol import MOST_FILES, Connector, Item, Portion
 from kb.sources.connectors.selection import SELECTION_FIELDS, Selection
 from kb.sources.connectors.webdav.multistatus import REQUEST, Entry, NotMultistatus, date_of, read
 from kb.sources.fields import Field
@@ -29,7 +29,7 @@ _NEXT: Final = re.compile(r'<([^<>]*)>\s*;\s*rel="?next"?')
 SLOWEST: Final = 50 * 1024  # bytes a second that a file has to come at
 
 
-class WebDav(Listed):
+class WebDav(Connector):
     """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and time limit."""
 
     fields: ClassVar[tuple[Field, ...]] = (
@@ -86,9 +86,6 @@ class WebDav(Listed):
         if values.get("password") and not values.get("user"):
             raise Rejected("user_invalid", _("A password needs the user name that it belongs to."))
 
-    def __enter__(self) -> "WebDav":
-        return self
-
     def __exit__(self, *exception: object) -> None:
         self._session.close()
 
@@ -129,7 +126,7 @@ class WebDav(Listed):
             with self._session.request("GET", url, headers=headers, seconds=seconds) as (_url, response):
                 if response.status == 412 and headers:
                     continue  # it has changed since it was listed: what it is now
-                self._check(response, item.key)
+                self._check(response)
                 return _as_written(item, response, sum(map(into.write, body_of(response, most))))
         raise FetchError("bad_status", status=412)
 
@@ -159,7 +156,7 @@ class WebDav(Listed):
                     raise FetchError("no_folder", path=self._root.path, host=self._root.host)
                 if response.status < 400 or response.status in {400, 405, 415, 501}:
                     raise self._not_webdav(f"HTTP {response.status}")
-                self._check(response, folder)
+                self._check(response)
             content = bytearray()
             for piece in response.iter_stream():
                 content += piece
@@ -217,7 +214,7 @@ class WebDav(Listed):
             address=path,
         )
 
-    def _check(self, response: httpcore.Response, path: str) -> None:
+    def _check(self, response: httpcore.Response) -> None:
         status, host = response.status, self._root.host
         if status == 401:
             raise FetchError("bad_credentials", host=host, reason="HTTP 401")
@@ -229,12 +226,7 @@ class WebDav(Listed):
             wait = header_of(response, "retry-after")
             seconds = int(wait) if wait.isascii() and wait.isdecimal() and len(wait) < 7 else 0
             raise FetchError("too_many_requests", host=host, status=status, retry_after=seconds)
-        if status in {404, 410}:
-            raise FetchError("gone", status=status, path=path[:200])
-        if status in {402, 403, 407, 451}:
-            raise FetchError("forbidden", status=status)
-        if status not in {200, 207}:
-            raise FetchError("bad_status", status=status)
+        check_status(host, response)
 
     def _not_webdav(self, reason: str) -> FetchError:
         return FetchError("not_webdav", host=self._root.host, reason=reason)
@@ -253,12 +245,9 @@ def _as_written(item: Item, response: httpcore.Response, size: int) -> Item:
         is_same = not etag or _opaque(etag) == _opaque(item.version)
         version = item.version if is_same else etag
     else:
-        version = replace(_EMPTY, modified=modified, size=size).version if modified else item.version
+        version = Entry("", modified=modified, size=size).version if modified else item.version
     digest = item.digest if version == item.version else ""
     return replace(item, version=version, digest=digest, size=size, modified=modified or item.modified)
-
-
-_EMPTY: Final = Entry("")
 
 
 def _opaque(etag: str) -> str:

@@ -1,6 +1,5 @@
 """What a WebDAV server says of a folder (RFC 4918, `multistatus`)."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -69,8 +68,10 @@ def _entry(response: etree._Element) -> Entry | None:
     if whole is not None and _status(whole) != 200:
         return Entry(href, _status(whole))
     found: dict[str, etree._Element] = {}
-    for each in _found(response):
-        found.setdefault(str(each.tag), each)
+    for group in response.iterfind(f"{_DAV}propstat"):
+        if _status(group.findtext(f"{_DAV}status") or "HTTP/1.1 200 OK") == 200:  # the server has values of these
+            for each in group.iterfind(f"{_DAV}prop/*"):
+                found.setdefault(str(each.tag), each)
 
     def text(name: str) -> str:
         return (found[name].text or "").strip() if name in found else ""
@@ -89,13 +90,6 @@ def _entry(response: etree._Element) -> Entry | None:
         digest=_digest(found.get(f"{_OC}checksums")),
         file_id=file_id if (file_id := text(f"{_OC}fileid")).isascii() and file_id.isdecimal() else "",
     )
-
-
-def _found(response: etree._Element) -> Iterator[etree._Element]:
-    """The properties that the server has values of."""
-    for group in response.iterfind(f"{_DAV}propstat"):
-        if _status(group.findtext(f"{_DAV}status") or "HTTP/1.1 200 OK") == 200:
-            yield from group.iterfind(f"{_DAV}prop/*")
 
 
 def _status(line: str) -> int:

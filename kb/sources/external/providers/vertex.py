@@ -149,12 +149,6 @@ GOOGLE: Final = "discoveryengine.googleapis.com"
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}"
 
 
-def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
-    """Whether an operator has opened a store to a knowledge base: by its project, its name in it, or both for one owner."""
-    places = {values["project"], f"{values['project']}/{values['engine'] or values['data_store']}"}
-    return not places.isdisjoint(open_to(owner, settings.VERTEX_PROJECTS))
-
-
 def googles(location: str) -> str:
     return GOOGLE if location == "global" else f"{location}-{GOOGLE}"
 
@@ -237,7 +231,9 @@ class VertexSearch:
         """Raises Rejected where the settings do not go together, or an operator has not allowed them to `owner`."""
         if bool(values["engine"]) == bool(values["data_store"]):
             raise Rejected("engine_invalid", _("Give either the app or the data store."))
-        if not _is_open(values, owner):
+        # An operator opens a project, or one store in it; both to everybody or to one owner.
+        places = {values["project"], f"{values['project']}/{values['engine'] or values['data_store']}"}
+        if places.isdisjoint(open_to(owner, settings.VERTEX_PROJECTS)):
             raise Rejected(
                 "project_invalid",
                 _(

@@ -8,13 +8,13 @@ from django.utils import timezone
 
 from kb.models import Source
 from kb.sources.connectors import registry
-from kb.sources.connectors.protocol import Item, Listed, Portion
+from kb.sources.connectors.protocol import Connector, Item, Portion
 from kb.sources.fields import Field
 from kb.sources.services.sources import source_create, source_request
 from kb.sources.services.working import run_source
 
 
-class Place(Listed):
+class Place(Connector):
     """Files by their keys; `version` and `fault` say what the place answers otherwise than a good one would.
 
     It is listed in portions of as many files as `portion` says, None: all at once; `listed` has the keys of each that was asked
