@@ -27,7 +27,7 @@ from typing import BinaryIO, Final
 from kb.base.cancellation import interruptible
 from kb.ingest.parser.confinement import confine_program, die_with
 from kb.ingest.parser.parsed import OFFICE_FORMATS, ParseError, office_error
-from kb.ingest.parser.processes import kill, start
+from kb.ingest.parser.processes import kill, size_of, start
 
 logger = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def _run(folder: Path, arguments: list[str], output: BinaryIO, kind: str, limits
                         return process.wait(_LOOK_SECONDS)
                     if _resident_bytes(process.pid) > limits.memory_bytes:
                         raise limits.out_of_memory()
-                    if _size(folder) > limits.folder_bytes:
+                    if size_of(folder) > limits.folder_bytes:
                         raise _too_much(kind)
                 raise limits.timeout()
         finally:
@@ -256,15 +256,6 @@ def _resident_bytes(pid: int) -> int:
         return int(Path("/proc", str(pid), "statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError):  # it has ended
         return 0
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # deleted meanwhile
-                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - it is asked 20 times a second
-    return total
 
 
 def _too_much(kind: str) -> ParseError:

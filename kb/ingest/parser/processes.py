@@ -33,10 +33,20 @@ def start(code: str, order: Mapping[str, Any], **pipes: Any) -> subprocess.Popen
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child and what it has started in its session."""
+    """Ends a child and what it has started in its session; one that was awaited has left nothing there."""
     if process.returncode is None:
         with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder that a child writes to."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # deleted meanwhile
+                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 - it is asked 20 times a second
+    return total
 
 
 def import_path() -> list[str]:

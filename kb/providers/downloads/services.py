@@ -139,18 +139,14 @@ def _fetch(job: Job[ModelDownload]) -> None:
             reported_at = time.monotonic()
             job.update(bytes_done=done)
 
-    _have_hub_interruptible()
+    cache_folder()  # DependencyMissing: there is no client of the hub
+    from huggingface_hub.utils import _http  # noqa: PLC0415 - optional, and slow to import
+
+    # Downloads of this process end with their rows, wherever the client waits.
+    _http.set_client_factory(lambda: made_interruptible(_http.default_client_factory()))
     folder = download(model, endpoint=hub, progress=progress, revision=found.revision, files=found.files)
     size = found.size_bytes or sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     job.update(bytes_done=size, bytes_total=size)
-
-
-def _have_hub_interruptible() -> None:
-    """Downloads of this process end with their rows, wherever the hub's client waits; DependencyMissing: there is none."""
-    cache_folder()
-    from huggingface_hub.utils import _http  # noqa: PLC0415 - optional, and slow to import
-
-    _http.set_client_factory(lambda: made_interruptible(_http.default_client_factory()))
 
 
 def _require_room(needed: int) -> None:

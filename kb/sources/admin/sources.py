@@ -124,16 +124,13 @@ class SourceRowForm(SourceForm):
             offered = {str(kind.kind) for kind in made_here} | {self.instance.kind}
             kind_field: Any = self.fields["kind"]
             kind_field.choices = [(value, label) for value, label in Source.Kind.choices if value in offered]
-        has = set(secrets_set(self.instance))
-        for name, kind in KINDS.items():
-            for field in kind.fields:
-                of_form = name_of(name, field.name)
-                if of_form in self.fields and name == self.instance.kind:
-                    self.initial[of_form] = (
-                        "" if field.is_secret else self.instance.settings.get(field.name, field.default)
-                    )
-                    if field.is_secret:
-                        self.fields[of_form] = setting_field(field, is_set=field.name in has)
+        has = secrets_set(self.instance)
+        for field in KINDS[self.instance.kind].fields if self.instance.kind in KINDS else ():
+            of_form = self.name_of_setting(field.name)
+            if of_form in self.fields and field.is_secret:
+                self.fields[of_form] = setting_field(field, is_set=field.name in has)
+            elif of_form in self.fields:
+                self.initial[of_form] = self.instance.settings.get(field.name, field.default)
 
     def name_of_setting(self, name: str) -> str:
         return name_of(self.instance.kind, name)
@@ -197,23 +194,18 @@ def counted(counts: Mapping[str, int]) -> list[str]:
     return [text % {"count": counts[name]} for name, text in COUNTED.items() if counts.get(name)]
 
 
-def progress_text(source: Source) -> str:
-    """What the present run does now; blank: nothing is known of it."""
-    progress = source.progress if source.status == Source.Status.RUNNING else {}
-    stage = STAGES.get(progress.get("stage", ""))
-    return stage % {"done": progress["done"], "total": progress["total"] or "?"} if stage else ""
-
-
 def state_cell(source: Source, *, swap: bool = False) -> SafeString:
     """Status, counts and error of a source; `swap` makes HTMX put it in the place of the one on the page."""
     label = LABELS[Source.Status(source.status)]
     if label == "success" and (source.counts.get("failed") or source.counts.get("gone")):
         label = "warning"  # it came to its end and could not read something
+    progress = source.progress if source.status == Source.Status.RUNNING else {}
+    stage = STAGES.get(progress.get("stage", ""))
     context = {
         "source": source,
         "label": label,
         "counts": counted(source.counts),
-        "progress": progress_text(source),
+        "progress": stage % {"done": progress["done"], "total": progress["total"] or "?"} if stage else "",
         "error": error_text(source.error, source.error_code, source.error_params),
         "swap": swap,
     }

@@ -320,8 +320,6 @@ def _source(knowledge_base: KnowledgeBase, name: str) -> Source | None:
 
 def _rows(source: Source | None) -> dict[str, SourceItem]:
     """The items of a source by their paths."""
-    if source is None:
-        return {}
     rows = SourceItem.objects.filter(source=source).order_by("pk")
     return {
         row.key: row

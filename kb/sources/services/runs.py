@@ -133,8 +133,7 @@ def retry_at(source: Source, failures: int, retry_after: float) -> datetime | No
     if not source.enabled or (planned is None and failures > MAX_RETRIES):
         return None
     delay = min(RETRY_S * 2 ** min(failures - 1, 20), MAX_RETRY_S) * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311
-    soonest = now + timedelta(seconds=min(retry_after, MAX_RETRY_AFTER_S))
     retry = now + timedelta(seconds=delay)
     if planned is not None and failures <= MAX_RETRIES:
         retry = min(retry, planned)
-    return max(retry, soonest)
+    return max(retry, now + timedelta(seconds=min(retry_after, MAX_RETRY_AFTER_S)))

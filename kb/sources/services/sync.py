@@ -22,7 +22,7 @@ from msgspec import convert, to_builtins
 from kb.base.files import sha256_of
 from kb.base.net.addresses import FetchError
 from kb.content.models import Document
-from kb.sources.connectors.protocol import UNAVAILABLE, Connector, Item
+from kb.sources.connectors.protocol import MOST_FILES, UNAVAILABLE, Connector, Item
 from kb.sources.connectors.registry import KINDS
 from kb.sources.models import ListedItem, Source, SourceItem
 from kb.sources.services.items import (
@@ -40,7 +40,6 @@ from kb.sources.services.runs import Run
 from kb.sources.services.sources import many
 
 ROWS_A_QUERY: Final = 1_000
-MAX_ITEMS: Final = 200_000
 # Failures that the same bytes meet again, so that they are not fetched for it.
 FINAL: Final = frozenset({"unsupported_type", "too_large"})
 # Of one turn of a worker, and turns of one listing.
@@ -99,8 +98,8 @@ class Sync:
         found: list[Item] = []
         for items, position in self._connector.portions(self._listing["position"]):
             self._listing["listed"] += len(items)
-            if self._listing["listed"] > MAX_ITEMS:
-                raise FetchError("too_many_items", most=MAX_ITEMS)
+            if self._listing["listed"] > MOST_FILES:
+                raise FetchError("too_many_items", most=MOST_FILES)
             self._run.tell("listing", done=self._listing["listed"])
             found += items
             self._listing["position"] = position
@@ -180,10 +179,8 @@ class Sync:
             return {}
         wanted = set(self._to_fetch.values_list("item__version", flat=True))
         # With a `content_hash` the version is that of bytes which the document was not made from.
-        rows = SourceItem.objects.filter(source=self._source, document__isnull=False, content_hash="").exclude(
-            digest=""
-        )
-        known = rows.exclude(version="").values_list("version", "digest").iterator()
+        rows = SourceItem.objects.filter(source=self._source, document__isnull=False, content_hash="")
+        known = rows.exclude(Q(digest="") | Q(version="")).values_list("version", "digest").iterator()
         return {version: digest for version, digest in known if version in wanted}
 
     # -- Fetching ----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ class Listings:
     """One for a branch of an address. Whoever reads one has been told the commit by the server with their own credentials."""
 
     def __init__(self, folder: Path, address: str, branch: str) -> None:
-        self._folder = folder
         name = hashlib.sha256("\0".join((address, branch)).encode()).hexdigest()
         self._file = folder / f"{name}.listing"
 
@@ -49,11 +48,11 @@ class Listings:
         return Listing.of(commit.decode("ascii", "replace"), tree)
 
     def write(self, commit: str, tree: bytes) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._folder, delete=False) as file:
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._file.parent, delete=False) as file:
             file.write(zlib.compress(commit.encode() + b"\n" + tree, 1))
         Path(file.name).replace(self._file)
         with suppress(FileNotFoundError):  # another run deletes them
-            listings = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+            listings = sorted(self._file.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
             for old in listings[MOST_LISTINGS:]:
                 old.unlink()

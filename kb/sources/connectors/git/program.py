@@ -5,12 +5,11 @@ import re
 import selectors
 import shlex
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from ipaddress import ip_address
@@ -21,6 +20,7 @@ from typing import Final
 from kb.base.cancellation import interruptible
 from kb.base.net.addresses import FetchError
 from kb.base.net.client import MIB, too_large
+from kb.ingest.parser.processes import kill, size_of
 from kb.sources.connectors.git.remote import Remote
 from kb.sources.connectors.protocol import MOST_FILES
 
@@ -149,7 +149,7 @@ class Git:
         soon as the folder is larger than it may be at all.
         """
         limit = seconds or self.seconds
-        full = self.most if most is None else min(self.most, _size(self.folder) + most)
+        full = self.most if most is None else min(self.most, size_of(self.folder) + most)
         deadline, look_at = time.monotonic() + limit, 0.0
         output, errors = bytearray(), b""
         with TemporaryFile() as stdin:
@@ -167,13 +167,13 @@ class Git:
                         raise self._timeout(limit)
                     if now >= look_at:
                         look_at = now + _TICK
-                        if _size(self.folder) > full:
+                        if size_of(self.folder) > full:
                             raise self._too_large(most if full < self.most else None)
                 try:
                     status = process.wait(max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired as error:
                     raise self._timeout(limit) from error
-        if status != 0 and _size(self.folder) >= full:
+        if status != 0 and size_of(self.folder) >= full:
             raise self._too_large(most if full < self.most else None)
         if status != 0:
             raise self._failure(errors.decode("utf-8", "replace"), limit)
@@ -340,13 +340,6 @@ class Blobs:
         return FetchError("broken_response", host=self._git.remote.host)
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process with all that it has started; one that has been awaited has left none, since its pipes had ended."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 def _await_end(process: subprocess.Popen[bytes]) -> None:
     """Until none of its processes has the pipes open, so that nothing writes to the folder any more."""
     deadline = time.monotonic() + _END_SECONDS
@@ -378,15 +371,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for root, _folders, names in os.walk(folder):
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += os.lstat(f"{root}/{name}").st_size
-    return total
 
 
 def _last_line(errors: str) -> str:

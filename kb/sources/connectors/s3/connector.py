@@ -117,7 +117,10 @@ class S3(Connector):
     def portions(self, position: Any) -> Iterator[Portion]:
         token, count = position or ("", 0)
         while True:
-            page = self._page(token)
+            self._sender.deadline.restart(LISTING_SECONDS)
+            after = {"ContinuationToken": token} if token else {}
+            with mapped_faults(self._host, self._bucket):
+                page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, **after)
             if "IsTruncated" not in page:
                 raise FetchError(
                     "broken_response", host=self._host
@@ -140,12 +143,6 @@ class S3(Connector):
             if "\x00" not in key and self._selection.takes(key.removeprefix(self._prefix).lstrip("/") or key):
                 name = key.rpartition("/")[2]
                 yield Item(key=key, version=each["ETag"], name=name, size=each["Size"], modified=each["LastModified"])
-
-    def _page(self, token: str) -> Any:
-        self._sender.deadline.restart(LISTING_SECONDS)
-        after = {"ContinuationToken": token} if token else {}
-        with mapped_faults(self._host, self._bucket):
-            return self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, **after)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
         """As `Connector.fetch`; an answer is of one version throughout, whatever is stored meanwhile, and names it."""
