@@ -295,7 +295,7 @@ def test_deleting_leaves_nothing(
     path = settings.MEDIA_ROOT / stored.file.name
     assert path.exists()
 
-    with django_capture_on_commit_callbacks(execute=True), django_assert_max_num_queries(50):
+    with django_capture_on_commit_callbacks(execute=True), django_assert_max_num_queries(52):
         client.post(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]), {"post": "yes", "name": kb.name})
 
     assert not path.exists()
