@@ -10,7 +10,6 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from config.embedded.servers import EmbeddedError, Postgres, Redis
 from config.installation import data_dir, is_local
@@ -21,8 +20,6 @@ URLS = ("DATABASE_URL", "REDIS_URL")
 _SERVES = "serve on port"
 # pg_ctl gives the path to a shell, in quotes that hold none of these.
 UNSUITABLE = set('"$`\\\n')
-# Of this process, each the lock on a file that says by its name who uses a data directory; open until it ends, however it does.
-_uses: list[IO[str]] = []
 
 
 def ensure(*, durable: bool = True, role: str = "another program") -> bool:
@@ -124,12 +121,13 @@ def _stop(directory: Path) -> bool:
 
 
 def _use(directory: Path, role: str) -> None:
-    """Notes that this process uses the data directory, and as what: all is in the name, for which a full disk has room."""
+    """Notes that this process uses the data directory, and as what: all is in the name, for which a full disk has room.
+
+    The file stays open, and so locked, until the process ends, however it does.
+    """
     folder = directory / "users"
     folder.mkdir(mode=0o700, exist_ok=True)
-    file = (folder / f"{os.getpid()} {role}").open("w")
-    fcntl.flock(file, fcntl.LOCK_SH)
-    _uses.append(file)
+    fcntl.flock(os.open(folder / f"{os.getpid()} {role}", os.O_WRONLY | os.O_CREAT, 0o600), fcntl.LOCK_SH)
 
 
 def _other_users(directory: Path) -> Iterator[tuple[int, str]]:
