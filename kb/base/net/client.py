@@ -55,10 +55,9 @@ class GuardedBackend(httpcore.NetworkBackend):
             left = self._deadline.remaining(host)
             try:
                 stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
+                return TimedStream(stream, self._deadline, host)
             except httpcore.ConnectError as error:
                 failure = error
-            else:
-                return TimedStream(stream, self._deadline, host)
         raise FetchError("unreachable", host=host) from failure
 
 
@@ -83,9 +82,8 @@ class TimedStream(httpcore.NetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore.NetworkStream:
-        left = self._deadline.remaining(self._host)
         try:
-            stream = self._stream.start_tls(ssl_context, server_hostname, left)
+            stream = self._stream.start_tls(ssl_context, server_hostname, self._deadline.remaining(self._host))
         except httpcore.ConnectError as error:
             if isinstance(error.__cause__, ssl.SSLError):
                 raise FetchError("tls_failed", host=self._host) from error
@@ -232,8 +230,7 @@ class WebClient:
             with mapped_errors(at.host, ends), self._response(at, ends, etag, last_modified) as response:
                 if response.status not in REDIRECTS:
                     return _fetched(at, response, types, max_bytes or self.max_bytes, etag, last_modified)
-                location = header_of(response, "location")
-            at = joined(at, location)
+                at = joined(at, header_of(response, "location"))
         raise FetchError("too_many_redirects", count=MAX_REDIRECTS)
 
     @contextmanager

@@ -20,8 +20,7 @@ class InterruptibleStream:
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         with interruptible(self._stop):
-            data: bytes = self._stream.read(max_bytes, timeout)
-            return data
+            return bytes(self._stream.read(max_bytes, timeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         with interruptible(self._stop):

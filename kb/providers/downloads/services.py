@@ -67,8 +67,9 @@ def download_start(user: User, model_id: str, mirror: str = "") -> ModelDownload
         raise Rejected("unknown_mirror", _("Choose one of the mirrors offered; HF_ENDPOINT adds one of your own."))
     if installed_path(name) is not None:
         raise Rejected("already_here", _("“%(model)s” is on this server already."), model=name)
+    announced = next((each.download_mb * 10**6 for each in MODELS if each.model_id == name), None)
     row, is_new = ModelDownload.objects.get_or_create(
-        model=name, defaults={"mirror": hub, "created_by": user, "bytes_total": _announced(name)}
+        model=name, defaults={"mirror": hub, "created_by": user, "bytes_total": announced}
     )
     if is_new:
         return row
@@ -164,8 +165,3 @@ def free_bytes() -> int:
     """What is left on the disk that holds the weights."""
     folder: Path = cache_folder()
     return shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.exists())).free
-
-
-def _announced(model_id: str) -> int | None:
-    known = next((each for each in MODELS if each.model_id == model_id), None)
-    return None if known is None else known.download_mb * 10**6

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO, ClassVar, Final, NamedTuple, Self
 
-from kb.base.net.addresses import Owner
+from django.utils.translation import gettext as _
+
+from kb.base.errors import Rejected
+from kb.base.net.addresses import MESSAGES, FetchError, Owner, nobody
 from kb.sources.fields import Field
 
 MOST_FILES: Final = 200_000  # of a place, those that its source leaves out too
@@ -59,10 +62,13 @@ class Connector(ABC):
     @abstractmethod
     def __init__(self, values: Mapping[str, Any], *, owner: Owner) -> None: ...
 
-    @staticmethod
-    @abstractmethod
-    def check(values: Mapping[str, Any], owner: Owner) -> None:
+    @classmethod
+    def check(cls, values: Mapping[str, Any], owner: Owner = nobody) -> None:
         """Raises Rejected, whose code begins with the name of a field, where no place can be read; contacts nobody."""
+        try:
+            cls(values, owner=owner)
+        except FetchError as error:
+            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
 
     def __enter__(self) -> Self:
         return self

@@ -55,8 +55,8 @@ class Folder(Connector):
         )
         self._root = -1
 
-    @staticmethod
-    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:
+    @classmethod
+    def check(cls, values: Mapping[str, Any], owner: Owner = nobody) -> None:
         """Raises Rejected where the folder is not below one that the operator has named."""
         if _allowed_above(values["path"], owner) is None:
             raise Rejected(

@@ -6,7 +6,7 @@ import textwrap
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 
@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import MESSAGES, PORTS, AllowList, FetchError, Guard, Owner, nobody, open_to
+from kb.base.net.addresses import PORTS, AllowList, FetchError, Guard, Owner, nobody, open_to
 from kb.sources.connectors.git.listings import Listing, Listings
 from kb.sources.connectors.git.program import Git, Secrets
 from kb.sources.connectors.git.remote import PAGES, SSH_PORT, Remote
@@ -30,73 +30,75 @@ MOST_AT_ONCE: Final = 20_000
 GROWTH: Final = 4
 _POINTER: Final = b"version https://git-lfs.github.com/spec/v1"
 
-FIELDS: Final = (
-    Field(
-        "url",
-        gettext_lazy("address of the repository"),
-        gettext_lazy(
-            "Such as https://github.com/NAME/REPOSITORY.git, or git@github.com:NAME/REPOSITORY.git with an SSH key."
-        ),
-        is_required=True,
-    ),
-    Field(
-        "branch",
-        gettext_lazy("branch"),
-        gettext_lazy("Empty: the one that the repository starts with."),
-        pattern=r"(?!/|.*(?:\.\.|//|@\{|/\.|\.lock(?:/|$)))[^\x00-\x20\x7f~^:?*\[\\]{0,250}(?<![/.])",
-        is_filter=True,
-    ),
-    Field("path", gettext_lazy("folder"), gettext_lazy("Within the repository. Empty: all of it."), is_filter=True),
-    *SELECTION_FIELDS,
-    Field("user", gettext_lazy("user name"), gettext_lazy("With a token most hosts take any, such as git.")),
-    Field(
-        "password",
-        gettext_lazy("token or password"),
-        gettext_lazy("One that may read this repository and nothing else. For https:// only."),
-        is_secret=True,
-    ),
-    Field(
-        "key",
-        gettext_lazy("SSH key"),
-        gettext_lazy("The private key of a deploy key that may only read, without a passphrase."),
-        is_long=True,
-        is_secret=True,
-    ),
-    Field(
-        "known_hosts",
-        gettext_lazy("host keys"),
-        gettext_lazy("For SSH: the lines that `ssh-keyscan HOST` writes, compared with what the host publishes."),
-        is_long=True,
-    ),
-    Field(
-        "pages",
-        gettext_lazy("pages of the files"),
-        gettext_lazy(
-            "Which software serves the repository, for links to its files. Empty: recognised for well-known hosts."
-        ),
-        choices=("", *PAGES),
-        is_filter=True,
-    ),
-)
-_BRANCH: Final = next(field.pattern for field in FIELDS if field.name == "branch")
+_BRANCH: Final = r"(?!/|.*(?:\.\.|//|@\{|/\.|\.lock(?:/|$)))[^\x00-\x20\x7f~^:?*\[\\]{0,250}(?<![/.])"
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    remote: Remote
-    branch: str
-    path: bytes
-    selection: Selection
-    secrets: Secrets
-    pages: str
+class GitBranch(Connector):
+    """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and limits."""
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any], allowed: AllowList) -> "_Settings":
-        """Raises FetchError for an address that is not read, and Rejected for another setting."""
-        text = {field.name: str(values.get(field.name) or "").strip() for field in FIELDS}
+    fields: ClassVar[tuple[Field, ...]] = (
+        Field(
+            "url",
+            gettext_lazy("address of the repository"),
+            gettext_lazy(
+                "Such as https://github.com/NAME/REPOSITORY.git, or git@github.com:NAME/REPOSITORY.git with an SSH key."
+            ),
+            is_required=True,
+        ),
+        Field(
+            "branch",
+            gettext_lazy("branch"),
+            gettext_lazy("Empty: the one that the repository starts with."),
+            pattern=_BRANCH,
+            is_filter=True,
+        ),
+        Field("path", gettext_lazy("folder"), gettext_lazy("Within the repository. Empty: all of it."), is_filter=True),
+        *SELECTION_FIELDS,
+        Field("user", gettext_lazy("user name"), gettext_lazy("With a token most hosts take any, such as git.")),
+        Field(
+            "password",
+            gettext_lazy("token or password"),
+            gettext_lazy("One that may read this repository and nothing else. For https:// only."),
+            is_secret=True,
+        ),
+        Field(
+            "key",
+            gettext_lazy("SSH key"),
+            gettext_lazy("The private key of a deploy key that may only read, without a passphrase."),
+            is_long=True,
+            is_secret=True,
+        ),
+        Field(
+            "known_hosts",
+            gettext_lazy("host keys"),
+            gettext_lazy("For SSH: the lines that `ssh-keyscan HOST` writes, compared with what the host publishes."),
+            is_long=True,
+        ),
+        Field(
+            "pages",
+            gettext_lazy("pages of the files"),
+            gettext_lazy(
+                "Which software serves the repository, for links to its files. Empty: recognised for well-known hosts."
+            ),
+            choices=("", *PAGES),
+            is_filter=True,
+        ),
+    )
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        owner: Owner = nobody,
+        guard: Guard | None = None,
+        most: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
+        text = {field.name: str(values.get(field.name) or "").strip() for field in self.fields}
         remote = Remote.parse(text["url"])
-        if remote.scheme == "http" and not allowed.names(remote.host, remote.port):
+        if remote.scheme == "http" and not guard.allowed.names(remote.host, remote.port):
             raise FetchError("plain_password", host=remote.host)
         if text["branch"] and not re.fullmatch(_BRANCH, text["branch"]):
             raise Rejected("branch_invalid", _("“%(branch)s” is no name of a branch."), branch=text["branch"][:100])
@@ -119,35 +121,13 @@ class _Settings:
                 )
         if any("\n" in text[name] or "\r" in text[name] for name in ("user", "password")):
             raise Rejected("password_invalid", _("User name and password are one line each."))
-        return cls(
-            remote=remote,
-            branch=text["branch"],
-            path="/".join(parts).encode(),
-            selection=Selection.parse(text["include"], text["exclude"], hidden=values.get("hidden", False)),
-            secrets=Secrets(text["user"] or "git", text["password"], key, text["known_hosts"].replace("\r", "")),
-            pages=text["pages"],
-        )
-
-
-class GitBranch(Connector):
-    """See `Connector`. `values` are of `fields`, secrets among them; None takes the operator's guard and limits."""
-
-    fields: ClassVar[tuple[Field, ...]] = FIELDS
-
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        *,
-        owner: Owner = nobody,
-        guard: Guard | None = None,
-        most: int | None = None,
-        seconds: float | None = None,
-    ) -> None:
-        guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
-        self._settings = _Settings.of(values, guard.allowed)
-        self._guard = replace(guard, ports=(*PORTS, SSH_PORT)) if self._settings.remote.scheme == "ssh" else guard
+        self._remote, self._named_branch, self._pages = remote, text["branch"], text["pages"]
+        self._path = "/".join(parts).encode()
+        self._selection = Selection.parse(text["include"], text["exclude"], hidden=values.get("hidden", False))
+        self._secrets = Secrets(text["user"] or "git", text["password"], key, text["known_hosts"].replace("\r", ""))
+        self._guard = replace(guard, ports=(*PORTS, SSH_PORT)) if remote.scheme == "ssh" else guard
         self._most, self._seconds = most or settings.GIT_MAX_BYTES, seconds or settings.GIT_SECONDS
-        self._listings = Listings(settings.DATA_DIR / "git", self._settings.remote.address, self._settings.branch)
+        self._listings = Listings(settings.DATA_DIR / "git", remote.address, text["branch"])
         self._stack = ExitStack()
         self._git: Git | None = None
         self._branch = ""
@@ -156,14 +136,6 @@ class GitBranch(Connector):
         self._repository: Repository | None = None
         self._at_once = 0  # contents of the next request; 0: as many as it takes
 
-    @staticmethod
-    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:
-        """Raises Rejected for settings with which no repository can be read; nobody is asked."""
-        try:
-            _Settings.of(values, AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
-        except FetchError as error:
-            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
-
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
@@ -171,8 +143,8 @@ class GitBranch(Connector):
         """In the order of the paths as bytes; sizes are not known before the contents are fetched."""
         listing = self._current()
         wanted = self._wanted(listing)
-        if self._settings.path and not any(_is_below(path, self._settings.path) for path in listing.blobs):
-            raise FetchError("no_folder", path=self._settings.path.decode(), host=self._settings.remote.host)
+        if self._path and not any(_is_below(path, self._path) for path in listing.blobs):
+            raise FetchError("no_folder", path=self._path.decode(), host=self._remote.host)
         yield Portion([self._item(path, wanted[path]) for path in sorted(wanted)], None)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
@@ -196,7 +168,7 @@ class GitBranch(Connector):
     def _current(self) -> Listing:
         """Of the newest commit: the one on the disk where that has not changed."""
         if self._listing is None:
-            self._branch, commit = self._ask(lambda git: head_of(git, self._settings.branch))
+            self._branch, commit = self._ask(lambda git: head_of(git, self._named_branch))
             self._before = self._listings.read()
             if self._before is not None and self._before.commit == commit:
                 self._listing = self._before
@@ -207,7 +179,7 @@ class GitBranch(Connector):
 
     def _fetched(self) -> Repository:
         if self._repository is None:
-            self._repository = repository = self._ask(lambda git: Repository(git, self._settings.branch))
+            self._repository = repository = self._ask(lambda git: Repository(git, self._named_branch))
             self._stack.callback(repository.close)
             if self._listing is None or self._listing.commit != repository.commit:
                 tree = repository.tree()
@@ -221,7 +193,7 @@ class GitBranch(Connector):
         """By the connection that has worked before; at first by each address of the host until one answers."""
         if self._git is not None:
             return question(self._git)
-        remote = self._settings.remote
+        remote = self._remote
         addresses = self._guard.addresses(remote.host, remote.port)
         if remote.scheme != "ssh":  # git takes them all at once
             addresses = [",".join(f"[{each}]" if ":" in each else each for each in addresses)]
@@ -229,7 +201,7 @@ class GitBranch(Connector):
         failure = FetchError("unreachable", host=remote.host)
         for spelling in remote.spellings():
             for address in addresses:
-                git = Git(folder, spelling, self._settings.secrets, address, most=self._most, seconds=self._seconds)
+                git = Git(folder, spelling, self._secrets, address, most=self._most, seconds=self._seconds)
                 try:
                     answer = question(git)
                 except FetchError as error:
@@ -244,11 +216,10 @@ class GitBranch(Connector):
         raise failure
 
     def _wanted(self, listing: Listing) -> dict[bytes, str]:
-        chosen = self._settings
         return {
             path: blob
             for path, blob in listing.blobs.items()
-            if (not chosen.path or _is_below(path, chosen.path)) and chosen.selection.takes(_key(path))
+            if (not self._path or _is_below(path, self._path)) and self._selection.takes(_key(path))
         }
 
     def _bring(self, repository: Repository, path: bytes, most: int) -> None:
@@ -283,8 +254,8 @@ class GitBranch(Connector):
 
     def _item(self, path: bytes, blob: str) -> Item:
         key = _key(path)
-        remote, branch = self._settings.remote, self._branch or "HEAD"
-        url = remote.page(branch, path, self._settings.pages)
+        remote, branch = self._remote, self._branch or "HEAD"
+        url = remote.page(branch, path, self._pages)
         return Item(key=key, version=blob, name=key.rpartition("/")[2], url=url)
 
 

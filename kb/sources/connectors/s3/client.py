@@ -41,10 +41,8 @@ class Body:
         self._pieces = response.iter_stream()
         self._rest = b""
 
-    def read(self, amount: int | None = None) -> bytes:
+    def read(self, amount: int) -> bytes:
         """The next bytes; b"" at the end. Raises FetchError."""
-        if amount is None:
-            return b"".join(self.stream())
         while len(self._rest) < amount and (piece := self._next()):
             self._rest += piece
         read, self._rest = self._rest[:amount], self._rest[amount:]

@@ -63,21 +63,6 @@ class S3(Connector):
     )
 
     def __init__(self, values: Mapping[str, Any], guard: Guard | None = None, *, owner: Owner = nobody) -> None:
-        self._values = values
-        self._bucket, self._prefix = str(values["bucket"]), str(values.get("prefix", ""))
-        self._host = httpx.URL(values.get("endpoint", "")).host or "Amazon S3"
-        self._selection = Selection.parse(
-            values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
-        )
-        self._guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
-
-    @staticmethod
-    def installed() -> bool:
-        """Whether the client library, an extra, is there."""
-        return importlib.util.find_spec("botocore") is not None
-
-    @staticmethod
-    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:  # noqa: ARG004 - it asks nobody
         """Raises Rejected where the settings do not go together."""
         if endpoint := values.get("endpoint", ""):
             try:
@@ -95,6 +80,18 @@ class S3(Connector):
                 )
         if bool(values.get("access_key")) != bool(values.get("secret_key")):
             raise Rejected("secret_key_invalid", _("Give both the access key and the secret key, or neither."))
+        self._values = values
+        self._bucket, self._prefix = str(values["bucket"]), str(values.get("prefix", ""))
+        self._host = httpx.URL(values.get("endpoint", "")).host or "Amazon S3"
+        self._selection = Selection.parse(
+            values.get("include", ""), values.get("exclude", ""), hidden=values.get("hidden", False)
+        )
+        self._guard = guard or Guard(AllowList.parse(open_to(owner, settings.WEB_ALLOWED_HOSTS)))
+
+    @staticmethod
+    def installed() -> bool:
+        """Whether the client library, an extra, is there."""
+        return importlib.util.find_spec("botocore") is not None
 
     def __enter__(self) -> "S3":
         values = self._values

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.base.errors import Rejected
-from kb.base.net.addresses import MESSAGES, AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url, port_of
+from kb.base.net.addresses import AllowList, FetchError, Guard, Owner, nobody, open_to, parse_url, port_of
 from kb.base.net.client import MIB, body_of, check_status, header_of
 from kb.base.net.session import Session, within_site
 from kb.sources.connectors.protocol import MOST_FILES, Connector, Item, Portion
@@ -74,17 +74,9 @@ class WebDav(Connector):
                 raise FetchError("plain_password", host=url.host)
             pair = f"{user}:{values.get('password', '')}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        self._session = Session(guard, headers=headers, seconds=self._seconds)
-
-    @staticmethod
-    def check(values: Mapping[str, Any], owner: Owner = nobody) -> None:
-        """Raises Rejected for settings with which no folder can be read; nobody is asked."""
-        try:
-            WebDav(values, owner=owner)
-        except FetchError as error:
-            raise Rejected("url_invalid", _(MESSAGES[error.code]).format(**error.params)) from error
-        if values.get("password") and not values.get("user"):
+        elif values.get("password"):
             raise Rejected("user_invalid", _("A password needs the user name that it belongs to."))
+        self._session = Session(guard, headers=headers, seconds=self._seconds)
 
     def __exit__(self, *exception: object) -> None:
         self._session.close()
@@ -114,8 +106,8 @@ class WebDav(Connector):
                 (f"{key}/", path) for key, (path, entry) in rows if entry.is_folder and self._selection.enters(key)
             ]
             folders += reversed(deeper)
-            place = {"root": str(self._root), "folders": folders, "seen": [entries, asked]}
-            yield Portion(files, place if folders else None)
+            following = {"root": str(self._root), "folders": folders, "seen": [entries, asked]}
+            yield Portion(files, following if folders else None)
 
     def fetch(self, item: Item, into: BinaryIO, most: int) -> Item:
         path = item.address or self._root.raw_path.decode("ascii") + quote(item.key, safe="/")
