@@ -255,8 +255,9 @@ class Sync:
         missing.filter(document=None).delete()
         known = SourceItem.objects.filter(source=self._source, document__isnull=False).count()
         self._hand_over(missing)
-        newly = missing.exclude(state=State.GONE) | missing.filter(gone_at=None)
-        newly.update(**{**NO_ERROR, "state": State.GONE, "gone_at": timezone.now()})
+        missing.filter(~Q(state=State.GONE) | Q(gone_at=None)).update(
+            **{**NO_ERROR, "state": State.GONE, "gone_at": timezone.now()}
+        )
         replaced = Q(state=State.DUPLICATE, document__isnull=False, gone_at__lt=self._at)
         gone = Q(state=State.GONE, document__isnull=False, gone_at__lt=self._at) & is_missing
         losses = SourceItem.objects.filter(gone | replaced, source=self._source)
