@@ -170,6 +170,7 @@ PAGES = {
     "web source": ("kb_source_change", "source"),
     "new web source": ("kb_source_add", None),
     "delete web source": ("kb_source_delete", "source"),
+    "delete what a source no longer has": ("kb_source_delete_gone", "source"),
     "web pages": ("kb_sourceitem_changelist", None),
     "web page": ("kb_sourceitem_change", "item"),
     "history of a web page": ("kb_sourceitem_history", "item"),

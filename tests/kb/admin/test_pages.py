@@ -64,7 +64,7 @@ TECHNICAL = {
     "models": MODELS,
     "new model": MODELS,
     "model": MODELS,
-    "new key": re.compile("minute|hour|Dify|MCP"),
+    "new key": re.compile("minute|hour|Dify|MCP|Asia/Shanghai"),
     "key": re.compile("Dify|MCP"),
     "keys": re.compile("Dify|MCP"),
     "delete key": re.compile("Dify|MCP"),

@@ -65,4 +65,4 @@ def test_the_button_begins_a_key_for_it(client):
 
     form = lxml.html.fromstring(client.get(link).content.decode())
 
-    assert form.xpath("//select[@name='knowledge_bases']/option[@selected]/@value") == [str(kb.pk)]
+    assert form.xpath("//input[@name='knowledge_bases'][@checked]/@value") == [str(kb.pk)]

@@ -65,7 +65,7 @@ def test_other_settings_become_the_target_and_the_present_tokenizer_stays(client
     assert response.status_code == 202
     assert (state["id"], state["dictionary"]) == (kb.tokenizer_id, "带薪年假 100 n")
     assert state["target_id"] not in (None, kb.tokenizer_id)
-    assert state["progress"] == {"done": 0, "total": 2}
+    assert state["progress"] == {"done": 0, "total": 2, "error": ""}
     assert client.get(url).json() == state
 
 

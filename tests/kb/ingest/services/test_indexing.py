@@ -412,7 +412,7 @@ def test_a_document_that_finds_the_disk_full_waits_and_goes_on_by_itself(kb, mon
     index_document(document.pk)
     assert state(document) == WAITING
     assert sweep_lost_documents() == 0
-    Document.objects.update(updated_at=timezone.now() - timedelta(minutes=3))
+    Document.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
     assert sweep_lost_documents() == 1
     assert index(document).status == "ready"
 
