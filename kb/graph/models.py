@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _, pgettext_lazy
 
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.db.triggers import CONTENT_TRIGGERS, DOCUMENT_CONCEPT_TRIGGERS, FACT_SOURCE_TRIGGERS, FACT_TRIGGERS
 from kb.base.messages import MessageField
 from kb.base.text import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
@@ -36,13 +36,11 @@ class GraphRow(models.Model):
         abstract = True
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
+        with holding_knowledge_bases([self.knowledge_base_id]):
             super().save(*args, **kwargs)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
+        with holding_knowledge_bases([self.knowledge_base_id]):
             return super().delete(*args, **kwargs)
 
 

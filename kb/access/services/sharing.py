@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.access.models import Invitation, KnowledgeBase, Membership, Principal, ScopedQuerySet, User
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 
 Role = Membership.Role
@@ -191,8 +191,7 @@ def _invited(principal: Principal, invitation_id: int) -> Iterator[tuple[Knowled
     """A transaction in which nobody else answers an invitation or withdraws it; raises NotVisible where it is not open."""
     _check_may_write(principal)
     rows = Invitation.objects.visible_to(principal).filter(pk=invitation_id)
-    with transaction.atomic():
-        lock_knowledge_bases(list(rows.values_list("knowledge_base_id", flat=True)))
+    with holding_knowledge_bases(list(rows.values_list("knowledge_base_id", flat=True))):
         invitation = rows.select_related("knowledge_base__owner", "user").first()
         if invitation is None or invitation.knowledge_base is None:
             raise NotVisible(_("There is no such invitation: it was withdrawn, or is answered already."))
@@ -240,8 +239,7 @@ def _remove(kb: KnowledgeBase, member: Member) -> None:
 @contextmanager
 def locked(kb: KnowledgeBase, principal: Principal, *, as_owner: bool = False) -> Iterator[None]:
     """A transaction in which nobody else changes who may use a knowledge base that the principal may see, or owns."""
-    with transaction.atomic():
-        lock_knowledge_bases([kb.pk])
+    with holding_knowledge_bases([kb.pk]):
         if not KnowledgeBase.objects.visible_to(principal).filter(pk=kb.pk).exists():
             raise NotVisible(_("There is no such object."))
         if as_owner:

@@ -11,7 +11,7 @@ from django.db.models import Count, QuerySet
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases, lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected, found_in
 from kb.base.text import storable
 from kb.content.models import FOLDER_NAME, FOLDER_NAME_CHARACTERS, Document, Folder
@@ -96,8 +96,7 @@ def folder_create(*, kb: KnowledgeBase, name: str, parent: Folder | None = None)
 
 def folder_update(folder: Folder, **changes: Any) -> Folder:
     """Renames or moves a folder, by `name` and `parent`; raises as `folder_create`, and where it would lie in itself."""
-    with transaction.atomic():
-        lock_knowledge_bases([folder.knowledge_base_id])
+    with holding_knowledge_bases([folder.knowledge_base_id]):
         stored: Folder = found_in(Folder.objects.filter(pk=folder.pk), _("There is no such folder."))
         for field, value in changes.items():
             setattr(stored, field, value)
@@ -108,8 +107,7 @@ def folder_update(folder: Folder, **changes: Any) -> Folder:
 
 def folder_delete(folder: Folder, *, delete_documents: Callable[[QuerySet[Document]], None] | None = None) -> None:
     """Deletes a folder with those in it; their documents go to the folder around it, or go too by `delete_documents`."""
-    with transaction.atomic():
-        lock_knowledge_bases([folder.knowledge_base_id])
+    with holding_knowledge_bases([folder.knowledge_base_id]):
         tree = Tree(folder.knowledge_base_id)
         if folder.pk not in tree.folders:
             raise NotVisible(_("There is no such folder."))
@@ -127,8 +125,7 @@ def folder_delete(folder: Folder, *, delete_documents: Callable[[QuerySet[Docume
 def documents_move(documents: QuerySet[Document], folder: Folder | None) -> int:
     """Puts documents of the folder's knowledge base into it, or all of them to the top; returns how many."""
     rows = documents if folder is None else documents.filter(knowledge_base=folder.knowledge_base_id)
-    with transaction.atomic():
-        lock_knowledge_bases(rows.order_by().values_list("knowledge_base_id", flat=True).distinct())
+    with holding_knowledge_bases(rows.order_by().values_list("knowledge_base_id", flat=True).distinct()):
         if folder is not None and not Folder.objects.filter(pk=folder.pk).exists():
             raise NotVisible(_("There is no such folder."))
         return Document.objects.filter(pk__in=list(rows.values_list("pk", flat=True))).update(folder=folder)
@@ -148,8 +145,7 @@ def folders_of(kb_id: int, base: int | None, paths: Iterable[str]) -> Mapping[st
     wanted = {path: _parts(path) for path in paths}
     if not any(wanted.values()):
         return dict.fromkeys(wanted, base)
-    with transaction.atomic():
-        lock_knowledge_bases([kb_id])
+    with holding_knowledge_bases([kb_id]):
         tree = Tree(kb_id)
         start = base if base in tree.folders else None
         room = MOST_DEPTH - len(tree.chain(start))

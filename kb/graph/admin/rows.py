@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.widgets import AutocompleteSelect
-from django.db import models, transaction
+from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
@@ -20,7 +20,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.messages import shown
 from kb.base.text import normalized_key
 from kb.content.models import Document
@@ -43,8 +43,7 @@ class GraphAdmin(KnowledgeBaseRowAdmin):
     """Rows of a graph: several are deleted under the locks of their knowledge bases."""
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        with transaction.atomic():
-            lock_knowledge_bases(set(queryset.order_by().values_list("knowledge_base_id", flat=True)))
+        with holding_knowledge_bases(set(queryset.order_by().values_list("knowledge_base_id", flat=True))):
             super().delete_queryset(request, queryset)
 
 

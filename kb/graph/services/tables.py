@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated
 
-from django.db import transaction
 from django.db.models import Q, TextChoices
 from django.utils.translation import gettext as _, gettext_lazy
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.shapes import AS_TEXT
 from kb.base.text import csv_lines, normalized_key
@@ -407,8 +406,7 @@ def graph_import(kb: KnowledgeBase, table: Table, text: str, *, skip_errors: boo
     `skip_errors` leaves lines with errors out; else one such line, as a file that cannot be read, is Rejected.
     """
     rows = read_table(text, table)
-    with transaction.atomic():
-        lock_knowledge_bases([kb.pk])
+    with holding_knowledge_bases([kb.pk]):
         planned, apply = _PLANS[table](kb, rows)
         plan = ImportPlan(table, planned)
         if plan.errors and not skip_errors:

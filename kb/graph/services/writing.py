@@ -16,7 +16,7 @@ from django.db.models import Count, F, Q, QuerySet
 from django.utils import timezone
 from msgspec import convert, to_builtins
 
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.text import normalized_key
 from kb.content.models import Document
 from kb.graph.models import (
@@ -337,14 +337,12 @@ class _Reading:
         if found is None:
             self._unusable += 1
             return
-        with transaction.atomic():
-            lock_knowledge_bases([self._document.knowledge_base_id])
+        with holding_knowledge_bases([self._document.knowledge_base_id]):
             self._job.renew(concept_ids=assign_concepts(self._document, found, self._job.row.concept_ids))
 
     def write(self) -> None:
         """Puts what was found so far into the graph; what is known of passages that were not read stays."""
-        with transaction.atomic():
-            lock_knowledge_bases([self._document.knowledge_base_id])
+        with holding_knowledge_bases([self._document.knowledge_base_id]):
             self._job.renew(**self._numbers(), fact_count=write_found(self._document, self._found))
 
     def finish(self) -> None:

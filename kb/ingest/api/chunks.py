@@ -1,7 +1,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
@@ -11,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.shapes import as_values
 from kb.content.models import Chunk, Document
 from kb.ingest.api.knowledge_bases import ChunkingSerializer
@@ -234,8 +233,7 @@ class ChunkViewSet(ApiViewSet):
 
     def destroy(self, request: Request, pk: int) -> Response:
         chunk = self.editable(self._visible(), pk)
-        with transaction.atomic():
-            lock_knowledge_bases([chunk.knowledge_base_id])
+        with holding_knowledge_bases([chunk.knowledge_base_id]):
             require_match(request, ChunkSerializer(one(self._visible(), pk)).data)
             chunks_change(knowledge_base=chunk.knowledge_base, chunk_ids=[chunk.pk], action="delete")
         return Response(status=status.HTTP_204_NO_CONTENT)

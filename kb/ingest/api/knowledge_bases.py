@@ -1,6 +1,5 @@
 from typing import Any, ClassVar
 
-from django.db import transaction
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers, status
@@ -8,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase, Membership
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.errors import NotAllowed
 from kb.content.services import (
     knowledge_base_create,
@@ -220,8 +219,7 @@ class KnowledgeBaseViewSet(ApiViewSet):
     def partial_update(self, request: Request, pk: int) -> Response:
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         changes = self.checked(KnowledgeBaseChangeSerializer, partial=True)
-        with transaction.atomic():
-            lock_knowledge_bases([pk])
+        with holding_knowledge_bases([pk]):
             require_match(request, self._described(pk))
             kb.refresh_from_db()
             knowledge_base_update(kb, by=self.principal, **changes)
@@ -232,8 +230,7 @@ class KnowledgeBaseViewSet(ApiViewSet):
         kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
         if not KnowledgeBase.objects.owned_by(self.principal).filter(pk=pk).exists():
             raise NotAllowed(_("Only an owner may delete a knowledge base."))
-        with transaction.atomic():
-            lock_knowledge_bases([pk])
+        with holding_knowledge_bases([pk]):
             require_match(request, self._described(pk))
             knowledge_base_delete(kb)
         return Response(status=status.HTTP_204_NO_CONTENT)

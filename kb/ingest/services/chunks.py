@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.transactions import holding_knowledge_bases, lock_knowledge_bases
 from kb.base.errors import NotVisible, Rejected
 from kb.base.text import hash_content, storable
 from kb.content.models import Chunk, ChunkParent, Document, chunks_replacing
@@ -194,8 +194,7 @@ def chunk_update(
     check_chunk(wanted)
     names = ("text", "questions", "own_questions", "keywords", "own_keywords")
     if not any(getattr(chunk, name) != getattr(wanted, name) for name in names):
-        with transaction.atomic():
-            lock_knowledge_bases([chunk.knowledge_base_id])
+        with holding_knowledge_bases([chunk.knowledge_base_id]):
             found = Chunk.objects.filter(pk=chunk.pk).first()
             if found is None:
                 raise NotVisible(chunk_gone())

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _, gettext_noop
 
 from kb.access.models import KnowledgeBase, User
-from kb.base.db.transactions import after_commit, lock_knowledge_bases
+from kb.base.db.transactions import after_commit, holding_knowledge_bases
 from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import delete_folder, sha256_of
 from kb.base.findings import REMARKS
@@ -171,9 +171,7 @@ def document_delete(document: Document) -> None:
 
 def documents_delete(documents: QuerySet[Document]) -> None:
     """Deletes documents; a worker that is writing one of them finishes first."""
-    with transaction.atomic():
-        # First, as every writer of chunks does.
-        lock_knowledge_bases(documents.values_list("knowledge_base_id", flat=True))
+    with holding_knowledge_bases(documents.values_list("knowledge_base_id", flat=True)):
         documents.delete()
 
 
@@ -243,8 +241,7 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
 @contextmanager
 def document_held(document: Document) -> Iterator[Document]:
     """A transaction in which nobody else changes a document, as it is now, or its chunks; NotVisible: it is gone."""
-    with transaction.atomic():
-        lock_knowledge_bases([document.knowledge_base_id])  # first, as every writer of chunks does
+    with holding_knowledge_bases([document.knowledge_base_id]):  # first, as every writer of chunks does
         held = Document.objects.select_for_update(no_key=True).filter(pk=document.pk).first()
         if held is None:
             raise NotVisible(_("The document is gone."))
