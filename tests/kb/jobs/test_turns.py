@@ -35,7 +35,7 @@ def note(kb, text, **fields):
 
 
 def notes(kb, count):
-    return [note(kb, f"{kb.pk} {number}") for number in range(count)]
+    return [note(kb, f"note {number}") for number in range(count)]
 
 
 def taken(queue, *rows):
@@ -103,7 +103,7 @@ def test_two_knowledge_bases_of_one_owner_are_one_turn():
 
 
 def test_a_batch_of_small_ones_gives_way_after_each(sent, monkeypatch):
-    monkeypatch.setattr("kb.ingest.services.indexing.BATCH_BYTES", 5)
+    monkeypatch.setattr("kb.ingest.services.indexing.BATCH_BYTES", len("note 1"))
     many, one = make_kb(), make_kb()
     ids = [each.pk for each in notes(many, 4)]
     note(one, "a short note")
