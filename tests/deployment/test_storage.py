@@ -10,9 +10,10 @@ import boto3
 import pytest
 from django.core.files import File
 from django.core.files.base import ContentFile
-from django.core.files.storage import default_storage, storages
+from django.core.files.storage import FileSystemStorage, default_storage, storages
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.module_loading import import_string
 from moto.server import ThreadedMotoServer
 
 from config.environment import NamingEnv, file_storage
@@ -285,7 +286,7 @@ def test_a_call_to_the_store_has_seconds_and_one_more_attempt():
 def test_without_a_bucket_files_lie_on_the_disk(monkeypatch, settings):
     monkeypatch.delenv("S3_BUCKET", raising=False)
     storage = file_storage(NamingEnv())
-    assert storage["BACKEND"] == "django.core.files.storage.FileSystemStorage"
+    assert issubclass(import_string(storage["BACKEND"]), FileSystemStorage)
     assert storage["OPTIONS"] == {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
     assert Path(storages["default"].location) == settings.MEDIA_ROOT
 
