@@ -213,9 +213,10 @@ def test_from_a_miss_to_an_answer_that_is_found(admin, kb_id, model):
     expect(found.locator("[data-testid=sources]")).to_contain_text(DOGS)
 
 
-def test_a_near_passage_that_is_the_answer_is_found_from_then_on(admin, kb_id):
+def test_a_near_passage_that_is_the_answer_is_found_from_then_on(admin, kb_id, database):
     page = open_ask(admin, kb_id)
     missed = ask(page, "年会抽奖的奖品清单")
+    logged(database, page)  # with the question that is to be resolved
     near = missed.locator("[data-testid=near] li").filter(has_text="工作满一年")
     near.locator("[data-testid=is-answer]").click()
     save = near.locator("[data-testid=write-form] [type=submit]")

@@ -69,7 +69,7 @@ def test_a_knowledge_base_is_tested_with_two_clicks_and_the_first_hit_is_in_view
     page, clicks = reader.page, Clicks(reader)
     reader.open(f"kb/knowledgebase/{furnished[0]}/documents/")
 
-    page.get_by_role("link", name="Test", exact=True).click()
+    page.get_by_test_id("hub-head").get_by_role("link", name="Test").click()
     expect(page.locator("#id_q")).to_be_focused()
     page.keyboard.type(QUERY)
     page.get_by_role("button", name="Search", exact=True).click()

@@ -122,9 +122,9 @@ TABLES: Final = (
           added=frozenset({"regions"})),
     Table("chunks", Chunk, (
         "position", "text", "cut_text", "page", "regions", "seconds", "pictures", "heading_path", "keywords", "questions",
-        "own_keywords", "own_questions", "own_cut", "enabled", "token_count", "parent_spans",
+        "own_keywords", "own_questions", "own_cut", "enabled", "is_hidden", "token_count", "parent_spans",
     ), {"document": "documents", "parent": "parents"},
-          added=frozenset({"regions", "seconds", "pictures", "parent_spans"})),
+          added=frozenset({"regions", "seconds", "pictures", "is_hidden", "parent_spans"})),
     Table("pictures", Picture, (
         "number", "sha256", "mime", "size", "width", "height", "page", "box", "caption", "alternative", "recognised",
         "description", "described_by",
@@ -141,8 +141,8 @@ TABLES: Final = (
           {"query": "eval_queries", "document": "documents"}, "query__eval_set__knowledge_base"),
     Table("web_sources", Source, (
         "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude",
-        "tags",
-    ), only={"kind__in": Source.WEB}),
+        "tags", "hides_gone",
+    ), only={"kind__in": Source.WEB}, added=frozenset({"hides_gone"})),
     Table("web_pages", SourceItem, (
         "url", "title", "state", "etag", "last_modified", "content_hash", "version", "fetched_at", "gone_at",
     ), {"source": "web_sources", "document": "documents"}, "source__knowledge_base",

@@ -79,7 +79,7 @@ def test_the_name_chooses_between_kinds_of_plain_text(name, mime):
 def test_a_type_without_a_reader_is_named_with_those_that_are_read(data, name, detected):
     error = refusal(data, name)
     assert error.code == "unsupported_type"
-    assert f"is {detected}, which" in str(error)
+    assert f"of the type {detected} cannot be read" in str(error)
     assert ".docx" in str(error)
 
 
