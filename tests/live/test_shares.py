@@ -9,11 +9,12 @@ import uuid
 import pytest
 import requests
 
+from kb.assistants.chat.answers import VISITOR_STREAMS
 from tests.live.processes import Server, running
 from tests.servers import ModelServer, Reply
 
 SECONDS = 60
-LOGINS, PAGES, QUESTIONS, RESUMED, STREAMS = 16, 8, 8, 60, 40
+LOGINS, PAGES, QUESTIONS, RESUMED, STREAMS = 16, 8, 8, 16, 12
 
 
 class Silent:
@@ -219,9 +220,12 @@ def test_streams_of_one_answer_that_one_visitor_resumes(server, assistant, model
     model.always("chat", Reply(["五天", "。[1]"], hang_after=1))
     one, other = Visitor(server, assistant), Visitor(server, assistant)
     message_id = event(asking.send(*one.question).makefile("rb"), "sources")["message_id"]
+    resumed = []
     for _ in range(RESUMED):
-        resumed = asking.send("GET", f"{one.path}/answers/{message_id}/?seen=0", None, one.line).makefile("rb")
-        assert resumed.readline().split()[1] == b"200"
+        resumed.append(asking.send("GET", f"{one.path}/answers/{message_id}/?seen=0", None, one.line).makefile("rb"))
+        assert resumed[-1].readline().split()[1] == b"200"
+        if len(resumed) > VISITOR_STREAMS:  # the newest has the place of the oldest, which ends once it looks
+            assert event(resumed[-1 - VISITOR_STREAMS], "error")["code"] == "too_many_streams"
 
     asked = asking.send(*other.question).makefile("rb")
 
