@@ -53,7 +53,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --system --gid 10001 zhiku \
     && useradd --system --uid 10001 --gid zhiku --no-create-home --home-dir /data --shell /usr/sbin/nologin zhiku \
-    && install --directory --owner zhiku --group zhiku --mode 750 /data /models \
+    && install --directory --owner zhiku --group zhiku --mode 750 /data /models /metrics \
     && python -m compileall -q -j 0 -x '/(test|tests|idle_test|site-packages|dist-packages)/' \
         "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY --from=build /opt/zhiku /opt/zhiku
