@@ -88,8 +88,6 @@ class AskView(StreamView):
 class AnswerView(StreamView):
     """The rest of an answer whose stream was lost, after the first `seen` characters of it; it ends when its reader leaves."""
 
-    limited_method = "GET"
-
     def get(self, request: HttpRequest, message_id: int) -> HttpResponseBase:
         message = own_answer(self.visit, message_id)
         seen = row_id(request.GET.get("seen", "")) or 0

@@ -64,7 +64,6 @@ class ChatView(View):
     """
 
     limit_kind = GENERAL
-    limited_method = "POST"  # of that kind; others are GENERAL
     needs_visit = True
 
     assistant: Assistant
@@ -75,7 +74,7 @@ class ChatView(View):
         with override(language_of(request)):
             try:
                 require_this_site(request)
-                kind = self.limit_kind if request.method == self.limited_method else GENERAL
+                kind = self.limit_kind if request.method == "POST" else GENERAL
                 require_left(visitor_spend(client_network(request), kind, is_known=request.user.is_authenticated))
                 self.assistant = assistant_at(slug)
                 if self.needs_visit:

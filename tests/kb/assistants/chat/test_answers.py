@@ -320,7 +320,7 @@ def test_a_question_that_finds_no_room_can_be_sent_again(browser, writing, llm):
 
 
 def test_resumed_answers_are_requests_of_a_minute_and_no_questions_of_a_day(browser, assistant, llm, settings):
-    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor_ask": "2/hour"}
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "visitor": "1/hour"}
     message_id = browser.answered()["message_id"]
     statuses = [browser.get(f"answers/{message_id}/").status_code for _ in range(2)]
     assert statuses == [200, 429]
