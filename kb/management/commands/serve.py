@@ -227,7 +227,7 @@ def _disconnect() -> None:
 
 def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, list[str]]:
     settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
-    worker = "celery -A config worker -l WARNING --without-gossip --without-mingle"
+    worker = "celery --quiet -A config worker -l WARNING --without-gossip --without-mingle"
     schedule = str(settings.DATA_DIR / "celerybeat-schedule")
     commands = {
         "web server": ["gunicorn", "--config", "python:config.gunicorn", "--bind", address.bind],

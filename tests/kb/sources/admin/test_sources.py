@@ -335,7 +335,7 @@ def test_what_the_source_no_longer_has_is_deleted_after_one_question(client, kb,
         del place.files["2.md"]
         source_request(source)
         run_source(source.pk)
-    assert "Delete 1 document that the source no longer has" in get(client, url("change", source.pk))
+    assert "Delete 1 missing document" in get(client, url("change", source.pk))
     assert "gone from its source" in get(client, reverse("admin:kb_document_changelist"))
     question = get(client, url("delete_gone", source.pk))
     assert "This cannot be undone" in question
