@@ -147,12 +147,14 @@ def source_update(source: Source, *, secrets: Mapping[str, str] | None = None, *
         changed |= {"secrets"} if decrypted(source.secrets) != _opened(before["secrets"]) else set()
         if changed & {"every_minutes", "enabled"}:
             source.next_run_at = next_run(source)
+        source.save(update_fields={*changes, "url", "settings", "secrets", "next_run_at"})
         if changed & WHAT_IS_READ:
-            source.listing = None  # of another place; a paused run goes on with this one
-        source.save(update_fields={*changes, "url", "settings", "secrets", "next_run_at", "listing"})
-        if source.enabled and not source.paused and changed & WHAT_IS_READ:
-            source_cancel(source)
-            source_request(source)
+            is_under_way = source.status in UNFINISHED
+            source_cancel(source)  # a worker that knows the old place writes nothing more of it
+            if is_under_way and source.paused:
+                Source.objects.filter(pk=source.pk).update(**_fresh_run())  # it begins once it is resumed
+            elif is_under_way or source.enabled:
+                source_request(source)
         if "hides_gone" in changed:
             gone_mark(source)
 

@@ -1,5 +1,6 @@
 """A listing that takes longer than a worker's turn goes on where it stopped, and nothing counts as gone before its end."""
 
+import hashlib
 import json
 from types import SimpleNamespace
 
@@ -160,3 +161,31 @@ def test_a_folder_is_listed_on_from_where_it_stopped(tmp_path, settings):
         ]
     assert ([*first.items], [item.key for item in second.items]) == ([], ["a/1.md"])
     assert rest == ["b/2.md", "c\\\\d/3.md"]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("paused", [True, False])
+def test_what_was_fetched_of_another_place_is_fetched_again(kb, place, enabled, paused):
+    """Also where the source is read when asked for only, and its run is under way in a worker that knows the old place."""
+    place.files = {"0.md": text(0), "1.md": text(1)}
+    source = create(kb, enabled=enabled)
+    source_request(source)
+
+    def moves():
+        place.faults.clear()
+        if paused:
+            source_pause(source)
+        source_update(source, settings={"root": "another"})
+
+    place.faults["1.md"] = moves
+    while run_source(source.pk):
+        pass
+    place.files = {"0.md": text(10), "1.md": text(11)}
+    source_resume(source)
+    while run_source(source.pk):
+        pass
+    source.refresh_from_db()
+    assert source.status == "done"
+    assert place.fetched[-2:] == ["0.md", "1.md"]
+    digests = {hashlib.sha256(data).hexdigest() for data in place.files.values()}
+    assert set(Document.objects.values_list("sha256", flat=True)) == digests
