@@ -59,6 +59,7 @@ FAILED_BEFORE: Final = gettext_noop(
 )
 NO_IDS: Mapping[str, Sequence[int]] = {}
 MOST_PAGES: Final = 2**31
+MOST_SPANS: Final = 1_000  # of a chunk; one for each of those that it was merged of
 # The types that JSON gives for the fields of the tables.
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "ArrayField": (list,),
@@ -328,8 +329,13 @@ def _complete_passage(row: Chunk | ChunkParent) -> None:
         _require(row.text.strip(), "text")
         row.content_hash = hash_content(row.text)
         _require(len(row.pictures) <= MOST_PICTURES and all(map(is_sha256, row.pictures)), "pictures")
-        spans = row.parent_spans
-        _require(spans is None or (len(spans) > 0 and len(spans) % 2 == 0), "parent_spans")
+        _require(row.parent_spans is None or _are_spans(row.parent_spans), "parent_spans")
+
+
+def _are_spans(spans: Sequence[int]) -> bool:
+    """As `kb.content.parents.Child` has them; every search that finds the passage goes through them."""
+    pairs = [*zip(spans[::2], spans[1::2], strict=False)]
+    return 0 < len(pairs) <= MOST_SPANS and 2 * len(pairs) == len(spans) and all(first <= last for first, last in pairs)
 
 
 def _complete_document(document: Document) -> None:
