@@ -54,7 +54,9 @@ def chunks_change(
 def chunks_set_enabled(*, chunk_ids: Collection[int], enabled: bool) -> int:
     """Switches chunks on or off, and returns how many; those that are so already are left alone."""
     with transaction.atomic():
-        return _locked(chunk_ids).exclude(enabled=enabled).update(enabled=enabled, updated_at=timezone.now())
+        others = _locked(chunk_ids).exclude(enabled=enabled)
+        # What somebody has switched on and off again is hidden no longer, and stays off.
+        return others.update(enabled=enabled, is_hidden=False, updated_at=timezone.now())
 
 
 def chunks_delete(*, chunk_ids: Collection[int]) -> int:

@@ -158,8 +158,12 @@ def recut(
     A chunk of the same text keeps its row. Where a text is cut otherwise, an edit goes with the text into a larger
     chunk that holds it, or into the smaller ones that it holds; so do questions and keywords that a curator gave. Where
     new chunks would divide such a text, it stays a chunk, and they lose their part of it. What a curator merged or split
-    stays as it is.
+    stays as it is. Where chunks are hidden since the source has the document no longer, all that are on will be.
     """
+    rows, is_hidden = before, any(chunk.is_hidden for chunk in before)
+    before = [copy.copy(chunk) for chunk in rows]
+    for chunk in before:
+        chunk.enabled, chunk.is_hidden = chunk.enabled or chunk.is_hidden, False
     cut = [chunk.cut_text or chunk.text for chunk in before]
     old_hashes = [
         hash_content(text) if chunk.cut_text else chunk.content_hash for chunk, text in zip(before, cut, strict=True)
@@ -184,9 +188,11 @@ def recut(
         disabled=sum(not chunk.enabled for chunk in before),
         disabled_kept=disabled_carried + sum(not chunk.enabled for chunk in kept),
     )
+    for chunk in chunks:
+        chunk.enabled, chunk.is_hidden = chunk.enabled and not is_hidden, chunk.enabled and is_hidden
     return Recut(
         document,
-        {chunk.pk: chunk for chunk in before},
+        {chunk.pk: chunk for chunk in rows},
         tuple(chunks),
         tuple(drafts),
         {draft.position: draft.parent for draft in drafts if draft.parent},
@@ -252,6 +258,7 @@ logger = logging.getLogger(__name__)
 EDITED = ("text", "cut_text", "keywords", "questions", "own_keywords", "own_questions", "enabled")
 _WRITTEN = (
     *EDITED,
+    "is_hidden",
     "position",
     "page",
     "regions",

@@ -4,6 +4,7 @@ import pytest
 
 from kb.base.shapes import as_values
 from kb.content.models import GONE_SINCE
+from kb.ingest.services.chunks import chunks_set_enabled
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document
 from kb.search.services.search import response_of
@@ -77,6 +78,37 @@ def test_what_is_gone_is_left_out_of_searches_by_choice_until_it_is_back(kb, sou
     run(source)
     assert set(found(kb)) == {"0.md", "2.md", "3.md"}
     assert not off.get().enabled
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_what_is_gone_stays_left_out_when_it_is_cut_anew_and_comes_back(kb, source, place, is_back):
+    """Cut into one chunk of several, in which those that were on are on again."""
+    place.files["2.md"] = text(2) + b"\n\n" + b"The lamp has a long cable. " * 40
+    run(source)
+    index_document(document_of("2.md").pk)
+    assert document_of("2.md").chunks.count() > 1
+    source_update(source, hides_gone=True)
+    missed = place.files.pop("2.md")
+    run(source)
+    kb.chunk_size *= 8
+    kb.save()
+    Document.objects.filter(metadata__path="2.md").update(status="pending")
+    index_document(document_of("2.md").pk)
+    assert set(found(kb)) == {"0.md", "1.md", "3.md"}
+    place.files |= {"2.md": missed} if is_back else {}
+    run(source)
+    assert ("2.md" in found(kb)) == is_back
+
+
+def test_what_a_curator_switches_off_while_it_is_gone_stays_off(kb, source, place):
+    source_update(source, hides_gone=True)
+    missed = place.files.pop("2.md")
+    run(source)
+    for enabled in (True, False):
+        chunks_set_enabled(chunk_ids=Chunk.objects.filter(document=document_of("2.md")).values("pk"), enabled=enabled)
+    place.files["2.md"] = missed
+    run(source)
+    assert set(found(kb)) == {"0.md", "1.md", "3.md"}
 
 
 def test_the_choice_takes_effect_at_once(kb, source, place):
