@@ -18,8 +18,8 @@ from kombu.exceptions import OperationalError
 from kb.access.models import KnowledgeBase
 from kb.answers.services.resuming import lost_answers_end
 from kb.assistants.services.retention import assistants_purge
-from kb.base.disk import has_room
-from kb.base.errors import Rejected, Superseded
+from kb.base.disk import has_room, is_disk_full
+from kb.base.errors import DATABASE_OUT_OF_REACH, Rejected, Superseded
 from kb.base.telemetry import logs
 from kb.content.models import Document
 from kb.graph.models import GraphExtraction
@@ -166,10 +166,11 @@ def sweep_lost_documents() -> int:
 def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> None:
     """Carries a change of a knowledge base on for a while; then other tasks have their turn.
 
-    What fails is noted where its page says why, and is not tried again by itself.
+    What fails is noted where its page says why, and is not tried again by itself; what the database or the disk stops is
+    sent again by a sweep.
     """
     kb = KnowledgeBase.objects.exclude(**{move.target: ""}).filter(pk=kb_id).first()
-    if kb is None:
+    if kb is None or not has_room():
         return
     try:
         if not move.advance(kb, batches=batches):
@@ -183,7 +184,8 @@ def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> Non
             move.note_failure(kb_id, error)
             return
         logger.exception("%s(%s) has failed", task.name, kb_id)
-        move.note_failure(kb_id, Rejected("internal_error", INTERNAL_ERROR))
+        if not (isinstance(error, DATABASE_OUT_OF_REACH) or is_disk_full(error)):
+            move.note_failure(kb_id, Rejected("internal_error", INTERNAL_ERROR))
 
 
 @shared_task

@@ -16,7 +16,8 @@ from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, try_lock
-from kb.base.errors import Rejected, Superseded
+from kb.base.disk import is_disk_full
+from kb.base.errors import DATABASE_OUT_OF_REACH, Rejected, Superseded
 from kb.jobs.models import MoveAttempt
 
 LOOK_SECONDS = 0.5
@@ -135,15 +136,19 @@ class Move(ABC):
         with try_lock(self.purpose, kb.pk) as taken:
             if not taken:
                 raise AlreadyRunning("already_running", str(self.busy))
-            own = MoveAttempt.objects.filter(knowledge_base=kb, purpose=self.purpose)
+            own, counts = MoveAttempt.objects.filter(knowledge_base=kb, purpose=self.purpose), False
             try:
                 if not own.update(count=F("count") + 1):
                     MoveAttempt.objects.create(knowledge_base=kb, purpose=self.purpose, count=1)
                 if own.filter(count__gt=MAX_ATTEMPTS).exists():
                     raise WorkerLost("worker_lost", WORKER_LOST)
                 yield
+            except DATABASE_OUT_OF_REACH as error:  # it is tried again, as after the end of a process
+                counts = not is_disk_full(error)
+                raise
             finally:
-                own.delete()
+                if not counts:
+                    own.delete()
 
 
 def lock_row(kb: KnowledgeBase) -> KnowledgeBase:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.files.base import ContentFile
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from kb import tasks
@@ -373,3 +373,39 @@ def test_an_attempt_counts_until_its_process_has_come_back_from_it(kb, enqueued,
     tasks.tokenize_knowledge_base(kb.pk)
     assert not MoveAttempt.objects.exists()
     assert "Something unexpected" in tokenizing_progress(fresh(kb)).error
+
+
+def database_ends(*_args):
+    raise OperationalError("server closed the connection unexpectedly")
+
+
+def test_a_change_goes_on_by_itself_once_the_database_is_back(kb, enqueued, monkeypatch):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizing, "write_tokens", database_ends)
+        tasks.tokenize_knowledge_base(kb.pk)
+    assert tokenizing_progress(fresh(kb)).error == ""
+    KnowledgeBase.objects.update(tokenizing_at=timezone.now() - 2 * moves.STOOD_STILL)
+    assert TOKENIZING.sweep() == [kb.pk]
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert fresh(kb).target_tokenizer_id == ""
+    assert not MoveAttempt.objects.exists()
+
+
+@pytest.mark.usefixtures("english")
+def test_a_change_amid_which_the_database_ends_each_time_stops_and_says_so(kb, enqueued, monkeypatch):
+    monkeypatch.setattr(tokenizing, "write_tokens", database_ends)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    for _attempt in range(moves.MAX_ATTEMPTS + 1):
+        tasks.tokenize_knowledge_base(kb.pk)
+    assert "stopped three times" in tokenizing_progress(fresh(kb)).error
+
+
+def test_a_change_waits_for_room_on_the_disk(kb, enqueued, monkeypatch):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks, "has_room", lambda: False)
+        tasks.tokenize_knowledge_base(kb.pk)
+    assert fresh(kb).target_tokenizer_id
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert fresh(kb).target_tokenizer_id == ""
