@@ -268,7 +268,9 @@ class Line:
         rows = found.due().alias(behind=found.is_behind).filter(**{found.owner: owner}, behind=is_behind)
         own = rows.filter(**{f"{queue.key}__in": keys}) if found is queue else rows.none()
         rows = own if own.exists() else rows
-        return found, list(rows.order_by("pk").values_list(found.key, flat=True)[:limit])
+        chosen = list(rows.order_by("pk").values_list(found.key, flat=True)[:limit])
+        # Where another process has taken all of them since the lock was given up, somebody else is next.
+        return (found, chosen) if chosen else self.next(queue, keys, limit=limit)
 
 
 class Job(Generic[M]):

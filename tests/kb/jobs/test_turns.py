@@ -13,7 +13,7 @@ from kb.graph.services.writing import EXTRACTIONS
 from kb.ingest.services.batches import batch_create, batch_retry
 from kb.ingest.services.documents import DOCUMENTS, MOST_TIMEOUTS, document_add
 from kb.ingest.services.indexing import index_document
-from kb.jobs.leases import TASK_AWAITED, after
+from kb.jobs.leases import TASK_AWAITED, Queue, after
 from kb.models import Document, EvalRun, EvalSet, GraphExtraction, Source, Turn
 from kb.quality.runs.services.runs import RUNS
 from kb.sources.services.sources import SOURCES
@@ -252,3 +252,18 @@ def test_work_that_takes_minutes_has_queues_of_its_own():
     assert taken_by_a_worker_for_uploads == {"celery", "documents"}
     assert {name.rpartition(".")[2] for name in configured.CELERY_TASK_ROUTES} >= {"read_web_source", "ingest_document"}
     assert set(configured.CELERY_TASK_ROUTES) <= set(app.tasks)
+
+
+def test_what_another_process_takes_amid_the_choice_costs_nobody_a_turn(monkeypatch):
+    """Between the choice of an owner and that of the rows, whose lock has ended by then."""
+    first, second = note(make_kb(), "first"), note(make_kb(), "second")
+    due = Queue.due
+
+    def taken_meanwhile(queue):
+        if Turn.objects.exists():
+            monkeypatch.undo()
+            taken(DOCUMENTS, first)
+        return due(queue)
+
+    monkeypatch.setattr(Queue, "due", taken_meanwhile)
+    assert UPLOADS.next(DOCUMENTS, [second.pk]) == (DOCUMENTS, [second.pk])
