@@ -19,7 +19,7 @@ from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.net.addresses import FetchError
 from kb.jobs.leases import Job, LeaseLost
-from kb.sources.models import Source, SourceItemChange
+from kb.sources.models import Source
 from kb.sources.services.items import error_fields
 from kb.sources.services.sources import SOURCES, gone_mark, next_run, run_log
 from retrieval.errors import message_of
@@ -108,7 +108,6 @@ class Run(Job[Source]):
         shown = {name: fields[name] for name in ("error", "error_code", "error_params") if name in fields}
         with transaction.atomic():
             self.leave(status, attempts=0, **{**ended, "failures": 0, **fields}, run_count=F("run_count") + 1)
-            SourceItemChange.objects.filter(item__source=self.source.pk).delete()
             run_log(self.source, status, counts=self._counted(), **shown)
 
     def give_up(self, error: FetchError | Rejected) -> None:

@@ -26,7 +26,7 @@ from kb.jobs.leases import TASK_AWAITED, Queue
 from kb.sources.connectors.listing import compiled
 from kb.sources.connectors.live import LIVE_KINDS
 from kb.sources.connectors.registry import checked_settings, kind_of, owner_of, secret_names
-from kb.sources.models import Source, SourceItem, SourceItemChange, SourceRun
+from kb.sources.models import ListedItem, Source, SourceItem, SourceItemChange, SourceRun
 
 LEASE: Final = timedelta(minutes=10)
 SWEEP_LIMIT: Final = 200
@@ -256,7 +256,6 @@ def source_cancel(source: Source) -> None:
         row = Source.objects.select_for_update(no_key=True).filter(pk=source.pk, status__in=UNFINISHED).first()
         if row is not None:
             Source.objects.filter(pk=row.pk).update(**ended, next_run_at=next_run(row))
-            SourceItemChange.objects.filter(item__source=row).delete()
             run_log(row, Source.Status.CANCELLED)
     source.refresh_from_db()
 
@@ -285,7 +284,9 @@ def source_resume(source: Source) -> None:
 
 
 def run_log(source: Source, status: str, **fields: Any) -> None:
-    """Writes a line of the log of a source for a run that ends now, and drops the oldest ones."""
+    """Writes a line of the log of a source for a run that ends now; drops the oldest ones, and what it kept to go on with."""
+    SourceItemChange.objects.filter(item__source=source.pk).delete()
+    ListedItem.objects.filter(source=source.pk).delete()
     SourceRun.objects.create(
         source=source,
         status=status,

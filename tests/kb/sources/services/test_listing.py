@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kb.base.net.addresses import FetchError
 from kb.models import Document, ListedItem, Source
 from kb.sources.connectors.folder.connector import Folder
 from kb.sources.services import runs, sync
@@ -189,3 +190,16 @@ def test_what_was_fetched_of_another_place_is_fetched_again(kb, place, enabled, 
     assert place.fetched[-2:] == ["0.md", "1.md"]
     digests = {hashlib.sha256(data).hexdigest() for data in place.files.values()}
     assert set(Document.objects.values_list("sha256", flat=True)) == digests
+
+
+def test_nothing_that_was_listed_is_kept_of_a_run_that_has_ended(kb, place):
+    """Of a source that is not read again, or of another kind then, it would stay for ever."""
+    place.files = {f"{number}.md": text(number) for number in range(3)}
+    source = create(kb)
+    assert run_source(source.pk, slice_s=0.0)
+    assert ListedItem.objects.exists()
+    source_cancel(source)
+    assert not ListedItem.objects.exists()
+    place.faults["2.md"] = FetchError("unreachable", host="a.example")
+    assert run(source).status == "failed"
+    assert not ListedItem.objects.exists()
