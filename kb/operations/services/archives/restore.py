@@ -25,7 +25,7 @@ from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.db.transactions import Purpose, fetch_all, lock_until_commit
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.files import FilesUnavailable, delete_folder, replace_file
-from kb.content.models import Chunk, Document, Folder, Picture, documents_folder, upload_path
+from kb.content.models import GONE_SINCE, Chunk, Document, Folder, Picture, documents_folder, upload_path
 from kb.graph.models import Concept
 from kb.index.models import ChunkEmbedding
 from kb.index.services.writing import ROWS_A_STATEMENT, write_postings, write_vectors
@@ -337,6 +337,12 @@ class _Restoring:
                 writer = TableWriter(self._archive, kb, indexes, self._files, profiles)
                 for table in TABLES:
                     writer.write(table, self._advance)
+                # What has no source in the archive, as of files, is never back in it.
+                orphans = Document.objects.filter(knowledge_base=kb, source_item=None)
+                Chunk.objects.filter(document__in=orphans, is_hidden=True).update(enabled=True, is_hidden=False)
+                for document in orphans.filter(metadata__has_key=GONE_SINCE):
+                    del document.metadata[GONE_SINCE]
+                    document.save(update_fields=["metadata"])
                 self._write_picture_files(kb)
                 next(indexes, None)  # refuses vectors of chunks that are not there
                 kb.profile = profiles.chosen(self._archive.manifest["profile"])

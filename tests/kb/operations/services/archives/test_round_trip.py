@@ -11,6 +11,7 @@ from django.core.files.storage import default_storage
 
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.files import replace_file
+from kb.content.models import GONE_SINCE
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import (
@@ -289,6 +290,17 @@ def test_chunks_and_longer_passages_stand_where_they_did(kb, archive):
     chunks = Chunk.objects.filter(knowledge_base=restored)
     assert chunks.count() == chunks.filter(regions=REGIONS, seconds=75, parent_spans=[0, 0, 4, 9]).count() > 0
     assert all(each.regions == REGIONS for each in ChunkParent.objects.filter(knowledge_base=restored))
+
+
+def test_what_was_hidden_since_a_source_of_files_has_it_no_longer_is_shown(kb, archive):
+    """The source is not in the archive, so that nothing would show it again."""
+    document = Document.objects.filter(knowledge_base=kb, source_item=None, chunks__enabled=True).first()
+    before = Chunk.objects.filter(knowledge_base=kb, enabled=True).count()
+    Chunk.objects.filter(document=document, enabled=True).update(enabled=False, is_hidden=True)
+    Document.objects.filter(pk=document.pk).update(metadata=document.metadata | {GONE_SINCE: "2026-01-01T00:00:00Z"})
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+    assert Chunk.objects.filter(knowledge_base=restored, enabled=True, is_hidden=False).count() == before
+    assert not Document.objects.filter(knowledge_base=restored, metadata__has_key=GONE_SINCE).exists()
 
 
 def test_an_archive_of_a_release_without_regions_is_read(kb, archive):
