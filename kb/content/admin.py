@@ -8,7 +8,7 @@ from django.contrib import messages
 from django.contrib.admin import VERTICAL
 from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Q, Value, When
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy, ngettext
@@ -39,13 +39,13 @@ from kb.access.services.sharing import (
     offer_withdraw,
     ownership_transfer,
 )
-from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.base.errors import Rejected
 from kb.content.models import Document
 from kb.signin.provider import current_provider
 from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.palette import MOST_OF_A_KIND, Found, Group, add_finder
 from kb.web.admin.parts import Task, add_tasks
-from kb.web.admin.scoped import KnowledgeBasePage, principal, row_id
+from kb.web.admin.scoped import KnowledgeBasePage, principal, reporting, reporting_in, row_id
 from kb.web.admin.site import AdminPage, admin_page
 
 
@@ -62,24 +62,17 @@ class InvitationsView(AdminPage):
 @admin_page("invitations/<int:invitation_id>/accept/", name="invitation_accept")
 @require_POST
 def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
-    try:
+    with reporting(request, Rejected):
         kb = invitation_accept(principal=principal(request), invitation_id=invitation_id)
-    except NotVisible as error:
-        raise Http404 from error
-    except Rejected as error:
-        messages.error(request, str(error))
-        return redirect("admin:invitations")
-    messages.success(request, _("“%(name)s” is among your knowledge bases now.") % {"name": kb.name})
-    return redirect("admin:kb_knowledgebase_documents", kb.pk)
+        messages.success(request, _("“%(name)s” is among your knowledge bases now.") % {"name": kb.name})
+        return redirect("admin:kb_knowledgebase_documents", kb.pk)
+    return redirect("admin:invitations")
 
 
 @admin_page("invitations/<int:invitation_id>/decline/", name="invitation_decline")
 @require_POST
 def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
-    try:
-        invitation_decline(principal=principal(request), invitation_id=invitation_id)
-    except NotVisible as error:
-        raise Http404 from error
+    invitation_decline(principal=principal(request), invitation_id=invitation_id)
     messages.success(request, _("The invitation is declined."))
     return redirect("admin:invitations")
 
@@ -216,26 +209,21 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             return super().post(request, *args, **kwargs)
         if action == "add_group":
             return self._add_group(NewGroupForm(request.POST))
-        try:
+        with reporting(request):
             if action.endswith("_group"):
                 message = self._change_group(action, row_id(request.POST.get("group", "")) or 0)
             else:
                 message = self._change(action, row_id(request.POST.get("member", "")) or 0)
-        except ServiceError as error:
-            messages.error(request, str(error))
-        else:
             messages.success(request, message)
         return self._back()
 
     def form_valid(self, form: NewMemberForm) -> HttpResponse:
-        try:
+        with reporting_in(form, "username"):
             member = member_add(kb=self.kb, by=principal(self.request), **form.cleaned_data)
-        except ServiceError as error:
-            form.add_error("username", str(error))
-            return self.form_invalid(form)
-        message = _("%(name)s is invited.") if member.is_pending else _("%(name)s may use it from now on.")
-        messages.success(self.request, message % {"name": member.user.username})
-        return self._back()
+            message = _("%(name)s is invited.") if member.is_pending else _("%(name)s may use it from now on.")
+            messages.success(self.request, message % {"name": member.user.username})
+            return self._back()
+        return self.form_invalid(form)
 
     def _change(self, action: str, user_id: int) -> str:
         member, by = member_of(self.kb, user_id), principal(self.request)
@@ -259,11 +247,8 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
 
     def _add_group(self, form: NewGroupForm) -> HttpResponse:
         if form.is_valid():
-            try:
+            with reporting_in(form, "name"):
                 group = group_add(kb=self.kb, by=principal(self.request), **form.cleaned_data)
-            except ServiceError as error:
-                form.add_error("name", str(error))
-            else:
                 message = _("Who is in the group %(name)s may use it from now on.") % {"name": group.name}
                 messages.success(self.request, message)
                 return self._back()
@@ -296,10 +281,8 @@ class LeaveView(KnowledgeBasePage, TemplateView):
         return _("Leave “%(name)s”?") % {"name": self.kb.name}
 
     def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
-        try:
+        with reporting(request):
             member_leave(kb=self.kb, principal=principal(request))
-        except ServiceError as error:
-            messages.error(request, str(error))
-            return redirect("admin:kb_knowledgebase_documents", self.kb.pk)
-        messages.success(request, _("You have left “%(name)s”.") % {"name": self.kb.name})
-        return redirect("admin:kb_knowledgebase_changelist")
+            messages.success(request, _("You have left “%(name)s”.") % {"name": self.kb.name})
+            return redirect("admin:kb_knowledgebase_changelist")
+        return redirect("admin:kb_knowledgebase_documents", self.kb.pk)

@@ -45,7 +45,7 @@ from kb.providers.models import TokenizerSettings
 from kb.web.admin.fields import radios
 from kb.web.admin.navigation import Section, add_hub_tab, add_tab, to_superusers
 from kb.web.admin.parts import Chip, Task, add_chips, add_tasks
-from kb.web.admin.scoped import KnowledgeBasePage, principal
+from kb.web.admin.scoped import KnowledgeBasePage, principal, reporting, reporting_in
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.cache import PROCESS_TIER
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
@@ -157,10 +157,8 @@ class TokenizerForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
         if not self.errors:
-            try:
+            with reporting_in(self, None, Rejected):
                 self.settings = read_settings(**{name: values[name] for name in SETTINGS})
-            except Rejected as error:
-                self.add_error(None, str(error))
         return values
 
 
@@ -448,7 +446,7 @@ class StoresView(KnowledgeBasePage, TemplateView):
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         if not self.may_edit:
             raise PermissionDenied
-        try:
+        with reporting(request, (ServiceError, RetrievalError)):
             match request.POST.get("action"):
                 case "cancel":
                     migration_cancel(self.kb)
@@ -460,8 +458,6 @@ class StoresView(KnowledgeBasePage, TemplateView):
                     )
                 case _:
                     migration_start(self.kb, request.POST.get("store", ""))  # the page itself says how far it is
-        except (ServiceError, RetrievalError) as error:
-            messages.error(request, str(error))
         return HttpResponseRedirect(stores_url(self.kb))
 
 

@@ -16,12 +16,11 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 
 from kb.access.models import KnowledgeBase
 from kb.answers.services.corrections import ANSWER_CHARACTERS, pair_add
-from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
 from kb.base.text import hash_content
 from kb.content.models import Chunk
 from kb.ingest.services.chunks import QUESTION_CHARACTERS
 from kb.ingest.services.corrections import checked_again, questions_add
-from kb.web.admin.scoped import principal, row_id, row_ids
+from kb.web.admin.scoped import principal, reporting_in, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
 
 
@@ -112,16 +111,8 @@ class WriteAnswerView(AdminPage):
         if not form.is_valid():
             return self.render_to_response(self.get_context_data(form=form))
         question = form.cleaned_data["question"]
-        try:
-            written = self._write(form)
-        except (NotAllowed, NotVisible, Rejected) as error:
-            form.add_error(None, str(error))
-        except Superseded:
-            form.add_error(
-                None, _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
-            )
-        else:
-            return self._done(written, question)
+        with reporting_in(form):
+            return self._done(self._write(form), question)
         return self.render_to_response(self.get_context_data(form=form))
 
     def _write(self, form: QuestionForm) -> Chunk:

@@ -13,7 +13,6 @@ from kb.assistants.models import Assistant
 from kb.assistants.selectors import with_newest
 from kb.assistants.services.entry import chat_path
 from kb.assistants.settings import SETTINGS, AssistantSettings, differences
-from kb.base.errors import ServiceError
 from kb.providers.embedding_models import generator
 from kb.web.admin import fields
 from kb.web.admin.place import Crumb
@@ -76,12 +75,6 @@ def chat_url(request: HttpRequest, assistant: Assistant, *of_link: Any) -> str:
 
 def editable_bases(request: HttpRequest) -> list[KnowledgeBase]:
     return list(KnowledgeBase.objects.editable_by(principal(request)).order_by("name", "pk"))
-
-
-def show_error(form: Any, error: ServiceError) -> None:
-    """At the field that it is about, where there is one."""
-    code = getattr(error, "code", "")
-    form.add_error(code if code in form.fields else None, str(error))
 
 
 def changes_shown(before: AssistantSettings, after: AssistantSettings) -> list[tuple[str, str, str]]:

@@ -15,16 +15,15 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
 from kb.assistants.admin.forms import NewForm
-from kb.assistants.admin.frame import editable_bases, page_url, show_error
+from kb.assistants.admin.frame import editable_bases, page_url
 from kb.assistants.models import Assistant
 from kb.assistants.selectors import assistant_overview
 from kb.assistants.services.assistants import assistant_create, draft_of, link_create, version_publish
-from kb.base.errors import NotAllowed, Rejected
 from kb.content.hub import hub_state
 from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.parts import Action, add_actions
-from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.scoped import principal, reporting_in, row_id
 from kb.web.admin.site import AdminPage, admin_page
 
 ROWS_A_PAGE = 50
@@ -81,10 +80,8 @@ class AddView(AdminPage):
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         form = NewForm(self.bases, self.chosen, request.POST)
         if form.is_valid():
-            try:
+            with reporting_in(form):
                 return self._create(form.cleaned_data, is_published="publish" in request.POST)
-            except (Rejected, NotAllowed) as error:
-                show_error(form, error)
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _create(self, values: dict[str, Any], *, is_published: bool) -> HttpResponse:

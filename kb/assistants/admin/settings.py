@@ -20,7 +20,7 @@ from kb.answers.selectors import suggested_questions
 from kb.answers.services.answers import AnswerEvent
 from kb.answers.sse import event_stream
 from kb.assistants.admin.forms import SettingsForm
-from kb.assistants.admin.frame import AssistantPage, changes_shown, editable_bases, page_url, show_error
+from kb.assistants.admin.frame import AssistantPage, changes_shown, editable_bases, page_url
 from kb.assistants.models import Assistant
 from kb.assistants.services.asking import Asked, stream_preview
 from kb.assistants.services.assistants import (
@@ -33,7 +33,7 @@ from kb.assistants.services.assistants import (
 from kb.assistants.settings import AssistantSettings
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.search.models import Speaker
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, reporting_in
 from kb.web.admin.site import admin_page
 from retrieval.errors import NoChannelAvailable
 from retrieval.types import Turn
@@ -64,10 +64,8 @@ class SettingsView(SettingsPage):
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         form = self.form(request.POST, request.FILES)
         if form.is_valid():
-            try:
+            with reporting_in(form):
                 return self._save(form, is_published="publish" in request.POST)
-            except (Rejected, NotAllowed) as error:
-                show_error(form, error)
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _save(self, form: SettingsForm, *, is_published: bool) -> HttpResponse:

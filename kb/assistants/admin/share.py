@@ -16,14 +16,13 @@ from django.utils.translation import gettext as _, gettext_lazy
 from unfold.widgets import INPUT_CLASSES
 
 from kb.assistants.admin.forms import ACCESS_HELP, AccessForm, OriginsForm
-from kb.assistants.admin.frame import AssistantPage, chat_url, page_url, show_error
+from kb.assistants.admin.frame import AssistantPage, chat_url, page_url
 from kb.assistants.models import Assistant, ShareLink
 from kb.assistants.selectors import links_of
 from kb.assistants.services.assistants import assistant_update, link_create, link_revoke
-from kb.base.errors import NotAllowed, Rejected
 from kb.base.text import storable
 from kb.web.admin.fields import select, text_input
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, reporting_in
 from kb.web.admin.site import admin_page
 
 KEY: Final = "YOUR_KEY"
@@ -105,11 +104,8 @@ class ShareView(AssistantPage):
 
     def _update(self, name: str, form: Any, values: Any) -> HttpResponse:
         if form.is_valid():
-            try:
+            with reporting_in(form):
                 assistant_update(principal(self.request), Assistant.objects.get(pk=self.assistant.pk), **values())
-            except (Rejected, NotAllowed) as error:
-                show_error(form, error)
-            else:
                 messages.success(self.request, _("Saved: it holds at once."))
                 return HttpResponseRedirect(page_url(self.assistant, "share"))
         return self.render_to_response(self.get_context_data(**{name: form}), status=400)

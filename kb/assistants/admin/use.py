@@ -10,13 +10,12 @@ from django.utils import formats
 from django.utils.translation import gettext as _
 
 from kb.assistants.admin.forms import LIMITS, LimitsForm
-from kb.assistants.admin.frame import AssistantPage, page_url, show_error
+from kb.assistants.admin.frame import AssistantPage, page_url
 from kb.assistants.models import Assistant
 from kb.assistants.selectors import DAYS_SHOWN, days_of_use, most_of_today, outcomes_of
 from kb.assistants.services.assistants import assistant_update
-from kb.base.errors import NotAllowed, Rejected
 from kb.web.admin.charts import Chart, Series
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, reporting_in
 from kb.web.admin.site import admin_page
 
 
@@ -28,11 +27,8 @@ class UseView(AssistantPage):
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         form = LimitsForm(self.assistant, request.POST)
         if form.is_valid():
-            try:
+            with reporting_in(form):
                 assistant_update(principal(request), Assistant.objects.get(pk=self.assistant.pk), **form.cleaned_data)
-            except (Rejected, NotAllowed) as error:
-                show_error(form, error)
-            else:
                 messages.success(request, _("Saved: it holds at once."))
                 return HttpResponseRedirect(page_url(self.assistant, "use"))
         return self.render_to_response(self.get_context_data(form=form), status=400)

@@ -13,8 +13,7 @@ from kb.assistants.admin.frame import AssistantPage, changes_shown, page_url
 from kb.assistants.models import AssistantVersion
 from kb.assistants.services.assistants import assistant_close, assistant_delete, version_publish
 from kb.assistants.settings import AssistantSettings
-from kb.base.errors import NotAllowed, Rejected
-from kb.web.admin.scoped import back_from, principal, row_id
+from kb.web.admin.scoped import back_from, principal, reporting, row_id
 from kb.web.admin.site import admin_page
 
 VERSIONS_A_PAGE = 20
@@ -32,11 +31,8 @@ class VersionsView(AssistantPage):
         version = self.assistant.versions.filter(number=number).first()
         if version is None:
             raise Http404
-        try:
+        with reporting(request):
             version_publish(principal(request), version)
-        except (NotAllowed, Rejected) as error:
-            messages.error(request, str(error))
-        else:
             message = _("Published: visitors are answered by version %(number)d.")
             messages.success(request, message % {"number": version.number})
         return HttpResponseRedirect(back_from(request) or page_url(self.assistant, "versions"))

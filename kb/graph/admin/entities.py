@@ -60,6 +60,7 @@ from kb.web.admin.scoped import (
     ScopedRelatedFilter,
     column,
     principal,
+    reporting_in,
     row_id,
     row_ids,
 )
@@ -93,10 +94,8 @@ class GraphImportForm(IntoKnowledgeBaseForm):
         if file is None and not values.get("text"):
             self.add_error("file", _("Choose a file."))
         elif file is not None:
-            try:
+            with reporting_in(self, "file", Rejected):
                 values["text"] = read_bytes(file.read(MAX_BYTES + 1))
-            except Rejected as error:
-                self.add_error("file", str(error))
         return values
 
 
@@ -120,28 +119,26 @@ class GraphImportView(IntoKnowledgeBaseView):
     def form_valid(self, form: GraphImportForm) -> HttpResponse:
         given = form.cleaned_data
         kb, table = given["knowledge_base"], Table(given["table"])
-        try:
+        with reporting_in(form, "file", Rejected):
             if "confirm" in self.request.POST:
                 imported = graph_import(kb, table, given["text"], skip_errors=given["skip_errors"])
                 message = _("Imported: %(new)d new, %(changed)d changed, %(same)d as they were, %(error)d left out.")
                 messages.success(self.request, message % imported.counts)
                 return HttpResponseRedirect(f"{reverse(LISTS[table])}?{BY_KB}={kb.pk}")
             plan = graph_import_plan(kb, table, given["text"])
-        except Rejected as error:
-            form.add_error("file", str(error))
-            return self.form_invalid(form)
-        order = [Effect.ERROR, Effect.CHANGED, Effect.NEW, Effect.SAME]  # what has to be looked at comes first
-        context = self.get_context_data(
-            form=form,
-            plan=plan,
-            kb=kb,
-            text=given["text"],
-            shown_rows=sorted(plan.rows, key=lambda row: (order.index(row.effect), row.line))[:ROWS_SHOWN],
-            counts=[(effect.label, plan.counts[effect]) for effect in order],
-            not_shown=max(0, len(plan.rows) - ROWS_SHOWN),
-            can_import=plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
-        )
-        return self.render_to_response(context)
+            order = [Effect.ERROR, Effect.CHANGED, Effect.NEW, Effect.SAME]  # what has to be looked at comes first
+            context = self.get_context_data(
+                form=form,
+                plan=plan,
+                kb=kb,
+                text=given["text"],
+                shown_rows=sorted(plan.rows, key=lambda row: (order.index(row.effect), row.line))[:ROWS_SHOWN],
+                counts=[(effect.label, plan.counts[effect]) for effect in order],
+                not_shown=max(0, len(plan.rows) - ROWS_SHOWN),
+                can_import=plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
+            )
+            return self.render_to_response(context)
+        return self.form_invalid(form)
 
 
 def export_view(request: HttpRequest) -> StreamingHttpResponse:
@@ -206,10 +203,8 @@ class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
         kb = values.get("knowledge_base") or (self.instance.pk and self.instance.knowledge_base)
         if kb and "name" in values and "aliases" in values:
             entity = self.instance if self.instance.pk else Entity(knowledge_base=kb)
-            try:
+            with reporting_in(self, "name", Rejected):
                 entity_check(entity, values["name"], values["aliases"])
-            except Rejected as error:
-                self.add_error("name", str(error))
         return values
 
     def validate_unique(self) -> None:

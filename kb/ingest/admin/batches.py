@@ -33,7 +33,7 @@ from kb.ingest.services.batches import (
     with_progress,
 )
 from kb.ingest.services.tables import batch_describe, read_table
-from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, row_id, signed_in
+from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, reporting, row_id, signed_in
 from kb.web.admin.site import brings_files
 
 SHOWN_DOCUMENTS = 20
@@ -115,11 +115,8 @@ class IngestBatchAdmin(UploadedAdmin):
 
     def table_view(self, request: HttpRequest, batch: IngestBatch) -> HttpResponse:
         table = request.FILES.get("table")
-        try:
+        with reporting(request, Rejected):
             count = batch_describe(batch, read_table(table.read() if table else b""))
-        except Rejected as error:
-            messages.error(request, str(error))
-        else:
             message = ngettext(
                 "The table has described %(count)d document.", "The table has described %(count)d documents.", count
             )

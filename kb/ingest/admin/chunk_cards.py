@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from kb.base.errors import Rejected, ServiceError
 from kb.content.models import Chunk, Document
-from kb.ingest.admin.chunks import offsets_in, pieces_of, reason
+from kb.ingest.admin.chunks import offsets_in, pieces_of
 from kb.ingest.services.chunks import (
     chunk_split,
     chunks_merge,
@@ -22,7 +22,7 @@ from kb.ingest.services.chunks import (
 )
 from kb.ingest.services.corrections import checked_again, questions_add, text_change
 from kb.ingest.services.pictures import pictures_of_chunks
-from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.scoped import principal, reason, row_id
 from kb.web.admin.site import add_part
 
 CARDS_AT_ONCE: Final = 30

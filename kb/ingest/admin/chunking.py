@@ -21,7 +21,7 @@ from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, preview_
 from kb.ingest.services.documents import cuttable, documents_recut
 from kb.ingest.services.indexing import outdated_documents
 from kb.web.admin.navigation import add_hub_tab
-from kb.web.admin.scoped import KnowledgeBasePage, principal, row_id
+from kb.web.admin.scoped import KnowledgeBasePage, principal, reporting_in, row_id
 
 MOST_OFFERED = 50  # The newest documents; any other is chosen by its id in the address
 
@@ -81,15 +81,13 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         if self.request.POST.get("action") == "save":
             return self._save(form)
         text, document = form.cleaned_data["text"], form.documents.get(form.cleaned_data["document"])
-        try:
+        with reporting_in(form, None, Rejected):
             if text.strip() or document is None:
                 preview = preview_text(self.kb, text, form.chunking)
             else:
                 preview = preview_document(self.kb, document, form.chunking)
-        except Rejected as error:
-            form.add_error(None, str(error))
-            return self.form_invalid(form)
-        return self.render_to_response(self.get_context_data(form=form, preview=preview))
+            return self.render_to_response(self.get_context_data(form=form, preview=preview))
+        return self.form_invalid(form)
 
     def _save(self, form: ChunkPreviewForm) -> HttpResponse:
         if not self.may_edit:

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext_lazy
 from django.views.generic import TemplateView
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import Rejected, ServiceError, Superseded
+from kb.base.errors import Rejected, ServiceError
 from kb.base.text import hash_content
 from kb.content.models import Chunk, Document
 from kb.ingest.services.chunks import (
@@ -54,6 +54,9 @@ from kb.web.admin.scoped import (
     ScopedRelatedFilter,
     column,
     principal,
+    reason,
+    reporting,
+    reporting_in,
     row_id,
     row_ids,
     visible,
@@ -136,11 +139,8 @@ class NearDuplicatesView(ModelPage, TemplateView):
         if action not in CHANGED or not chunk_ids:
             messages.error(self.request, _("Choose the chunks first, then what becomes of them."))
             return
-        try:
+        with reporting(self.request):
             count = chunks_change(knowledge_base=kb, chunk_ids=chunk_ids, action=action)  # type: ignore[arg-type]
-        except ServiceError as error:
-            messages.error(self.request, str(error))
-        else:
             messages.success(self.request, CHANGED[action] % {"count": count})
 
 
@@ -182,12 +182,6 @@ NEIGHBOUR_CHARACTERS = 300
 def percent(similarity: float) -> int:
     """Whole per cent, rounded down: only the same is 100 %."""
     return int(similarity * 100 + 1e-9)
-
-
-def reason(error: ServiceError) -> str:
-    if isinstance(error, Superseded):
-        return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")
-    return str(error)
 
 
 class ChunkSplitView(ModelPage, TemplateView):
@@ -269,7 +263,7 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
             return values
         chunk = Chunk.objects.select_related("document", "knowledge_base").get(pk=self.instance.pk)
         is_other, shown = "text" in self.changed_data, self.data.get(self.add_initial_prefix("text"), "")
-        try:
+        with reporting_in(self), reporting_in(self, "text", Rejected):
             chunk_update(
                 chunk,
                 text=values["text"] if is_other else chunk.text,
@@ -278,8 +272,6 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
                 keywords=values["keywords"] if "keywords" in self.changed_data else None,
                 require=has_text_of(hash_content(as_stored(shown)) if is_other else chunk.content_hash),
             )
-        except ServiceError as error:
-            self.add_error("text" if isinstance(error, Rejected) else None, reason(error))
         return values
 
 
@@ -405,11 +397,8 @@ class ChunkAdmin(ScopedModelAdmin):
         self.report(request, CHANGED[change], chunks_set_enabled(chunk_ids=ids, enabled=change == "enable"))
 
     def _merged(self, request: HttpRequest, document: Document, chunk_ids: list[int]) -> Chunk | None:
-        try:
+        with reporting(request):
             merged = chunks_merge(document=document, chunk_ids=chunk_ids)
-        except ServiceError as error:
-            self.message_user(request, reason(error), messages.ERROR)
-        else:
             message = _("%(count)d chunks have become one.") % {"count": len(chunk_ids)}
             self.message_user(request, message, messages.SUCCESS)
             return merged

@@ -21,7 +21,6 @@ from django.views.generic import FormView
 from unfold.widgets import UnfoldAdminAutocompleteWidget, UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import NotVisible, Rejected, ServiceError
 from kb.content.folders.services import (
     FolderPath,
     Tree,
@@ -37,7 +36,7 @@ from kb.content.hub import documents_page
 from kb.content.models import FOLDER_NAME_CHARACTERS, Document, Folder
 from kb.ingest.services.documents import documents_delete
 from kb.web.admin.navigation import hub_of
-from kb.web.admin.scoped import KnowledgeBasePage, row_id
+from kb.web.admin.scoped import KnowledgeBasePage, reporting, reporting_in, row_id
 from kb.web.admin.site import add_part
 
 PARAMETER = "in_folder"
@@ -252,25 +251,19 @@ class FolderView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
 
     def form_valid(self, form: FolderForm) -> HttpResponse:
         values = form.cleaned_data
-        try:
+        with reporting_in(form, "name", within_itself="parent", too_deep="parent"):
             folder_update(self.folder, name=values["name"], parent=folder_in(self.kb, values["parent"]))
-        except ServiceError as error:
-            form.add_error(
-                "parent" if getattr(error, "code", "") in ("within_itself", "too_deep") else "name", str(error)
-            )
-            return self.form_invalid(form)
-        return HttpResponseRedirect(folder_url(self.kb.pk, self.folder.pk))
+            return HttpResponseRedirect(folder_url(self.kb.pk, self.folder.pk))
+        return self.form_invalid(form)
 
 
 def add_folder_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
     """Makes a folder in the one that the form names, and opens it."""
     parent = row_id(request.POST.get("parent", ""))
-    try:
+    with reporting(request):
         folder = folder_create(kb=kb, name=request.POST.get("name", ""), parent=folder_in(kb, parent))
-    except (Rejected, NotVisible) as error:
-        messages.error(request, str(error))
-        return HttpResponseRedirect(folder_url(kb.pk, parent))
-    return HttpResponseRedirect(folder_url(kb.pk, folder.pk))
+        return HttpResponseRedirect(folder_url(kb.pk, folder.pk))
+    return HttpResponseRedirect(folder_url(kb.pk, parent))
 
 
 MOVED = ngettext_lazy("%(count)d document was moved.", "%(count)d documents were moved.", "count")

@@ -17,7 +17,7 @@ from unfold.widgets import (
 )
 
 from kb.access.models import KnowledgeBase, notes_only
-from kb.base.errors import Rejected, ServiceError
+from kb.base.errors import Rejected
 from kb.base.models import count_of
 from kb.content.admin import LeaveView, SharingView, invitation_notice
 from kb.content.hub import documents_page, edits_current, failed_documents_page, owns_current
@@ -37,7 +37,16 @@ from kb.profiles.services import choosable_profiles
 from kb.providers.embedding_models import default_embedding_model, embedding_choices, label_of, require_embedding_model
 from kb.providers.widgets import EmbeddingModelSelect
 from kb.web.admin.navigation import add_hub_tab
-from kb.web.admin.scoped import ScopedChangeList, ScopedModelAdmin, back_from, column, principal, signed_in, visible
+from kb.web.admin.scoped import (
+    ScopedChangeList,
+    ScopedModelAdmin,
+    back_from,
+    column,
+    principal,
+    reporting,
+    signed_in,
+    visible,
+)
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 
@@ -233,13 +242,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         """From the head of its pages, and back to the page that it was renamed on."""
         name = request.POST.get("name", "").strip()
         form = forms.modelform_factory(KnowledgeBase, fields=["name"])({"name": name})
-        try:
+        with reporting(request):
             if form.is_valid():
                 knowledge_base_update(kb, by=principal(request), name=name)
             else:
                 messages.error(request, " ".join(str(each) for each in form.errors["name"]))
-        except ServiceError as error:
-            messages.error(request, str(error))
         return HttpResponseRedirect(back_from(request) or documents_page(kb.pk))
 
     # -- Deletion ------------------------------------------------------------------------------------------------------

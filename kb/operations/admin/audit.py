@@ -35,7 +35,16 @@ from kb.operations.services.archives.export import export_download
 from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
 from kb.web.admin.navigation import Section, add_tab
-from kb.web.admin.scoped import Empty, ModelPage, ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.scoped import (
+    Empty,
+    ModelPage,
+    ReadOnlyAdmin,
+    ScopedRelatedFilter,
+    column,
+    principal,
+    reporting_in,
+    signed_in,
+)
 from kb.web.admin.site import add_part
 
 
@@ -225,16 +234,14 @@ class ImportArchiveView(ModelPage, FormView):  # type: ignore[type-arg]
 
     def form_valid(self, form: ArchiveForm) -> HttpResponse:
         given = form.cleaned_data
-        try:
+        with reporting_in(form, "file", Rejected):
             done = import_upload(principal(self.request), signed_in(self.request), given["file"], given["name"])
-        except Rejected as error:
-            form.add_error("name" if error.code == "name_taken" else "file", str(error))
-            return self.form_invalid(form)
-        message = _("“%(name)s” was imported: documents %(documents)d, chunks %(chunks)d, judgments %(judgments)d.")
-        messages.success(self.request, message % {**done.rows, "name": done.knowledge_base.name})
-        for note in done.notes:
-            messages.warning(self.request, note)
-        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[done.knowledge_base.pk]))
+            message = _("“%(name)s” was imported: documents %(documents)d, chunks %(chunks)d, judgments %(judgments)d.")
+            messages.success(self.request, message % {**done.rows, "name": done.knowledge_base.name})
+            for note in done.notes:
+                messages.warning(self.request, note)
+            return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[done.knowledge_base.pk]))
+        return self.form_invalid(form)
 
 
 def export_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpResponse:

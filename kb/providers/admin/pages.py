@@ -12,7 +12,6 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _, gettext_lazy
 from unfold.admin import ModelAdmin
 
-from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.base.waits import OUTSIDE
 from kb.providers.admin.cards import groups, users_of
@@ -35,7 +34,7 @@ from kb.providers.services import (
     provider_model_update,
 )
 from kb.web.admin.navigation import Section, add_tab, to_superusers
-from kb.web.admin.scoped import RowActions, row_id, signed_in
+from kb.web.admin.scoped import RowActions, reporting, reporting_in, row_id, signed_in
 
 
 @admin.register(ProviderModel)
@@ -218,18 +217,15 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     def _saved(self, request: HttpRequest, form: ModelForm) -> ProviderModel | None:
         """The row with what the form says and how it was tested; None, and errors at the form's fields, if refused."""
         endpoint, user, values = form.endpoint, signed_in(request), form.values
-        try:
+        row = None
+        with reporting_in(form, role_invalid="model"):
             if form.row is None:
                 key = form.given_key or ""
                 row = provider_model_create(user=user, role=form.role, provider=form.preset.key, api_key=key, **values)
             else:
+                provider_model_update(form.row, user=user, api_key=form.given_key, **values)
                 row = form.row
-                provider_model_update(row, user=user, api_key=form.given_key, **values)
-        except ServiceError as error:
-            about = getattr(error, "code", "").rpartition("_")[0]  # a code begins with the name of a field
-            form.add_error(about if about in form.fields else "model" if about == "role" else None, str(error))
-            return None
-        if result := result_of(request.POST.get("tested", ""), endpoint):
+        if row and (result := result_of(request.POST.get("tested", ""), endpoint)):
             provider_model_tested(
                 row,
                 ok=not result["error"],
@@ -240,10 +236,8 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return row
 
     def _done(self, request: HttpRequest, act: Any) -> None:
-        try:
+        with reporting(request):
             act()
-        except ServiceError as error:
-            messages.error(request, str(error))
 
     def _form(self, request: HttpRequest, form: ModelForm, title: str) -> HttpResponse:
         advanced = [form[name] for name in form.fields if name in ("is_enabled", *ADVANCED[form.role])]

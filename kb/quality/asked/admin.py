@@ -15,12 +15,11 @@ from django.utils.translation import gettext as _, gettext_lazy
 
 from kb.access.models import KnowledgeBase
 from kb.assistants.admin.frame import TABS, AssistantPage, page_url
-from kb.base.errors import ServiceError
 from kb.quality.asked.services import Cluster, questions_asked, sets_of
 from kb.quality.eval_sets.admin import figures_text
 from kb.quality.eval_sets.services.sets import eval_set_named, query_of
 from kb.quality.models import EvalRun, EvalSet
-from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.scoped import principal, reporting, row_id
 from kb.web.admin.site import admin_page
 
 CLUSTERS_A_PAGE = 25
@@ -46,12 +45,9 @@ class QuestionsView(AssistantPage):
         if kb is None:
             raise Http404
         caller = principal(request)
-        try:
+        with reporting(request):
             eval_set = eval_set_named(caller, kb)
             query = query_of(eval_set, request.POST.get("question", ""))
-        except ServiceError as error:
-            messages.error(request, str(error))
-        else:
             sentence = _("“%(query)s” is in the evaluation set “%(set)s” now: judge what it should find there.")
             messages.success(request, sentence % {"query": query.text, "set": eval_set})
         given = {name: request.GET[name] for name in ("days", "unanswered", "page") if name in request.GET}

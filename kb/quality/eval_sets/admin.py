@@ -25,7 +25,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from kb.base.errors import Rejected, ServiceError
+from kb.base.errors import Rejected
 from kb.graph.admin.rows import GraphAdmin
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url
 from kb.quality.eval_sets.services.files import eval_set_import_archive, eval_set_response
@@ -50,12 +50,12 @@ from kb.web.admin.scoped import (
     ModelPage,
     column,
     principal,
+    reporting,
+    reporting_in,
     row_id,
     row_ids,
 )
 from retrieval.eval.judged_sets import Layout
-
-FIELDS = {"name_taken": "replace", "name_too_long": "name"}
 
 
 class ImportForm(IntoKnowledgeBaseForm):
@@ -90,27 +90,25 @@ class ImportView(IntoKnowledgeBaseView):
 
     def form_valid(self, form: ImportForm) -> HttpResponse:
         given = form.cleaned_data
-        try:
+        with reporting_in(form, "file", Rejected, name_taken="replace"):
             done = eval_set_import_archive(
                 principal(self.request), given["knowledge_base"], given["file"], given["name"], replace=given["replace"]
             )
-        except Rejected as error:
-            form.add_error(FIELDS.get(error.code, "file"), str(error))
-            return self.form_invalid(form)
-        message = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
-        messages.success(
-            self.request, message % {"name": done.eval_set, "queries": done.queries, "judgments": done.judgments}
-        )
-        if done.missing:
-            message = ngettext(
-                "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the same "
-                "source is uploaded.",
-                "%(count)d judgments are of documents that the knowledge base does not have: they count once documents of the same "
-                "source are uploaded.",
-                done.missing,
+            message = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
+            messages.success(
+                self.request, message % {"name": done.eval_set, "queries": done.queries, "judgments": done.judgments}
             )
-            messages.warning(self.request, message % {"count": done.missing})
-        return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[done.eval_set.pk]))
+            if done.missing:
+                message = ngettext(
+                    "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the "
+                    "same source is uploaded.",
+                    "%(count)d judgments are of documents that the knowledge base does not have: they count once documents of the "
+                    "same source are uploaded.",
+                    done.missing,
+                )
+                messages.warning(self.request, message % {"count": done.missing})
+            return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[done.eval_set.pk]))
+        return self.form_invalid(form)
 
 
 QUERIES_A_PAGE, JUDGMENTS_A_PAGE = 50, 50
@@ -149,11 +147,9 @@ class OfSetView(ModelPage, TemplateView):
     def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
         if not self.may_edit:
             raise PermissionDenied
-        try:
+        with reporting(request):
             return HttpResponseRedirect(self.write(request.POST))
-        except ServiceError as error:
-            messages.error(request, str(error))
-            return self.render_to_response(self.get_context_data(posted=request.POST))
+        return self.render_to_response(self.get_context_data(posted=request.POST))
 
 
 class SetView(OfSetView):

@@ -22,7 +22,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.assistants.models import Assistant
-from kb.base.errors import Rejected, ServiceError
+from kb.base.errors import Rejected
 from kb.quality.debug.admin.form import search_parameters
 from kb.quality.debug.admin.log import BADGE, QUERY_CHARACTERS, SearchedFilter, name_knowledge_bases
 from kb.quality.eval_sets.services.sets import NAME_CHARACTERS
@@ -44,6 +44,7 @@ from kb.web.admin.scoped import (
     ScopedModelAdmin,
     column,
     principal,
+    reporting_in,
     row_id,
     signed_in,
     visible,
@@ -112,16 +113,14 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
 
     def form_valid(self, form: ToEvalSetForm) -> HttpResponse:
         answerable = not form.cleaned_data["unanswerable"]
-        try:
+        with reporting_in(form, None, Rejected):
             query = to_eval_query(principal(self.request), self.failed, form.chosen(), answerable=answerable)
-        except Rejected as error:
-            form.add_error(None, str(error))
-            return self.form_invalid(form)
-        sentence = _(
-            "“%(query)s” is in the evaluation set “%(set)s” now; it stays on the to-do list until you resolve it."
-        )
-        messages.success(self.request, sentence % {"query": query.text, "set": query.eval_set})
-        return HttpResponseRedirect(self.inbox_url)
+            sentence = _(
+                "“%(query)s” is in the evaluation set “%(set)s” now; it stays on the to-do list until you resolve it."
+            )
+            messages.success(self.request, sentence % {"query": query.text, "set": query.eval_set})
+            return HttpResponseRedirect(self.inbox_url)
+        return self.form_invalid(form)
 
 
 REMARKS_LISTED = 2
@@ -200,10 +199,8 @@ class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         if name := values.get("assignee_name", "").strip():
-            try:
+            with reporting_in(self, "assignee_name"):
                 values["assignee"] = assignable_user(principal(self.request), self.instance.knowledge_base_ids, name)
-            except ServiceError as error:
-                self.add_error("assignee_name", str(error))
         return values
 
 

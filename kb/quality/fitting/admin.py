@@ -2,28 +2,23 @@
 
 from typing import Any
 
-from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 
-from kb.base.errors import ServiceError
 from kb.profiles.admin.choices import changes_text, profile_url
 from kb.quality.fitting.services import FEWEST_QUERIES, Fit, draft_of, fit_of, start_fit
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import change_between, metric_label, percentage, ranking_label, three_decimals
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, reporting
 from kb.web.admin.site import add_part
-from retrieval.errors import InvalidConfiguration
 
 
 def start_view(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
-    try:
+    with reporting(request):
         run = start_fit(principal(request), eval_set)
-    except (ServiceError, InvalidConfiguration) as error:
-        messages.error(request, str(error))
-        return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[eval_set.pk]))
-    return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+        return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+    return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[eval_set.pk]))
 
 
 def pages(model_admin: Any) -> list[URLPattern]:

@@ -47,7 +47,7 @@ from kb.search.services.search import SearchRequest, request_as_json
 from kb.web.admin.current import remember_knowledge_base
 from kb.web.admin.fields import listed
 from kb.web.admin.navigation import Section, add_tab
-from kb.web.admin.scoped import row_id
+from kb.web.admin.scoped import reason, row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from retrieval.recall import RANKS_A_CANDIDATE
@@ -441,8 +441,7 @@ class WhyNotView(AdminPage):
         except NotAllowed as error:
             raise PermissionDenied(str(error)) from error
         except (Rejected, NotVisible, Superseded) as error:
-            moved = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
-            messages.error(self.request, moved if isinstance(error, Superseded) else str(error))
+            messages.error(self.request, reason(error))
             return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
         said = text or next(iter(remedy.suggestions), "")
         messages.success(self.request, done_text(remedy, said))

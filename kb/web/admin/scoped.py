@@ -3,7 +3,8 @@
 Django's model permissions play no part: memberships do, and an object that the user may not see does not exist (404).
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -27,7 +28,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise, cached_property
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.text import Truncator
-from django.utils.translation import gettext_lazy as _, ngettext
+from django.utils.translation import gettext, gettext_lazy as _, ngettext
 from django.views.decorators.http import require_http_methods
 from django.views.generic import FormView
 from unfold.admin import ModelAdmin
@@ -39,10 +40,12 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 
 from kb.access.models import AuditEntry, KnowledgeBase, Principal, ScopedQuerySet, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
+from kb.base.errors import ServiceError, Superseded
 from kb.web.admin.current import current_knowledge_base, note_curator
 from kb.web.admin.deletion import deleted_with, left_behind_by
 from kb.web.admin.navigation import hub_list_url, hub_of
 from kb.web.admin.site import ADDED_CONTEXTS, ADDED_PAGES
+from retrieval.errors import InvalidConfiguration
 
 # The parameter of a list that narrows it to a knowledge base.
 BY_KB = "knowledge_base__id__exact"
@@ -58,6 +61,42 @@ def row_id(text: str) -> int | None:
 
 def row_ids(texts: Iterable[str]) -> list[int]:
     return [found for text in texts if (found := row_id(text)) is not None]
+
+
+Kinds = type[Exception] | tuple[type[Exception], ...]
+# By default what says that a change is refused.
+REFUSALS: Kinds = (ServiceError, InvalidConfiguration)
+
+
+def reason(error: Exception) -> str:
+    if isinstance(error, Superseded):
+        return gettext("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
+    return str(error)
+
+
+@contextmanager
+def reporting(request: HttpRequest, kinds: Kinds = REFUSALS) -> Iterator[None]:
+    """Leaves the block at an error of these kinds, which is a message of the next page."""
+    try:
+        yield
+    except kinds as error:
+        messages.error(request, reason(error))
+
+
+@contextmanager
+def reporting_in(
+    form: forms.BaseForm, field: str | None = None, kinds: Kinds = REFUSALS, **fields: str
+) -> Iterator[None]:
+    """As `reporting`, in a form: at the field that `fields` has for the error's code, or that the code begins with.
+
+    Where there is none, at `field`; None: above all fields.
+    """
+    try:
+        yield
+    except kinds as error:
+        code = getattr(error, "code", "")
+        named = (fields.get(code, code), code.rpartition("_")[0], field)
+        form.add_error(next((each for each in named if each in form.fields), None), reason(error))
 
 
 @dataclass(frozen=True, slots=True)

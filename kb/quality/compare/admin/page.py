@@ -16,7 +16,7 @@ from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
-from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.base.errors import NotVisible, Rejected
 from kb.quality.compare.admin.results import SHARED, name_at, shown, shown_runs
 from kb.quality.compare.services import InvalidSide, compare_runs, compare_searches
 from kb.quality.debug.admin.form import (
@@ -37,9 +37,9 @@ from kb.search.admin.labels import notices
 from kb.web.admin.current import remember_knowledge_base
 from kb.web.admin.fields import text_input
 from kb.web.admin.navigation import Section, add_tab
-from kb.web.admin.scoped import principal, row_id, row_ids
+from kb.web.admin.scoped import principal, reporting, reporting_in, row_id, row_ids
 from kb.web.admin.site import AdminPage, admin_page
-from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+from retrieval.errors import NoChannelAvailable
 
 SIDES = ("a", "b")
 # What an evaluation sets itself, so that all stages are measured to the same depth and before the gate.
@@ -167,10 +167,8 @@ class StartPairView(AdminPage):
             if message := same_sides(*sides.values()):
                 form.add_error(None, message)
             else:
-                try:
+                with reporting_in(form):
                     return HttpResponseRedirect(compare_url(*_start(caller, form, sides.values())))
-                except (ServiceError, InvalidConfiguration) as error:
-                    form.add_error(None, str(error))
         return self._show(form, page, sides, status=400)
 
     def _show(self, form: PairForm, page: SearchPage, sides: dict[str, SideForm], status: int = 200) -> HttpResponse:
@@ -329,13 +327,10 @@ def live_view(request: HttpRequest) -> HttpResponse:
 @require_POST
 def cancel_view(request: HttpRequest) -> HttpResponse:
     runs = _both(request)
-    try:
+    with reporting(request):
         for run in runs:
             if is_unfinished(run):
                 cancel_run(principal(request), run)
-    except ServiceError as error:
-        messages.error(request, str(error))
-    else:
         messages.success(request, _("The runs are being cancelled."))
     return HttpResponseRedirect(compare_url(*runs))
 

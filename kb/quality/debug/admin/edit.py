@@ -11,11 +11,11 @@ from django.views.generic import View
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import Principal
-from kb.base.errors import ServiceError, Superseded, found_in, not_editable
+from kb.base.errors import found_in, not_editable
 from kb.content.models import Chunk
 from kb.ingest.services.chunks import QUESTION_CHARACTERS, TEXT_CHARACTERS
 from kb.ingest.services.corrections import checked_again, questions_add, text_change
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, reporting_in
 from kb.web.admin.site import admin_page
 
 
@@ -63,15 +63,8 @@ class PassageView(View):
         chunk = _editable(request, chunk_id)
         form = self.form_class(request.POST)
         if form.is_valid():
-            try:
-                message = form.save(principal(request), chunk.pk)
-            except Superseded:
-                moved = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
-                form.add_error("value", moved)
-            except ServiceError as error:
-                form.add_error("value", str(error))
-            else:
-                messages.success(request, message)
+            with reporting_in(form, "value"):
+                messages.success(request, form.save(principal(request), chunk.pk))
                 return HttpResponse(headers={"HX-Refresh": "true"})
         return self._show(chunk, form)
 

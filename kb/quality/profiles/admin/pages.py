@@ -58,7 +58,7 @@ from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.navigation import Section, add_tab
 from kb.web.admin.parts import Task, add_tasks
 from kb.web.admin.place import Crumb
-from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.scoped import principal, reporting, reporting_in, row_id
 from kb.web.admin.site import AdminPage, add_part, admin_page
 
 ENVIRONMENT = "environment"
@@ -248,10 +248,8 @@ class AddView(AdminPage):
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         form = self._form(request.POST)
         if form.is_valid():
-            try:
+            with reporting_in(form, "name", (Rejected, NotAllowed)):
                 return self._create(form)
-            except (Rejected, NotAllowed) as error:
-                form.add_error("name", str(error))
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _create(self, form: ProfileForm) -> HttpResponse:
@@ -363,14 +361,12 @@ class DeleteView(ChangePage):
     template_name = "quality/profiles/delete.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        try:
+        with reporting(request, Rejected):
             delete_draft(principal(self.request), self.version)
-        except Rejected as error:
-            messages.error(request, str(error))
-            return HttpResponseRedirect(profile_url(self.version))
-        messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": self.version})
-        left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
-        return HttpResponseRedirect(profile_url(left) if left else reverse("admin:kb_retrievalprofile_changelist"))
+            messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": self.version})
+            left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
+            return HttpResponseRedirect(profile_url(left) if left else reverse("admin:kb_retrievalprofile_changelist"))
+        return HttpResponseRedirect(profile_url(self.version))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(

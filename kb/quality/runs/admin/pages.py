@@ -23,7 +23,6 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 from django.views.generic import FormView, TemplateView
 
 from kb.access.models import Principal
-from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.base.models import count_of
 from kb.jobs.leases import LONG_QUEUE, workers
@@ -57,7 +56,7 @@ from kb.quality.runs.services.report import models_of
 from kb.quality.runs.services.runs import SILENT_LONG, start_run
 from kb.web.admin.current import current_knowledge_base
 from kb.web.admin.fields import select, setting_field, text_input, textarea
-from kb.web.admin.scoped import ModelPage, principal, row_ids
+from kb.web.admin.scoped import ModelPage, principal, reporting_in, row_ids
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
@@ -383,7 +382,7 @@ class StartView(ModelPage, FormView):  # type: ignore[type-arg]
 
     def form_valid(self, form: StartForm) -> HttpResponse:
         values = form.cleaned_data
-        try:
+        with reporting_in(form):
             run = start_run(
                 principal(self.request),
                 values["eval_set"],
@@ -391,10 +390,8 @@ class StartView(ModelPage, FormView):  # type: ignore[type-arg]
                 overrides=form.overrides,
                 limit=values["limit"],
             )
-        except (ServiceError, InvalidConfiguration) as error:
-            form.add_error(None, str(error))
-            return self.form_invalid(form)
-        return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+            return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+        return self.form_invalid(form)
 
 
 class OneRunView(ModelPage, TemplateView):

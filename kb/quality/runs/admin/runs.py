@@ -23,7 +23,6 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import RADIO_CLASSES, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.errors import ServiceError
 from kb.base.text import csv_lines
 from kb.index.services.reembedding import (
     reembedding_cancel,
@@ -68,11 +67,12 @@ from kb.web.admin.scoped import (
     ScopedRelatedFilter,
     column,
     principal,
+    reporting,
+    reporting_in,
     row_ids,
     visible,
 )
 from kb.web.admin.site import add_part
-from retrieval.errors import InvalidConfiguration
 
 
 class SetFilter(ScopedRelatedFilter):
@@ -181,17 +181,15 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     def draft_view(self, request: HttpRequest, run: EvalRun) -> HttpResponse:
         """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
-        try:
+        with reporting(request):
             draft = save_as_draft(principal(request), run)
-        except (ServiceError, InvalidConfiguration) as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
-        self.message_user(
-            request,
-            _("The settings were saved as the draft %(profile)s; publish it to search by it.") % {"profile": draft},
-            messages.SUCCESS,
-        )
-        return HttpResponseRedirect(profile_url(draft))
+            self.message_user(
+                request,
+                _("The settings were saved as the draft %(profile)s; publish it to search by it.") % {"profile": draft},
+                messages.SUCCESS,
+            )
+            return HttpResponseRedirect(profile_url(draft))
+        return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     @admin.action(description=gettext_lazy("Compare two runs"))
@@ -332,7 +330,7 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
         if not self.may_edit:
             raise PermissionDenied
         asked = request.POST.get("action", "")
-        try:
+        with reporting(request):
             if asked == "evaluate":
                 return self._evaluate()
             if asked not in ACTIONS:
@@ -341,19 +339,14 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
             # A swap and a return give False where chunks were written since
             level, message = (messages.INFO, begun) if act(self.kb) is False else (messages.SUCCESS, done)
             messages.add_message(request, level, str(message) % {"model": label_of(self.kb.embedding_model)})
-        except ServiceError as error:
-            messages.error(request, str(error))
         return HttpResponseRedirect(reembedding_url(self.kb))
 
     def _start(self) -> HttpResponse:
         form = ChangeForm(self.request.POST)
         if form.is_valid():
             given = form.cleaned_data
-            try:
+            with reporting_in(form, "model"):
                 reembedding_start(self.kb, require_embedding_model(given["model"]), swaps=given["swaps"])
-            except ServiceError as error:
-                form.add_error("model", str(error))
-            else:
                 return HttpResponseRedirect(reembedding_url(self.kb))  # the page itself says how far it is
         return self.render_to_response(self.get_context_data(form=form))
 

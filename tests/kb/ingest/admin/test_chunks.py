@@ -93,7 +93,7 @@ def test_a_model_out_of_reach_is_said_beside_the_text(client, kb, document, sett
     assert Chunk.objects.get(pk=chunk.pk).text == chunk.text
 
 
-def test_a_change_of_model_meanwhile_asks_to_save_again(client, document, monkeypatch):
+def test_a_change_of_model_meanwhile_asks_to_try_again(client, document, monkeypatch):
     prepare = checks.prepare_chunks
 
     def prepare_while_the_base_moves(kb, sources):
@@ -104,7 +104,7 @@ def test_a_change_of_model_meanwhile_asks_to_save_again(client, document, monkey
 
     page = save(client, document.chunks.first(), text="new")
 
-    assert "moved to another embedding model meanwhile" in page.content.decode()
+    assert "moved to another model meanwhile, and nothing was changed: try again" in page.content.decode()
 
 
 def test_the_page_shows_the_neighbours(client, document):
