@@ -30,56 +30,48 @@ class InlineExecutor(Executor):
         return future
 
 
-class NoRoom(Exception):
-    """All threads of an executor are taken."""
+class Threads(Executor):
+    """A thread for each job, for which the process does not wait when it ends; its log lines and spans are the caller's.
 
-
-class ThreadEach(Executor):
-    """A thread for each job, for which the process does not wait when it ends; so many at once.
-
-    A job takes some of the `room` that is left, or raises NoRoom; RuntimeError: the system has no thread for it.
+    RuntimeError: the system has no thread for it.
     """
 
-    def __init__(self, most: int, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.room = threading.BoundedSemaphore(most)
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        if not self.room.acquire(blocking=False):
-            raise NoRoom
         job: Future[R] = Future()
 
         def run() -> None:
             try:
                 job.set_result(function(*args, **kwargs))
-            finally:
-                self.room.release()
+            except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+                job.set_exception(error)
 
-        # Its log lines and spans are the caller's.
-        thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=self.name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the system has no more threads
-            self.room.release()
-            raise
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(run,), name=self.name, daemon=True).start()
         return job
 
 
+class NoRoom(Exception):
+    """All threads of an executor are taken."""
+
+
 class Share(Executor):
-    """At most so many jobs at once in the threads of an executor; another one raises NoRoom, and waits for none."""
+    """At most so many jobs at once in the threads of an executor: each takes some of the `room` that is left, or raises NoRoom."""
 
     def __init__(self, executor: Executor, most: int) -> None:
-        self._executor, self._room = executor, threading.BoundedSemaphore(most)
+        self._executor, self.room = executor, threading.BoundedSemaphore(most)
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        if not self._room.acquire(blocking=False):
+        if not self.room.acquire(blocking=False):
             raise NoRoom
         try:
             job = self._executor.submit(function, *args, **kwargs)
         except BaseException:
-            self._room.release()
+            self.room.release()
             raise
-        job.add_done_callback(lambda _: self._room.release())
+        job.add_done_callback(lambda _: self.room.release())
         return job
 
 
@@ -173,6 +165,7 @@ class ModelGuard:
         self.name = name
         self.breaker = breaker or CircuitBreaker()
         self._slots = threading.BoundedSemaphore(slots)
+        self._threads = Threads(f"model {name}")
         self._patience_s = patience_s
         self._running: dict[Future[Any], float] = {}
         self._last_fault = ""
@@ -195,17 +188,15 @@ class ModelGuard:
             )
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._timed_out(ModelTimeout(too_late(self.name)), time.monotonic())
-        outcome: Future[R] = Future()
-        self._running[outcome] = started = time.monotonic()
-        context = contextvars.copy_context()  # whose log lines and spans are the caller's
-        in_context = (self._run, function, outcome)
-        thread = threading.Thread(target=context.run, args=in_context, name=f"model {self.name}", daemon=True)
+        started = time.monotonic()
         try:
-            thread.start()
+            outcome = self._threads.submit(function)
         except RuntimeError as error:  # the system has no more threads, which is no fault of the model
-            self._ended(outcome)
+            self._slots.release()
             self.breaker.undecided()
             raise ModelTimeout(too_late(self.name)) from error
+        self._running[outcome] = started
+        outcome.add_done_callback(self._ended)
         if not wait([outcome], timeout=max(0.0, deadline - time.monotonic())).done:
             raise self._timed_out(ModelTimeout(too_late(self.name)), started)
         try:
@@ -230,14 +221,6 @@ class ModelGuard:
             return self._failed(error)
         self.breaker.undecided()
         return error
-
-    def _run(self, function: Callable[[], R], outcome: "Future[R]") -> None:
-        try:
-            outcome.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
-            outcome.set_exception(error)
-        finally:
-            self._ended(outcome)
 
     def _ended(self, outcome: "Future[Any]") -> None:
         self._running.pop(outcome, None)

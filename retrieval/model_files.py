@@ -8,11 +8,9 @@ Opens models with sentence-transformers, from files on this machine only.
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -24,6 +22,7 @@ import httpx
 from tqdm import tqdm
 
 from retrieval.errors import DependencyMissing, ModelUnavailable, _, message_of
+from retrieval.execution import Threads
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 # Read when the hub's client is imported: downloads by its other protocol cannot be cancelled.
@@ -92,16 +91,8 @@ def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, client
     `endpoint` is a mirror; None for HF_ENDPOINT, or huggingface.co. `client` asks the hub, in another thread.
     """
     hub = _endpoint(endpoint)
-    found: Future[Probe] = Future()
-
-    def look() -> None:
-        try:
-            found.set_result(_probe(model_id, hub, timeout_s, client))
-        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
-            found.set_exception(error)
-
-    # A daemon: a resolver or a server that hangs must hold up neither the caller nor the end of the process.
-    threading.Thread(target=copy_context().run, args=(look,), name="model-probe", daemon=True).start()
+    # A resolver or a server that hangs must hold up neither the caller nor the end of the process.
+    found = Threads("model-probe").submit(_probe, model_id, hub, timeout_s, client)
     if wait([found], timeout=timeout_s).done:
         return found.result()
     return Probe("none", None, f"{hub} did not answer within {timeout_s:g} s: check the network, or set HF_ENDPOINT")

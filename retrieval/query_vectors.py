@@ -24,7 +24,7 @@ from retrieval.errors import (
     _,
     message_of,
 )
-from retrieval.execution import Land, ModelGuard, NoRoom, SingleFlight, ThreadEach, too_late
+from retrieval.execution import Land, ModelGuard, NoRoom, Share, SingleFlight, Threads, too_late
 from retrieval.protocols import Embedder
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class QueryEmbedder:
         self._cache = cache
         self._patience_s = patience_s
         self._dimension: int | None = None
-        self._threads = ThreadEach(MOST_FLIGHTS, "query vector")
+        self._threads = Share(Threads("query vector"), MOST_FLIGHTS)
         self._flights: SingleFlight[Vector] = SingleFlight(self._threads)
 
     @property

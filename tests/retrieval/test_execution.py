@@ -4,7 +4,7 @@ import time
 import pytest
 
 from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
-from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker, ModelGuard, ThreadEach
+from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker, ModelGuard, Share, Threads
 
 PATIENCE = 20.0
 
@@ -130,7 +130,7 @@ def test_a_model_keeps_its_slots_where_no_thread_can_start(no_threads, breaker):
 
 
 def test_a_thread_each_keeps_its_room_where_none_can_start(no_threads):
-    executor = ThreadEach(1, "work")
+    executor = Share(Threads("work"), 1)
     with pytest.raises(RuntimeError):
         executor.submit(int)
     no_threads()
