@@ -9,7 +9,7 @@ from requests.structures import CaseInsensitiveDict
 
 from kb.base.net.addresses import FetchError, Guard, parse_url
 from kb.base.net.client import REDIRECTS, Deadline, GuardedBackend, mapped_errors, public_tls, too_large
-from kb.base.waits import OUTSIDE
+from kb.base.waits import waiting_outside
 
 SECONDS: Final = 10.0
 MOST_BYTES: Final = 1024**2
@@ -35,7 +35,7 @@ class _Guarded(BaseAdapter):
 
     def send(self, request: requests.PreparedRequest, *_args: Any, **_options: Any) -> requests.Response:
         try:
-            with OUTSIDE.one():
+            with waiting_outside():
                 return self._sent(request)
         except FetchError as error:
             raise Unreachable(str(error), request=request) from error

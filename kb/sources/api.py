@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.base.waits import OUTSIDE
+from kb.base.waits import waiting_outside
 from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.connectors.registry import KINDS as SOURCES, secret_names
 from kb.sources.connectors.web.preview import Preview, PreviewItem
@@ -425,7 +425,7 @@ class SourceViewSet(ApiViewSet):
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields.pop("knowledge_base_id"))
         source = Source(knowledge_base=kb, **fields)
         source_check(source)
-        with OUTSIDE.one(self.principal.user.pk):
+        with waiting_outside(self.principal.user.pk):
             preview = source_preview(source)
         return Response(PreviewSerializer(preview).data)
 
@@ -566,7 +566,7 @@ class ExternalSourceViewSet(ApiViewSet):
     def test(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
         source = self._source(kb_id, source_id)
         query = self.checked(ExternalSourceTestSerializer)["query"]
-        with OUTSIDE.one(self.principal.user.pk):
+        with waiting_outside(self.principal.user.pk):
             tested = external_source_test(source, query)
         return Response(ExternalTestSerializer(tested).data)
 

@@ -36,9 +36,9 @@ def crowded():
     """As many requests wait for other servers as may."""
     from contextlib import ExitStack
 
-    from kb.base.waits import MOST, OUTSIDE
+    from kb.base.waits import MOST, waiting_outside
 
     with ExitStack() as waits:
         for _ in range(MOST):
-            waits.enter_context(OUTSIDE.one())
+            waits.enter_context(waiting_outside())
         yield

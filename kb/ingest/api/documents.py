@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.base.waits import OUTSIDE
+from kb.base.waits import waiting_outside
 from kb.content.folders.services import documents_in
 from kb.content.models import Chunk, Document, Folder
 from kb.content.services import document_overview
@@ -238,7 +238,7 @@ class KnowledgeBaseDocumentViewSet(DescribesDocuments):
         fields = self.checked(DocumentTextSerializer)
         if "url" in fields and self.read_url is not None:
             owners = KnowledgeBase.objects.filter(pk=self.kwargs["kb_id"]).values_list("owner__username", flat=True)
-            with OUTSIDE.one(user_of(request).pk):
+            with waiting_outside(user_of(request).pk):
                 return partial(document_add, **self.read_url(owner=owners.get, **fields))
         return partial(document_add_text, **({"title": ""} | fields))
 

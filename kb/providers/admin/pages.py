@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _, gettext_lazy
 from unfold.admin import ModelAdmin
 
 from kb.base.messages import shown
-from kb.base.waits import OUTSIDE
+from kb.base.waits import waiting_outside
 from kb.providers.admin.cards import groups, users_of
 from kb.providers.admin.forms import ADVANCED, ROLES, ModelForm, result_of, signed_result
 from kb.providers.admin.usage import usage
@@ -127,7 +127,7 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         if not form.is_valid():
             return render(request, "providers/form_errors.html", {"form": form})
         endpoint = form.endpoint
-        with OUTSIDE.one(request.user.pk):
+        with waiting_outside(request.user.pk):
             found = probe(endpoint)
         context = {"probe": found, "error": shown(found.error), "remedy": shown(found.remedy), "role": form.role}
         return render(request, "providers/tested.html", context | {"signed": signed_result(endpoint, found)})
@@ -139,7 +139,7 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         if not form.is_valid():
             return render(request, "providers/form_errors.html", {"form": form})
         try:
-            with OUTSIDE.one(request.user.pk):
+            with waiting_outside(request.user.pk):
                 found = list_models(form.endpoint)
         except ProbeFailed as failure:
             return render(
@@ -149,7 +149,7 @@ class ProviderModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
     def test_row(self, request: HttpRequest, object_id: int) -> HttpResponse:
         row = self._row(request, str(object_id), method="POST")
-        with OUTSIDE.one(request.user.pk):
+        with waiting_outside(request.user.pk):
             found = probe(endpoint_of(row))
         provider_model_tested(
             row, ok=found.ok, latency_ms=found.latency_ms, message=found.error, dimension=found.dimension

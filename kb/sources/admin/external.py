@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, gettext_lazy
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from kb.base.waits import OUTSIDE
+from kb.base.waits import waiting_outside
 from kb.sources.admin.base import PREFIX, SourceAdmin, SourceForm, setting_field
 from kb.sources.external.services import (
     KINDS,
@@ -88,7 +88,7 @@ class SearchProviderAdmin(SourceAdmin):
         context: dict[str, Any] = {"form": form}
         if form.is_valid():
             query = request.POST.get("test_query", "").strip()[:500]
-            with OUTSIDE.one(request.user.pk):
+            with waiting_outside(request.user.pk):
                 tested = external_source_test(form.instance, query) if query else None
             context = {"tested": tested, "refusal": "" if query else _("Give a query to test with.")}
         return render(request, "sources/external/tested.html", context)

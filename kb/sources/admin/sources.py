@@ -24,7 +24,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.base.models import count_of
-from kb.base.waits import OUTSIDE
+from kb.base.waits import waiting_outside
 from kb.content.models import Document
 from kb.sources.admin.base import PREFIX, SourceAdmin, SourceForm, setting_field
 from kb.sources.connectors.listing import MOST_PATTERNS
@@ -318,7 +318,7 @@ class SourceRowAdmin(SourceAdmin):
         form = self.tested_form(request, object_id, name=uuid.uuid4().hex)
         context: dict[str, Any] = {"form": form}
         if form.is_valid():
-            with OUTSIDE.one(request.user.pk):
+            with waiting_outside(request.user.pk):
                 preview = source_preview(form.instance)
             text_of = partial(error_of, for_superuser=signed_in(request).is_superuser)
             context = {
