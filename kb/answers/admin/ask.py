@@ -197,10 +197,7 @@ class ResumedAnswerView(AdminPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         caller, answer, conversation = principal(self.request), self.answer, self.answer.conversation
-        try:
-            text = text_so_far(answer) if answer.status == Message.Status.WRITING else ""
-        except Message.DoesNotExist as error:  # deleted meanwhile
-            raise Http404 from error
+        text = text_so_far(answer) if answer.status == Message.Status.WRITING else ""
         turns, _more = turns_before(caller, conversation, asked_bases(caller), before=answer.pk + 1, most=1)
         if not turns:
             raise Http404

@@ -11,7 +11,7 @@ from django.core.files.uploadedfile import UploadedFile
 from django.db import models
 from django.db.models import Count, Exists, OuterRef, QuerySet
 from django.forms import ModelMultipleChoiceField
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.template.defaultfilters import filesizeformat
 from django.urls import URLPattern, reverse
@@ -21,7 +21,7 @@ from django.views.decorators.http import require_GET
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.base.errors import Rejected, ServiceError
 from kb.base.text import validate_metadata, web_address
 from kb.content.folders.services import Tree, folder_in
 from kb.content.hub import failed_documents_page
@@ -160,10 +160,7 @@ class DocumentAdmin(DocumentListAdmin):
         return render(request, "ingest/document_progress.html", context)
 
     def download_view(self, request: HttpRequest, document: Document) -> Any:  # noqa: ARG002 - a page of a row
-        try:
-            return file_response(document)
-        except NotVisible as error:
-            raise Http404 from error
+        return file_response(document)
 
     def retry_view(self, request: HttpRequest, document: Document) -> HttpResponse:
         if document.status not in Document.UNFINISHED and documents_requeue([document]):

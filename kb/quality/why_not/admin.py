@@ -6,14 +6,13 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.core import signing
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _, gettext_lazy, gettext_noop, ngettext
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
-from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
+from kb.base.errors import NotVisible, Rejected, Superseded
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import tokenizing_progress
 from kb.ingest.services.corrections import checked_again
@@ -47,7 +46,7 @@ from kb.search.services.search import SearchRequest, request_as_json
 from kb.web.admin.current import remember_knowledge_base
 from kb.web.admin.fields import listed
 from kb.web.admin.navigation import Section, add_tab
-from kb.web.admin.scoped import reason, row_id
+from kb.web.admin.scoped import reporting, row_id
 from kb.web.admin.site import AdminPage, admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from retrieval.recall import RANKS_A_CANDIDATE
@@ -420,8 +419,6 @@ class WhyNotView(AdminPage):
             raise Http404
         try:
             why = why_not_found(principal, page.form.request(), chunk_id)
-        except NotVisible as error:
-            raise Http404(str(error)) from error
         except (InvalidConfiguration, NoChannelAvailable):
             return HttpResponseRedirect(request.get_full_path())  # the page says what is wrong
         remedy = next((each for each in remedies(why) if each.id == request.POST.get("remedy")), None)
@@ -436,19 +433,15 @@ class WhyNotView(AdminPage):
     def _apply(self, principal: Principal, why: WhyNot, remedy: Remedy) -> HttpResponse:
         text = self.request.POST.get("text", "").strip()
         token = remembered(why)  # of the search as it is before
-        try:
+        with reporting(self.request, (Rejected, NotVisible, Superseded)):
             after = apply_remedy(principal, why, remedy, text, shared="shared" in self.request.POST)
-        except NotAllowed as error:
-            raise PermissionDenied(str(error)) from error
-        except (Rejected, NotVisible, Superseded) as error:
-            messages.error(self.request, reason(error))
-            return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
-        said = text or next(iter(remedy.suggestions), "")
-        messages.success(self.request, done_text(remedy, said))
-        if remedy.code in (RemedyCode.ENABLE, RemedyCode.INDEX_CHUNK, RemedyCode.ADD_QUESTION):  # in effect already
-            for is_found, sentence in checked_again(principal, why.chunk, {why.request.query, said}):
-                (messages.success if is_found else messages.warning)(self.request, sentence)
-        return HttpResponseRedirect(why_not_url(after, why.chunk.pk, token))
+            said = text or next(iter(remedy.suggestions), "")
+            messages.success(self.request, done_text(remedy, said))
+            if remedy.code in (RemedyCode.ENABLE, RemedyCode.INDEX_CHUNK, RemedyCode.ADD_QUESTION):  # in effect already
+                for is_found, sentence in checked_again(principal, why.chunk, {why.request.query, said}):
+                    (messages.success if is_found else messages.warning)(self.request, sentence)
+            return HttpResponseRedirect(why_not_url(after, why.chunk.pk, token))
+        return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
 
     def _ask(self, page: SearchPage, why: WhyNot, remedy: Remedy) -> HttpResponse:
         """Before a worker is set to work on more than the chunk."""

@@ -16,7 +16,7 @@ from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
-from kb.base.errors import NotVisible, Rejected
+from kb.base.errors import Rejected
 from kb.quality.compare.admin.results import SHARED, name_at, shown, shown_runs
 from kb.quality.compare.services import InvalidSide, compare_runs, compare_searches
 from kb.quality.debug.admin.form import (
@@ -231,8 +231,6 @@ class CompareView(AdminPage):
             except InvalidSide as error:
                 sides[error.side].reject(error)
                 status = 400
-            except NotVisible as error:
-                raise Http404(str(error)) from error
             except NoChannelAvailable as error:
                 context["outage"] = notices(error.degradations, (), page.bases)
                 status = 503

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import messages
 from django.db.models import F
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
@@ -18,7 +18,7 @@ from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
-from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.errors import NotAllowed, Rejected
 from kb.content.models import Document
 from kb.profiles.admin.choices import profile_url, profile_value
 from kb.profiles.models import RetrievalProfile
@@ -218,8 +218,6 @@ class RetrievalTest(TemplateView):
         except InvalidConfiguration as error:
             form.reject(error)
             return 400
-        except NotVisible as error:
-            raise Http404(str(error)) from error
         except NoChannelAvailable as error:
             context["outage"] = notices(error.degradations, (), page.bases)
             return 503

@@ -85,10 +85,7 @@ class ChangePage(VersionPage):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not self.version.may_edit:
             raise PermissionDenied
-        try:
-            return super().dispatch(request, *args, **kwargs)
-        except NotAllowed as error:
-            raise PermissionDenied from error
+        return super().dispatch(request, *args, **kwargs)
 
 
 def visible_version(caller: Principal, pk: int | None) -> Any:
