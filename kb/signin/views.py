@@ -21,7 +21,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from kb.access.models import User
 from kb.access.services.attribution import How, acting
-from kb.access.services.rate_limits import address_spend
+from kb.access.services.rate_limits import LOGIN, attempt_spend
 from kb.base.net.client_address import client_address, client_network
 from kb.base.telemetry import logs
 from kb.signin.backends import BACKEND
@@ -43,7 +43,7 @@ def bounded(view: View) -> View:
 
     @wraps(view)
     def counted(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        spent = address_spend(client_network(request))
+        spent = attempt_spend(LOGIN, client_network(request))
         if spent is not None and not spent.allowed:
             return refused_login(request, spent.resets_in_s, seconds=spent.resets_in_s)
         via = f"{request.method} {request.resolver_match.route}" if request.resolver_match else ""

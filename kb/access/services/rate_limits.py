@@ -104,20 +104,10 @@ def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL,
     return least
 
 
-def failure_spend(address: str) -> Spent | None:
-    """Counts a request from an address that could not say who it is from; None where such are not limited."""
-    return attempt_spend(FAILURES, address)
-
-
 def visitor_spend(address: str, kind: str, *, is_known: bool = False) -> Spent | None:
     """Counts a request from a network address; where it `is_known` whose it is, as many are allowed as of a user."""
     limit = _limit(settings.API_RATE_LIMITS[kind if is_known else _OF_VISITOR[kind]])
     return _spend(limit, f"{kind}:address:{address}") if limit and address else None
-
-
-def address_spend(address: str) -> Spent | None:
-    """Counts an attempt to come in that names nobody, among the logins of its address; None where there is no limit."""
-    return attempt_spend(LOGIN, address)
 
 
 def name_spend(name: str, device: str = "") -> Spent | None:
@@ -131,7 +121,10 @@ def name_spend(name: str, device: str = "") -> Spent | None:
 
 
 def attempt_spend(kind: str, name: str, cost: int = 1) -> Spent | None:
-    """Counts an attempt in the window of a name (`cost` 0: only looks); None where there is no limit of the kind."""
+    """Counts an attempt in the window of a name (`cost` 0: only looks); None where there is no limit of the kind.
+
+    The names of LOGIN, attempts to come in, and of FAILURES, requests that could not say who they are from, are addresses.
+    """
     limit = _limit(settings.API_RATE_LIMITS[kind])
     return _spend(limit, f"{kind}:{name}", cost) if limit else None
 

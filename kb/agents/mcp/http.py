@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kb.access.services.api_keys import api_key_use
-from kb.access.services.rate_limits import failure_spend
+from kb.access.services.rate_limits import FAILURES, attempt_spend
 from kb.agents.mcp.server import build_server, key_in
 from kb.base.loopback import CLIENT_MIN_RATE, CLIENT_SECONDS
 from kb.base.metrics import serve_metrics
@@ -222,7 +222,7 @@ def _refusal_of_key(scope: Scope) -> Response | None:
             return None
         peer = scope["client"][0] if scope.get("client") else ""
         # A proxy may write a line of its own below that of the client.
-        spent = failure_spend(network_of(caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))))
+        spent = attempt_spend(FAILURES, network_of(caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))))
     except DatabaseError:
         logger.exception("the database could not answer")
         detail = "The database is out of reach or overloaded: try again later."

@@ -33,7 +33,7 @@ from unfold.forms import AuthenticationForm
 from unfold.sites import UnfoldAdminSite
 
 from kb.access.models import User
-from kb.access.services.rate_limits import GENERAL, UPLOAD, address_spend, name_digest, name_spend, request_spend
+from kb.access.services.rate_limits import GENERAL, LOGIN, UPLOAD, attempt_spend, name_digest, name_spend, request_spend
 from kb.base.disk import is_disk_full
 from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, NotAllowed, NotVisible, is_collision
 from kb.base.files import FilesUnavailable, largest_upload_bytes
@@ -186,7 +186,7 @@ def log_in(request: HttpRequest, proceed: Callable[[], HttpResponse]) -> HttpRes
     if len(name) > LONGEST_NAME:
         raise BadRequest("no account has so long a name")
     device = _device(request, name)
-    spent = address_spend(client_network(request))
+    spent = attempt_spend(LOGIN, client_network(request))
     if spent is None or spent.allowed:
         # What is locked already uses up nothing of the name's limit, or one address could keep the name out everywhere.
         if settings.AXES_ENABLED and not AxesProxyHandler.is_allowed(request, {"username": name}):

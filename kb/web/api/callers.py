@@ -23,7 +23,7 @@ from rest_framework.throttling import BaseThrottle
 from kb.access.models import ApiKey, Principal, User
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.attribution import How, acting, caller_is
-from kb.access.services.rate_limits import GENERAL, Spent, failure_spend, request_spend
+from kb.access.services.rate_limits import FAILURES, GENERAL, Spent, attempt_spend, request_spend
 from kb.base.net.client_address import client_address, client_network
 from kb.base.telemetry import logs
 from kb.web.api.errors import PROGRAMS, ApiError, answer, problem_of
@@ -105,7 +105,7 @@ def too_many(spent: Spent | None, detail: str = "") -> Throttled:
 
 def count_failure(request: HttpRequest) -> None:
     """Counts a request whose caller is not known; raises Throttled where there were too many from its address."""
-    spent = failure_spend(client_network(request))
+    spent = attempt_spend(FAILURES, client_network(request))
     if spent is not None and not spent.allowed:
         raise too_many(spent)
 
