@@ -28,6 +28,8 @@ FILLER = "\n\n".join(f"## Part {number}\n\nPart {number} is kept clean by whoeve
 MANUAL = f"# zqtitle\n\nThe warranty of the zqpassage heater lasts two years.\n\n{FILLER}\n\n## End\n\nA zqelsewhere ends it."
 NEVER = ("zqowner", "zqbase", "zqprofile", "zqlink", "zqsecret", "zqinstructions", "zqmodel", "127.0.0.1", "hashing")
 """Names of what is behind an assistant, and what it has no part in."""
+RANDOM = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
+"""UUIDs and checksums: one in some thousands holds the digits of an id."""
 
 
 class Chat:
@@ -115,7 +117,7 @@ def test_nothing_is_given_away_beyond_what_the_assistant_shows(llm, settings, sh
     assert chat.document.chunks.count() > 3
     for name, content in sent.items():
         assert [word for word in (*NEVER, *hidden) if word in content] == [], name
-        assert re.findall(rf"{FIRST_ID // 10**6}\d{{6}}", content) == [], name
+        assert re.findall(rf"{FIRST_ID // 10**6}\d{{6}}", RANDOM.sub("", content)) == [], name
         assert numbers_in(content) == [], name
     traces = {str(trace) for trace in Message.objects.exclude(trace_id=None).values_list("trace_id", flat=True)}
     assert traces
