@@ -40,7 +40,7 @@ from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.pictures import describe_pictures, documents_to_describe, waits_for_description
 from kb.ingest.services.preview_store import previews_purge
 from kb.ingest.services.previews import preview_prepare
-from kb.jobs.leases import Line, Queue
+from kb.jobs.leases import LeaseLost, Line, Queue
 from kb.jobs.moves import INTERNAL_ERROR, AlreadyRunning, Move, WorkerLost
 from kb.operations.services import retention
 from kb.operations.services.bootstrap import demo_models_fetch
@@ -175,7 +175,7 @@ def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> Non
     try:
         if not move.advance(kb, batches=batches):
             enqueue(task, kb_id)
-    except AlreadyRunning:
+    except (AlreadyRunning, LeaseLost):
         pass
     except Superseded:
         enqueue(task, kb_id)

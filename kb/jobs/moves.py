@@ -18,6 +18,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, try_lock
 from kb.base.disk import is_disk_full
 from kb.base.errors import DATABASE_OUT_OF_REACH, Rejected, Superseded
+from kb.jobs.leases import LeaseLost, watching
 from kb.jobs.models import MoveAttempt
 
 LOOK_SECONDS = 0.5
@@ -69,12 +70,14 @@ class Move(ABC):
         """Builds what the target lacks, checks it, and swaps it in; whether there is nothing left to do.
 
         It stops after so many batches, so that a worker can take turns. Beside one of `failures` it raises
-        AlreadyRunning where another process is at it, WorkerLost where those before have ended without a word, and Superseded where the knowledge base moved to another model or
+        AlreadyRunning where another process is at it, WorkerLost where those before have ended without a word, LeaseLost
+        where the change was given up or the knowledge base deleted, and Superseded where it moved to another model or
         tokenizer meanwhile.
         """
-        if not getattr(kb, self.target):
+        target = getattr(kb, self.target)
+        if not target:
             return True
-        with self._alone(kb):
+        with self._alone(kb), watching(KnowledgeBase.objects.filter(pk=kb.pk, **{self.target: target}).exists):
             return self.build(kb, count() if batches is None else iter(range(batches)))
 
     def follow(self, kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
@@ -88,7 +91,7 @@ class Move(ABC):
         while not is_over:
             try:
                 is_over = self.advance(kb, batches=self.batches_followed)
-            except (AlreadyRunning, Superseded):
+            except (AlreadyRunning, LeaseLost, Superseded):
                 time.sleep(LOOK_SECONDS)
             kb.refresh_from_db()
             done = self.done(kb, target)

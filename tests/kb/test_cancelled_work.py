@@ -2,15 +2,18 @@
 
 import itertools
 import threading
+from functools import partial
 
 import pytest
 from django.core.files.base import ContentFile
 
+from kb import tasks
 from kb.graph.services.writing import extract_document, graph_request
+from kb.index.services.reembedding import reembedding_cancel, reembedding_start
 from kb.ingest.services.documents import document_add, document_delete
 from kb.ingest.services.indexing import index_document
 from kb.ingest.services.pictures import describe_pictures
-from kb.models import Document, KnowledgeBase, ModelDownload, Picture
+from kb.models import Document, KnowledgeBase, ModelDownload, Picture, Reembedding
 from kb.providers.downloads.services import download_cancel, download_run, download_start
 from kb.providers.embedding_models import generator, vision_model
 from tests.factories import make_document, make_kb, make_user
@@ -96,6 +99,18 @@ def test_the_vectors_of_a_document(silent, settings, monkeypatch):
 
     assert ends_when_cancelled(monkeypatch, silent.asked, index_document, delete, document.pk)
     assert silent.is_left()
+
+
+@pytest.mark.parametrize("ends", ["deleted", "cancelled"])
+def test_the_vectors_of_another_model(silent, settings, monkeypatch, ends):
+    settings.EMBEDDING_BASE_URL = f"{silent.url}/v1"
+    kb = make_kb(language="en")
+    make_document(kb, "The lamp is made by Acme.")
+    reembedding_start(kb, "openai:silent")
+    cancel = {"deleted": KnowledgeBase.objects.filter(pk=kb.pk).delete, "cancelled": partial(reembedding_cancel, kb)}
+    assert ends_when_cancelled(monkeypatch, silent.asked, tasks.reembed_knowledge_base, cancel[ends], kb.pk)
+    assert silent.is_left()
+    assert [row.status for row in Reembedding.objects.all()] == ["cancelled"] * (ends == "cancelled")
 
 
 def test_a_parser_elsewhere(kb, silent, settings, monkeypatch):

@@ -177,6 +177,7 @@ class Purpose(IntEnum):
     STORE = 0x7A68_0006
     PAGE_CACHE = 0x7A68_0007
     TURN = 0x7A68_0008
+    STORE_MOVE = 0x7A68_0009
 
 
 HELD = """

@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 CHANGES_A_BATCH = 1_000
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=5)
+# After so many failures in a row, which take eight hours, a move is given up; a copy in use is never.
+MAX_FAILURES = 100
 
 REFILL = """
 INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id)
@@ -96,14 +98,15 @@ def refill(kb_id: int, store: str) -> int:
 
 
 def waiting() -> list[tuple[int, str]]:
-    """The knowledge bases and stores with changes to apply, less those that have failed a moment ago."""
+    """The knowledge bases and stores with changes to apply, less those that have failed for good or a moment ago."""
     now = timezone.now()
     rows = StoreChange.objects.filter(
         Q(chunk_id__isnull=False)
         | Q(created_at__lt=now - RETIRED_FOR)
         | Q(knowledge_base__in=KnowledgeBase.objects.exclude(target_store="").values("pk"))
     )
-    paused = set(StoreState.objects.filter(retry_at__gt=now).values_list("knowledge_base_id", "store"))
+    left_alone = StoreState.objects.filter(Q(retry_at__gt=now) | Q(status=StoreState.Status.FAILED))
+    paused = set(left_alone.values_list("knowledge_base_id", "store"))
     found = rows.order_by("knowledge_base_id", "store").values_list("knowledge_base_id", "store").distinct()
     return [each for each in found if each not in paused and each[1] in DRIVERS]
 
@@ -218,4 +221,7 @@ def note_failure(kb_id: int, store: str, reason: str) -> None:
         StoreChange.objects.filter(knowledge_base=kb_id, store=store).update(created_at=now)
         return
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.failures, 10))
-    StoreState.objects.filter(pk=state.pk).update(error=reason, failures=state.failures + 1, retry_at=now + pause)
+    failures, status = state.failures + 1, state.status
+    if failures >= MAX_FAILURES and status != StoreState.Status.IN_USE:
+        status = StoreState.Status.FAILED
+    StoreState.objects.filter(pk=state.pk).update(error=reason, failures=failures, status=status, retry_at=now + pause)

@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from django.db.models import Count, Exists, Min, OuterRef, QuerySet
 from django.utils import timezone
-from django.utils.translation import gettext as _, gettext_noop
+from django.utils.translation import gettext as _, gettext_lazy, gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, fetch_all
@@ -217,7 +216,8 @@ def store_rebuild(kb: KnowledgeBase) -> int:
 class StoreMove(Move):
     target = "target_store"
     fields = ("store", "target_store")
-    purpose = Purpose.STORE
+    purpose = Purpose.STORE_MOVE
+    busy = gettext_lazy("Another process is moving this knowledge base to another store: wait until it is done.")
     batches_followed = 2
     failures = (StoreError, Rejected)  # each noted where the page and the doctor read it
 
@@ -275,17 +275,14 @@ class StoreMove(Move):
         return KnowledgeBase.objects.exclude(target_store="").filter(Exists(states))
 
     def sweep(self) -> list[int]:
-        """All of them: to apply changes has locks of its own, so that a task too many does no harm."""
+        """All of them: a task too many finds the change being carried out."""
         return list(self.unfinished().values_list("pk", flat=True))
 
     def note_failure(self, kb_id: int, error: Exception) -> None:
-        if getattr(error, "code", "") == "internal_error":  # the others have noted it by then
+        code = getattr(error, "code", "")
+        if code in ("internal_error", "worker_lost"):  # the others have noted it by then
             kb = KnowledgeBase.objects.get(pk=kb_id)
-            _failed(kb, kb.target_store, "internal_error", message_of(error))
-
-    @contextmanager
-    def _alone(self, kb: KnowledgeBase) -> Iterator[None]:  # noqa: ARG002
-        yield  # to apply changes and to make indexes has locks of its own
+            _failed(kb, kb.target_store, code, message_of(error))
 
 
 STORE_MOVE = StoreMove()

@@ -5,11 +5,13 @@ from django.core.files.base import ContentFile
 from django.test import override_settings
 from django.utils import timezone
 
+from kb import tasks
+from kb.base.db.transactions import Purpose
 from kb.base.errors import Rejected
 from kb.base.models import installation_id
 from kb.index.mirrors.registry import StoreError, mirror
 from kb.index.services.stores import migration
-from kb.index.services.stores.applying import RETIRED_FOR, changes_apply, waiting
+from kb.index.services.stores.applying import MAX_FAILURES, RETIRED_FOR, changes_apply, note_failure, waiting
 from kb.index.services.stores.migration import (
     STORE_MOVE,
     copy_check,
@@ -20,8 +22,8 @@ from kb.index.services.stores.migration import (
 )
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document
-from kb.jobs.moves import AlreadyRunning
-from kb.models import Chunk, Document, Installation, KnowledgeBase, Reembedding, StoreChange, StoreState
+from kb.jobs.moves import WORKER_LOST, AlreadyRunning
+from kb.models import Chunk, Document, Installation, KnowledgeBase, MoveAttempt, Reembedding, StoreChange, StoreState
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, principal
 from tests.kb.index.copies import NOBODY, use
@@ -203,6 +205,38 @@ def test_changes_wait_for_a_store_that_is_out_and_are_applied_when_it_is_back(kb
     assert (stores_state(kb)["active"].left, stores_state(kb)["active"].error) == (0, "")
     assert StoreState.objects.get().applied_version == KnowledgeBase.objects.get(pk=kb.pk).version_row.version
     assert copy_check(kb, "chroma").is_complete
+
+
+def test_a_move_to_a_store_that_stays_out_ends_and_a_copy_in_use_is_tried_for_ever(kb, chroma):
+    move(kb, "chroma")
+    other = make_kb(kb.owner, "other", language="en")
+    make_document(other, "The lamp is made by Acme.")
+    migration_start(other, "chroma")
+    for _attempt in range(MAX_FAILURES):
+        assert not StoreState.objects.filter(status="failed").exists()
+        for moved in (kb, other):
+            note_failure(moved.pk, "chroma", "nobody answers")
+    states = StoreState.objects.filter(store="chroma").order_by("knowledge_base_id")
+    assert [(state.status, str(state.error)) for state in states] == [
+        ("in_use", "nobody answers"),
+        ("failed", "nobody answers"),
+    ]
+    StoreState.objects.update(retry_at=None)
+    make_document(kb, "滤网在左侧")
+    assert waiting() == [(kb.pk, "chroma")]
+    assert STORE_MOVE.sweep() == []
+    move(other, "chroma")  # begun again, it goes on
+    assert other.store == "chroma"
+
+
+def test_a_move_that_ends_its_process_three_times_is_given_up(kb, chroma):
+    migration_start(kb, "chroma")
+    MoveAttempt.objects.create(knowledge_base=kb, purpose=Purpose.STORE_MOVE, count=3)
+    tasks.migrate_store(kb.pk)
+    state = StoreState.objects.get(knowledge_base=kb)
+    assert (state.status, str(state.error)) == ("failed", WORKER_LOST)
+    move(kb, "chroma")
+    assert kb.store == "chroma"
 
 
 def test_what_is_left_of_a_deleted_base_waits_for_a_store_that_is_out(kb, chroma, settings):
