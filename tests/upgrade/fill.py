@@ -5,23 +5,43 @@ Runs in that version's tree and environment, by its `manage.py shell`.
 
 import inspect
 import json
+from importlib import import_module
+from importlib.util import find_spec
 
 from celery import Task
 from django.apps import apps
 from django.contrib.auth.models import Group, Permission
 from django.core.files.base import ContentFile
 from django.test import Client
-from kb.services import search_log
-from kb.services.documents import document_add
-from kb.services.evaluation.runs import start_run
-from kb.services.indexing import index_document
-from kb.services.search import SearchRequest, search
-from kb.stores.vector_index import maintain_vector_indexes
-from kb.stores.vector_recall import measure_due
+from django.utils import timezone
 
 from kb import models, tasks
 from tests import factories
 from tests.isolation.world import make_world
+
+# The modules of versions before there was a folder for each feature, or of those since.
+if find_spec("kb.services"):
+    PLACES = {
+        "documents": "kb.services.documents",
+        "indexing": "kb.services.indexing",
+        "runs": "kb.services.evaluation.runs",
+        "search": "kb.services.search",
+        "search_log": "kb.services.search_log",
+        "vector_index": "kb.stores.vector_index",
+        "vector_recall": "kb.stores.vector_recall",
+    }
+else:
+    PLACES = {
+        "documents": "kb.ingest.services.documents",
+        "indexing": "kb.ingest.services.indexing",
+        "runs": "kb.quality.runs.services.runs",
+        "search": "kb.search.services.search",
+        "search_log": "kb.search.services.search_log",
+        "vector_index": "kb.index.vector_index",
+        "vector_recall": "kb.index.pgvector",
+    }
+AT = {name: import_module(place) for name, place in PLACES.items()}
+document_add, index_document = AT["documents"].document_add, AT["indexing"].index_document
 
 QUERY = "How long is the warranty of the lamp?"
 TEXT = "# Handbook\n\n## Warranty\n\nThe warranty of the lamp lasts for three years.\n\n## Returns\n\nReturns take {} days."
@@ -43,9 +63,12 @@ def handbook(owner):
             knowledge_base=kb, file=ContentFile(TEXT.format(number).encode()), name=f"{number}.md", user=owner
         )
         index_document(document.pk)
-    maintain_vector_indexes()
-    measure_due()
-    search(factories.principal(owner), SearchRequest(query=QUERY, knowledge_base_ids=[kb.pk], explain=True))
+    AT["vector_index"].maintain_vector_indexes()
+    AT["vector_recall"].measure_due()
+    search = AT["search"]
+    search.search(
+        factories.principal(owner), search.SearchRequest(query=QUERY, knowledge_base_ids=[kb.pk], explain=True)
+    )
     return kb
 
 
@@ -67,6 +90,16 @@ def remaining(owner, kb):
     models.StoreState.objects.create(knowledge_base=kb, store="milvus", status="failed", error="unreachable")
     models.StoreChange.objects.create(knowledge_base_id=kb.pk, store="milvus", chunk_id=chunk.pk)
     models.TokenizerSettings.objects.create(knowledge_base=kb, tokenizer_id="jieba-search:upgrade", dictionary="lamp")
+
+
+def since(kb, ids):
+    """Rows of models that the first version had not."""
+    today = timezone.localdate()
+    models.AssistantUse.objects.create(assistant_id=ids["assistant"], day=today, questions=2, tokens=30)
+    ids["model_download"] = models.ModelDownload.objects.create(model="BAAI/bge-m3", status="done").pk
+    models.ModelUse.objects.create(day=today, role="chat", model="m", knowledge_base_id=kb.pk, requests=2)
+    models.SignInProvider.objects.create(issuer="https://id.example.org", client_id="zhiku", secrets={})
+    models.SourceItemChange.objects.create(item_id=ids["source_item"], text_key="0" * 64, data=b"text", details={})
 
 
 def waiting(owner, kb):
@@ -92,11 +125,13 @@ def one_of_each_task(owner, kb, world):
     """Every task there is waits in the queue once; those that need ids get those of rows that exist."""
     ids = {
         "kb_id": kb.pk,
+        "kb_ids": kb.pk,
         "document_id": kb.documents.first().pk,
         "document_ids": kb.documents.first().pk,
         "batch_id": world.mine.ids["batch"],
         "run_id": run_create(kb, owner),
-        "source_id": world.mine.ids["web_source"],
+        "source_id": world.mine.ids.get("web_source") or world.mine.ids["source"],
+        "download_id": world.mine.ids.get("model_download"),
         "place": 0,
         "after": 0,
     }
@@ -114,7 +149,7 @@ def run_create(kb, owner):
     query = models.EvalQuery.objects.create(eval_set=eval_set, external_id="1", text=QUERY)
     document = kb.documents.first()
     models.Judgment.objects.create(query=query, document=document, source=document.source, grade=1, quote="warranty")
-    return start_run(factories.principal(owner), eval_set).pk
+    return AT["runs"].start_run(factories.principal(owner), eval_set).pk
 
 
 def long_document(owner, kb):
@@ -132,13 +167,15 @@ def main():
     owner.save()
     kb = handbook(owner)
     remaining(owner, kb)
+    if hasattr(models, "SourceItemChange"):
+        since(kb, world.mine.ids)
     groups(owner)
     member = factories.make_member(kb)
     _key, secret = factories.make_api_key(owner, scope="write")
     _key, members_secret = factories.make_api_key(member)
     client = Client()
     client.force_login(owner)
-    search_log.flush()
+    AT["search_log"].flush()
     documents = waiting(owner, kb) | {"long": long_document(owner, kb)}
     queued = one_of_each_task(owner, kb, world)
     empty = sorted(
