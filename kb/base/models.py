@@ -6,13 +6,20 @@ from django.db import models
 from django.db.models.functions import Coalesce
 
 
-class Installation(models.Model):
+class InternalRow(models.Model):
+    """A row of the program's own, which no page lists and the deletion of others does not count."""
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return f"{self._meta.model_name} {self.pk}"
+
+
+class Installation(InternalRow):
     """One row: the id that every cache key carries, so that two installations never read each other's entries."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
-
-    def __str__(self) -> str:
-        return str(self.pk)
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,7 @@ from kb.base.db.audit_triggers import CHUNK_AUDIT_TRIGGERS, DOCUMENT, FOLDER
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.db.triggers import CHUNK_TRIGGERS, CONTENT_TRIGGERS, DOCUMENT_TRIGGERS, FOLDER_TRIGGERS
 from kb.base.messages import MessageField
+from kb.base.models import InternalRow
 from kb.base.text import validate_metadata
 
 FOLDER_NAME_CHARACTERS = 200
@@ -85,7 +86,7 @@ class IngestBatch(models.Model):
         return self.name
 
 
-class FileDetails(models.Model):
+class FileDetails(InternalRow):
     """What a curator's table says about a file of an upload, before or after the file has come."""
 
     batch = models.ForeignKey(IngestBatch, models.CASCADE, related_name="details")
@@ -98,9 +99,6 @@ class FileDetails(models.Model):
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["batch", "name"], name="file_details_once")]
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def upload_path(document: "Document", filename: str) -> str:
@@ -225,7 +223,7 @@ class Document(models.Model):
             super().save(*args, **kwargs)
 
 
-class ChunkParent(models.Model):
+class ChunkParent(InternalRow):
     """A longer passage that is returned in place of the chunks that were cut from it, which are what is searched.
 
     The database makes its chunks their own passages when it goes (ON DELETE SET NULL), so that none of them is loaded.
@@ -240,9 +238,6 @@ class ChunkParent(models.Model):
     heading_path = ArrayField(models.CharField(max_length=300), default=list)
 
     objects = ScopedQuerySet.as_manager()
-
-    def __str__(self) -> str:
-        return f"{self.document} [{self.position + 1}]"
 
 
 class Chunk(models.Model):
@@ -360,7 +355,7 @@ class Picture(models.Model):
         return f"{pictures_folder(self.document)}/{self.sha256}.{self.MIMES[self.mime]}"
 
 
-class DuplicateScan(models.Model):
+class DuplicateScan(InternalRow):
     """What the last look for near-duplicates in a knowledge base has found; large ones are looked through by a worker.
 
     `version` is that of the knowledge base's chunks that were looked at. The `groups` are the first of `group_count`,
@@ -378,9 +373,6 @@ class DuplicateScan(models.Model):
     asked_at = models.DateTimeField(null=True)
 
     objects = ScopedQuerySet.as_manager()
-
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id}: {self.group_count}"
 
 
 # Signals for features above. Sent on commit with `ids`: documents that were added together, for which no row is saved

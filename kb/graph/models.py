@@ -13,6 +13,7 @@ from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM
 from kb.base.db.transactions import holding_knowledge_bases
 from kb.base.db.triggers import CONTENT_TRIGGERS, DOCUMENT_CONCEPT_TRIGGERS, FACT_SOURCE_TRIGGERS, FACT_TRIGGERS
 from kb.base.messages import MessageField
+from kb.base.models import InternalRow
 from kb.base.text import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
 from kb.content.models import Chunk, Document
 
@@ -252,7 +253,7 @@ class GraphFact(GraphRow):
         return same.exclude(pk=self.pk).exists()
 
 
-class FactSource(models.Model):
+class FactSource(InternalRow):
     """A document, and its chunk as long as that is there, in which a chat model found a fact.
 
     A fact of a chat model goes with the last of its sources: see `FACT_SOURCE_TRIGGERS`.
@@ -270,11 +271,8 @@ class FactSource(models.Model):
         constraints: ClassVar = [models.UniqueConstraint(fields=["fact", "document", "chunk"], name="fact_source_once")]
         triggers: ClassVar = FACT_SOURCE_TRIGGERS
 
-    def __str__(self) -> str:
-        return str(self.document)
 
-
-class GraphReading(models.Model):
+class GraphReading(InternalRow):
     """What a chat model found in a passage: one that stays as it is, is not read again."""
 
     document = models.ForeignKey(Document, models.CASCADE, related_name="+")
@@ -286,9 +284,6 @@ class GraphReading(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["document", "content_hash"], name="graph_reading_once"),
         ]
-
-    def __str__(self) -> str:
-        return self.content_hash
 
 
 class GraphExtraction(models.Model):

@@ -17,10 +17,11 @@ from pgvector.django import HalfVectorField
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.triggers import EMBEDDING_TRIGGERS, POSTINGS_TRIGGERS
 from kb.base.messages import MessageField, shown
+from kb.base.models import InternalRow
 from kb.content.models import Chunk
 
 
-class Reembedding(models.Model):
+class Reembedding(InternalRow):
     """The last move of a knowledge base to another embedding model, as every process can show it.
 
     Which model searches use, which is on its way and which is kept for a return stands in the knowledge base itself. How
@@ -32,8 +33,6 @@ class Reembedding(models.Model):
         counted_from: how many chunks had their vector at `counted_at`, when this run of the work began.
         told_at: when its process last reported progress.
     """
-
-    is_derived = True
 
     class Status(models.TextChoices):
         BUILDING = "building", _("embedding")
@@ -60,11 +59,8 @@ class Reembedding(models.Model):
         verbose_name = _("change of the embedding model")
         verbose_name_plural = _("changes of the embedding model")
 
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id} → {self.model}"
 
-
-class StoreChange(models.Model):
+class StoreChange(InternalRow):
     """What another store than PostgreSQL has yet to take in: triggers write it, and whoever has applied it deletes it.
 
     A row says only that something has changed, and not how: whoever applies it reads what there is then. So a row that
@@ -86,11 +82,8 @@ class StoreChange(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.store} {self.knowledge_base_id}: {self.chunk_id or 'all'} {self.model}"
 
-
-class StoreState(models.Model):
+class StoreState(InternalRow):
     """A knowledge base's copy in a store, as every process can show it.
 
     Which store searches use and which is on its way stands in the knowledge base itself; what a copy lacks, in the changes
@@ -104,7 +97,6 @@ class StoreState(models.Model):
         left: changes that are not applied, where `stores_state` has read the row; `oldest`: when the first was made.
     """
 
-    is_derived = True
     left = 0
     oldest: datetime | None = None
 
@@ -134,9 +126,6 @@ class StoreState(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "store"], name="state_once_per_store")
         ]
-
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id}: {self.store} {self.status}"
 
     @property
     def done(self) -> int:
@@ -191,7 +180,7 @@ class LexemesField(SearchVectorField):  # type: ignore[type-arg]
         return f"tsvector_to_array({sql})", params
 
 
-class KnowledgeBaseVersion(models.Model):
+class KnowledgeBaseVersion(InternalRow):
     """Which state of a knowledge base's content is the present one; only the database's triggers write it.
 
     `version` is that of its chunks and active postings, `content_version` that of everything else that can change a
@@ -205,11 +194,8 @@ class KnowledgeBaseVersion(models.Model):
     class Meta:
         db_table = "kb_versions"
 
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id}: {self.version}"
 
-
-class ChunkPostings(models.Model):
+class ChunkPostings(InternalRow):
     """The terms of a chunk under one tokenizer, made once at ingestion.
 
     `terms` are sorted 64-bit term hashes, `frequencies` their 32-bit counts, both little-endian; `length` counts tokens.
@@ -239,11 +225,8 @@ class ChunkPostings(models.Model):
         ]
         triggers: ClassVar = [*POSTINGS_TRIGGERS]
 
-    def __str__(self) -> str:
-        return f"{self.chunk_id}: {self.tokenizer_id}"
 
-
-class ChunkChange(models.Model):
+class ChunkChange(InternalRow):
     """The log from which a delta over an older keyword index is read; the database's triggers write it.
 
     It is complete from any version on that no later reset follows. Publishing an index resets it at that index's
@@ -268,11 +251,8 @@ class ChunkChange(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id} at {self.version}: {self.operation} {self.chunk_id or ''}"
 
-
-class ChunkEmbedding(models.Model):
+class ChunkEmbedding(InternalRow):
     """A vector of a chunk in the space of one model; vectors of different models are never compared.
 
     `ordinal` numbers a chunk's questions; `enabled` follows the chunk's by trigger, so that a search reads this table
@@ -301,11 +281,8 @@ class ChunkEmbedding(models.Model):
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
         triggers: ClassVar = [*EMBEDDING_TRIGGERS]
 
-    def __str__(self) -> str:
-        return f"{self.chunk_id}: {self.kind} {self.model}"
 
-
-class VectorIndex(models.Model):
+class VectorIndex(InternalRow):
     """What an approximate index over vectors that are compared with each other has been measured to find.
 
     Attributes:
@@ -339,14 +316,9 @@ class VectorIndex(models.Model):
             models.UniqueConstraint(fields=["knowledge_base", "model", "kind"], name="vector_index_measured_once")
         ]
 
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id}: {self.kind} {self.model}, {self.method}"
 
-
-class BM25Index(models.Model):
+class BM25Index(InternalRow):
     """The third tier of the BM25 cache: one signed payload a knowledge base, written by the newest version only."""
-
-    is_derived = True
 
     knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, related_name="bm25_index")
     version = models.BigIntegerField(_("version"))
@@ -362,6 +334,3 @@ class BM25Index(models.Model):
         db_table = "bm25_indexes"
         verbose_name = _("BM25 index")
         verbose_name_plural = _("BM25 indexes")
-
-    def __str__(self) -> str:
-        return f"{self.knowledge_base_id}: {self.version}"

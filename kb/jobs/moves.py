@@ -54,7 +54,6 @@ class Move(ABC):
         fields: of KnowledgeBase that a change may set, with `target`.
         stamp: the field of the time of the last progress, in the rows of `unfinished`.
         purpose: of the lock that keeps a second process from the same change, and gets the error `busy`.
-        batches_followed: how many batches a command builds before it looks at what others have done.
         failures: the exceptions that stop a worker, and are noted by `note_failure`.
     """
 
@@ -63,7 +62,6 @@ class Move(ABC):
     stamp: ClassVar[str]
     purpose: ClassVar[Purpose]
     busy: ClassVar[str | Promise]
-    batches_followed: ClassVar[int] = 10
     failures: ClassVar[tuple[type[Exception], ...]] = ()
 
     def advance(self, kb: KnowledgeBase, *, batches: int | None = None) -> bool:
@@ -80,36 +78,9 @@ class Move(ABC):
         with self._alone(kb), watching(KnowledgeBase.objects.filter(pk=kb.pk, **{self.target: target}).exists):
             return self.build(kb, count() if batches is None else iter(range(batches)))
 
-    def follow(self, kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
-        """Returns when the target is in use, or ready to be; brought there by this process or by a worker.
-
-        Meanwhile `kb` is read again, and `on_progress` gets how many further units of work are done. Beside one of
-        `failures` it raises Rejected where the change has failed, or was cancelled.
-        """
-        target, reported = getattr(kb, self.target), 0
-        is_over = not target
-        while not is_over:
-            try:
-                is_over = self.advance(kb, batches=self.batches_followed)
-            except (AlreadyRunning, LeaseLost, Superseded):
-                time.sleep(LOOK_SECONDS)
-            kb.refresh_from_db()
-            done = self.done(kb, target)
-            on_progress(max(0, done - reported))
-            reported = max(reported, done)
-            is_over = self.has_ended(kb, target) or is_over
-
     @abstractmethod
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
         """Does what `advance` says, a batch for each element of `left`; the lock is held."""
-
-    @abstractmethod
-    def done(self, kb: KnowledgeBase, target: str) -> int:
-        """How many units of work a target holds."""
-
-    @abstractmethod
-    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
-        """Whether nobody is on the way to a target any more; Rejected where the change has failed, or was cancelled."""
 
     @abstractmethod
     def unfinished(self) -> "QuerySet[Any]":
@@ -152,6 +123,43 @@ class Move(ABC):
             finally:
                 if not counts:
                     own.delete()
+
+
+class FollowedMove(Move):
+    """A change that a command waits for, which carries it on meanwhile.
+
+    Attributes:
+        batches_followed: how many batches a command builds before it looks at what others have done.
+    """
+
+    batches_followed: ClassVar[int] = 10
+
+    def follow(self, kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Returns when the target is in use, or ready to be; brought there by this process or by a worker.
+
+        Meanwhile `kb` is read again, and `on_progress` gets how many further units of work are done. Beside one of
+        `failures` it raises Rejected where the change has failed, or was cancelled.
+        """
+        target, reported = getattr(kb, self.target), 0
+        is_over = not target
+        while not is_over:
+            try:
+                is_over = self.advance(kb, batches=self.batches_followed)
+            except (AlreadyRunning, LeaseLost, Superseded):
+                time.sleep(LOOK_SECONDS)
+            kb.refresh_from_db()
+            done = self.done(kb, target)
+            on_progress(max(0, done - reported))
+            reported = max(reported, done)
+            is_over = self.has_ended(kb, target) or is_over
+
+    @abstractmethod
+    def done(self, kb: KnowledgeBase, target: str) -> int:
+        """How many units of work a target holds."""
+
+    @abstractmethod
+    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
+        """Whether nobody is on the way to a target any more; Rejected where the change has failed, or was cancelled."""
 
 
 def lock_row(kb: KnowledgeBase) -> KnowledgeBase:

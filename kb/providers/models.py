@@ -7,18 +7,17 @@ from kb.access.models import KnowledgeBase, ScopedQuerySet, User
 from kb.base.db.audit_triggers import PROVIDER_MODEL
 from kb.base.encryption import SecretsField
 from kb.base.messages import MessageField
+from kb.base.models import InternalRow
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.providers.recommended import Role
 
 
-class TokenizerSettings(models.Model):
+class TokenizerSettings(InternalRow):
     """What a knowledge base's editors wrote for a tokenizer that it has or is moving to.
 
     The id of the tokenizer holds a hash of the options, so that rows of one id mean the same, whatever their comments
     and the order of their lines. An id without a row is that of the default options.
     """
-
-    is_derived = True
 
     class Engine(models.TextChoices):
         JIEBA = "jieba", "jieba"
@@ -41,9 +40,6 @@ class TokenizerSettings(models.Model):
             models.UniqueConstraint(fields=["knowledge_base", "tokenizer_id"], name="settings_once_per_tokenizer"),
         ]
         indexes: ClassVar = [models.Index(fields=["tokenizer_id"], name="settings_by_tokenizer")]
-
-    def __str__(self) -> str:
-        return self.tokenizer_id
 
 
 class ProviderModel(models.Model):

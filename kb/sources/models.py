@@ -12,6 +12,7 @@ from kb.base.db.audit_triggers import EXTERNAL_SOURCE, SOURCE
 from kb.base.db.triggers import CONTENT_TRIGGERS, LIVE_SOURCE_TRIGGERS
 from kb.base.encryption import SecretsField
 from kb.base.messages import MessageField
+from kb.base.models import InternalRow
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.content.models import Document
 
@@ -225,10 +226,8 @@ class SourceItem(models.Model):
         return self.key or self.url
 
 
-class ListedItem(models.Model):
+class ListedItem(InternalRow):
     """A file that the present run of its source has listed, and is still to fetch: new, or another than before."""
-
-    is_derived = True
 
     source = models.ForeignKey(Source, models.CASCADE, related_name="listed_items")
     key_hash = models.CharField(max_length=64)
@@ -239,11 +238,8 @@ class ListedItem(models.Model):
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["source", "key_hash"], name="listed_item_once")]
 
-    def __str__(self) -> str:
-        return str(self.item["key"])
 
-
-class SourceItemChange(models.Model):
+class SourceItemChange(InternalRow):
     """What a page with a document says now (file and `details`), held until its run has seen whether others say the same."""
 
     item = models.OneToOneField(SourceItem, models.CASCADE, related_name="change", db_column="page_id")
@@ -256,11 +252,8 @@ class SourceItemChange(models.Model):
     class Meta:
         db_table = "kb_webpagechange"
 
-    def __str__(self) -> str:
-        return str(self.item)
 
-
-class SourceRun(models.Model):
+class SourceRun(InternalRow):
     """A run of a source that has ended: the log of the last ones."""
 
     source = models.ForeignKey(Source, models.CASCADE, related_name="runs", verbose_name=_("source"))
@@ -276,9 +269,6 @@ class SourceRun(models.Model):
 
     class Meta:
         ordering = ("-pk",)
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.get_status_display()}"
 
 
 class SearchProvider(models.Model):

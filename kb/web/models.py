@@ -5,8 +5,10 @@ from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
+from kb.base.models import InternalRow
 
-class IdempotencyKey(models.Model):
+
+class IdempotencyKey(InternalRow):
     """A request that its caller may send again without it being done twice, and the answer that it had, as it was sent.
 
     Attributes:
@@ -30,6 +32,3 @@ class IdempotencyKey(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["user", "credential", "key"], name="idempotency_key_once")
         ]
-
-    def __str__(self) -> str:
-        return self.key

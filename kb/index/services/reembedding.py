@@ -26,7 +26,7 @@ from kb.index.services.writing import (
     unchanged,
 )
 from kb.index.vector_index import maintain_vector_indexes
-from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, Move, lock_row
+from kb.jobs.moves import LOOK_SECONDS, RETIRED_FOR, FollowedMove, lock_row
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import STARTING, reference, starting_profile, suitable_name
 from kb.providers.embedding_models import embedder
@@ -148,7 +148,7 @@ def search_with(kb: KnowledgeBase, model_id: str) -> None:
 
 
 # -- What a worker does ----------------------------------------------------------------------------------------------------
-class Reembed(Move):
+class Reembed(FollowedMove):
     target = "target_embedding_model"
     fields = ("profile", "embedding_model", "previous_embedding_model", "target_embedding_model", "dimension")
     stamp = "told_at"

@@ -30,7 +30,7 @@ from kb.index.services.writing import (
     write_postings,
     write_questions,
 )
-from kb.jobs.moves import RETIRED_FOR, Move, lock_row
+from kb.jobs.moves import RETIRED_FOR, FollowedMove, lock_row
 from kb.providers.embedding_models import options_of, tokenizer
 from kb.providers.models import TokenizerSettings
 from retrieval.characters import CJK, LATIN
@@ -282,7 +282,7 @@ def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
     )
 
 
-class Tokenizing(Move):
+class Tokenizing(FollowedMove):
     target = "target_tokenizer_id"
     fields = ("target_tokenizer_id",)
     stamp = "tokenizing_at"

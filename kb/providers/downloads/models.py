@@ -5,12 +5,11 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from kb.base.messages import MessageField
+from kb.base.models import InternalRow
 
 
-class ModelDownload(models.Model):
+class ModelDownload(InternalRow):
     """The fetching of a model's files into the cache of this server, by a worker."""
-
-    is_derived = True
 
     class Status(models.TextChoices):
         WAITING = "waiting", _("Waiting")
@@ -38,9 +37,6 @@ class ModelDownload(models.Model):
     class Meta:
         verbose_name = _("download of a model")
         verbose_name_plural = _("downloads of models")
-
-    def __str__(self) -> str:
-        return self.model
 
     @property
     def is_unfinished(self) -> bool:

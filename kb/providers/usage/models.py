@@ -3,14 +3,14 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from kb.base.models import InternalRow
 
-class ModelUse(models.Model):
+
+class ModelUse(InternalRow):
     """What a model was asked on a day for a knowledge base, which may have been deleted since (0: for none).
 
     Of the tokens `estimated_tokens` are reckoned from the length of the texts, since the server does not count them.
     """
-
-    is_derived = True
 
     day = models.DateField(_("day"))
     role = models.CharField(_("role"), max_length=12)
@@ -29,6 +29,3 @@ class ModelUse(models.Model):
                 fields=["day", "role", "model", "knowledge_base_id"], name="use_once_per_day_model_and_kb"
             ),
         ]
-
-    def __str__(self) -> str:
-        return f"{self.day} {self.model}"

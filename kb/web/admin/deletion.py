@@ -5,6 +5,8 @@ from typing import Any
 
 from django.db.models import CASCADE, SET_NULL, Count, ForeignKey, Model, Q, Value
 
+from kb.base.models import InternalRow
+
 
 def deleted_with(model: type[Model], chosen: list[Any]) -> dict[str, int]:
     """How many rows a deletion takes along, by what they are called; the nearest first."""
@@ -78,7 +80,7 @@ def _counted(conditions: dict[type[Model], Q]) -> dict[str, int]:
 
 def _has_name(model: type[Model]) -> bool:
     """False for tables that are an implementation's own, which no page shows, and for what is built from the rest."""
-    return "verbose_name_plural" in model._meta.original_attrs and not getattr(model, "is_derived", False)
+    return "verbose_name_plural" in model._meta.original_attrs and not issubclass(model, InternalRow)
 
 
 def _name(model: type[Model]) -> str:

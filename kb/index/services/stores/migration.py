@@ -218,7 +218,6 @@ class StoreMove(Move):
     fields = ("store", "target_store")
     purpose = Purpose.STORE_MOVE
     busy = gettext_lazy("Another process is moving this knowledge base to another store: wait until it is done.")
-    batches_followed = 2
     failures = (StoreError, Rejected)  # each noted where the page and the doctor read it
 
     def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
@@ -257,15 +256,6 @@ class StoreMove(Move):
             _update_status(locked, target, Status.IN_USE, error="", checked=checked)
             _retire(locked, former)
         return True
-
-    def done(self, kb: KnowledgeBase, target: str) -> int:
-        total = StoreState.objects.filter(knowledge_base=kb, store=target).values_list("total", flat=True).first() or 0
-        return max(0, int(total) - StoreChange.objects.filter(knowledge_base=kb, store=target).count())
-
-    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
-        if target not in (kb.target_store, kb.store):
-            raise Rejected("migration_cancelled", _("The move to another store was cancelled meanwhile."))
-        return kb.target_store != target
 
     def unfinished(self) -> QuerySet[KnowledgeBase]:
         """Without those that have failed, now or for good."""
