@@ -28,11 +28,18 @@ def waiting_outside(user_id: int | None = None) -> Iterator[None]:
     Raises TooManyWaits.
     """
     of_user: Mapping[Hashable, int] = {} if user_id is None else {("outside", user_id): 1}
-    mine = _place(of_user, _("An earlier request of yours still waits for another server: try again in a moment."))
-    with closing(mine):
-        refusal = _("Too many requests wait for other servers at the moment: try again in a few seconds.")
-        with closing(_place({"outside": MOST}, refusal)):
-            yield
+    with (
+        closing(
+            _place(of_user, _("An earlier request of yours still waits for another server: try again in a moment."))
+        ),
+        closing(
+            _place(
+                {"outside": MOST},
+                _("Too many requests wait for other servers at the moment: try again in a few seconds."),
+            )
+        ),
+    ):
+        yield
 
 
 def _place(limits: Mapping[Hashable, int], refusal: str) -> Share:

@@ -269,10 +269,12 @@ class StoreMove(Move):
         return list(self.unfinished().values_list("pk", flat=True))
 
     def note_failure(self, kb_id: int, error: Exception) -> None:
-        code = getattr(error, "code", "")
-        if code in ("internal_error", "worker_lost"):  # the others have noted it by then
+        if isinstance(error, Rejected) and error.code in (
+            "internal_error",
+            "worker_lost",
+        ):  # others have noted it by then
             kb = KnowledgeBase.objects.get(pk=kb_id)
-            _failed(kb, kb.target_store, code, message_of(error))
+            _failed(kb, kb.target_store, error.code, message_of(error))
 
 
 STORE_MOVE = StoreMove()
