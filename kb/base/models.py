@@ -7,7 +7,7 @@ from django.db.models.functions import Coalesce
 
 
 class InternalRow(models.Model):
-    """A row of the program's own, which no page lists and the deletion of others does not count."""
+    """A row of the program's own: none has a page of its own, and none is counted among what a deletion takes along."""
 
     class Meta:
         abstract = True
