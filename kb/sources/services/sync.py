@@ -131,13 +131,6 @@ class Sync:
         same_bytes: list[tuple[SourceItem, Item]] = []
         for key_hash, item in items.items():
             row = rows.get(key_hash)
-            if (
-                row is not None
-                and row.fetched_at is not None
-                and row.fetched_at >= self._at
-                and row.seen_at == self._at
-            ):
-                continue  # read before this run was interrupted
             if row is not None and self._is_as_before(row, item):
                 unchanged.append(row.pk)
             elif row is not None and row.document_id is not None and item.digest and item.digest == row.digest:

@@ -108,8 +108,6 @@ def web_preview(source: Source, client: WebClient, *, seconds: float = PREVIEW_S
                 elif candidate.content is None:
                     robots.check(parse_url(candidate.url))
             except (FetchError, ParseError) as error:
-                if error.code == "slow_pattern":
-                    raise
                 page = replace(page, error=error)
             listing.met(candidate, links)
             pages.append(page)
