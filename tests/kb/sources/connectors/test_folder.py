@@ -1,7 +1,9 @@
 """A folder on the server, read from a real file system."""
 
 import os
+import shutil
 import threading
+from contextlib import contextmanager
 from io import BytesIO
 
 import pytest
@@ -168,6 +170,32 @@ def test_a_place_that_is_missing_or_empty_does_not_look_as_if_all_had_gone(place
         assert code_of(lambda: fetched(folder, item)) == "gone"
         place.rmdir()
         assert code_of(lambda: fetched(folder, item)) == "folder_missing"
+
+
+def test_a_folder_that_is_deleted_while_the_listing_goes_on_has_no_files(place):
+    with reading(place) as folder:
+        portions = folder.portions(None)
+        first = next(portions)
+        shutil.rmtree(place / "b")
+        rest = list(portions)
+
+    assert [item.key for item in first.items] == ["a.md", "z.md"]
+    assert rest == []
+
+
+def test_a_file_that_is_deleted_while_its_folder_is_listed_is_left_out(place, monkeypatch):
+    scan = os.scandir
+
+    @contextmanager
+    def interrupted(at):
+        with scan(at) as entries:
+            found = list(entries)
+            (place / "a.md").unlink(missing_ok=True)
+            yield found
+
+    monkeypatch.setattr(os, "scandir", interrupted)
+
+    assert keys(place) == ["z.md", "b/c.txt", "b/d/e.md"]
 
 
 @pytest.fixture
