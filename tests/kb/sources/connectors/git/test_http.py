@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from kb.base.net.addresses import AllowList, FetchError, Guard
+from kb.sources.connectors.git import listings
 from kb.sources.connectors.git.connector import GitBranch
+from kb.sources.connectors.git.listings import Listings
 from kb.sources.connectors.protocol import UNAVAILABLE
 from tests.git_server import PASSWORD, USER, Bare, GitServer, git
 from tests.web_server import CERTIFICATE
@@ -126,6 +128,27 @@ def test_what_was_missed_before_is_fetched_in_few_round_trips(server, partial):
     with opened(server) as place:
         assert [content(place, item)[1] for item in place.items()] == [str(number) for number in range(300)]
     assert server.fetches() <= 5
+
+
+def test_a_server_that_hands_out_no_content_by_its_hash_sends_all_of_the_commit(server, partial):
+    """As servers do that speak the protocol before version 2 only."""
+    partial.commit(NAMES)
+    server.answer = lambda environ: environ.pop("HTTP_GIT_PROTOCOL", "") and None
+    with opened(server) as place:
+        items = list(place.items())
+        assert {item.key: content(place, item)[1] for item in items} == NAMES
+
+
+def test_a_server_that_throttles_while_contents_are_fetched_is_asked_once(server, partial):
+    partial.commit(NAMES)
+    with opened(server) as place:
+        item, *_ = place.items()
+        server.asked.clear()
+        server.answer = lambda _: ("429 Too Many Requests", {"Content-Length": "0"}, [])
+        with pytest.raises(FetchError) as caught:
+            content(place, item)
+    assert caught.value.code == "too_many_requests"
+    assert len(server.asked) == 1
 
 
 def test_a_renamed_file_keeps_its_version(server, bare):
@@ -482,3 +505,18 @@ def test_a_listing_on_the_disk_that_is_damaged_is_made_again(server, bare, setti
     assert re.fullmatch(r"[0-9a-f]{64}\.listing", file.name)
     file.write_bytes(b"damaged")
     assert keys(server) == sorted(NAMES)
+
+
+def test_of_too_many_listings_on_the_disk_the_one_that_was_not_read_for_longest_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr(listings, "MOST_LISTINGS", 2)
+    folder = tmp_path / "listings"
+    read, unread, new = (Listings(folder, "https://example.org/r.git", branch) for branch in ("a", "b", "c"))
+    read.write("1" * 40, b"")
+    unread.write("2" * 40, b"")
+    for file in folder.iterdir():
+        os.utime(file, (1, 1))
+    assert read.read() is not None
+
+    new.write("3" * 40, b"")
+
+    assert [each.read() is not None for each in (read, unread, new)] == [True, False, True]

@@ -86,6 +86,15 @@ def test_what_is_no_key_or_has_a_passphrase_is_refused_and_not_repeated(key):
     assert key not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["user", "password"])
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_a_user_name_or_password_of_several_lines_is_refused_and_not_repeated(name, end):
+    with pytest.raises(Rejected) as caught:
+        GitBranch.check({"url": "https://github.com/o/r", name: f"secret{end}url=https://example.org"})
+    assert caught.value.code == "password_invalid"
+    assert "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("branch", ["main", "-x", "feature/中文", "release-1.2", "--upload-pack=x", "@"])
 def test_names_of_branches_are_taken(branch):
     GitBranch.check({"url": "https://github.com/o/r", "branch": branch})
