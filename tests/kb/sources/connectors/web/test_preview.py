@@ -4,7 +4,7 @@ import pytest
 
 from kb.models import Source, SourceItem
 from kb.sources.connectors.web.preview import web_preview
-from tests.kb.sources.connectors.web.sources import sitemap
+from tests.kb.sources.connectors.web.sources import entry, feed, sitemap
 from tests.web_server import Page, article, client_for
 
 pytestmark = pytest.mark.django_db
@@ -24,6 +24,17 @@ class TestAPreview:
         assert preview.items[1].error.code == "robots"
         assert preview.items[5].characters is None  # it was not read
         assert not SourceItem.objects.exists()
+
+    def test_entries_that_a_feed_holds_in_full_need_no_leave_of_their_site(self, kb, web):
+        web.pages["/robots.txt"] = Page("User-agent: *\nDisallow: /news", type="text/plain")
+        full = [entry(web, f"/news/{number}", f"News {number}", content="<p>In full.</p>") for number in range(4)]
+        web.pages["/feed"] = feed(web, *full, entry(web, "/news/4", "News 4", summary="In short."))
+        source = Source(knowledge_base=kb, kind="feed", url=web.url("/feed"))
+
+        preview = web_preview(source, client_for(web))
+
+        assert [item.error and item.error.code for item in preview.items] == [None, None, None, None, "robots"]
+        assert ["In full." in item.excerpt for item in preview.items] == [True, True, True, False, False]
 
     def test_it_says_why_the_whole_cannot_be_read(self, kb, web):
         source = Source(knowledge_base=kb, kind="feed", url=web.url("/"))

@@ -253,3 +253,21 @@ def test_a_source_with_documents_whose_only_page_is_missing_now_has_not_failed(k
     source = run(create(kb, web, "page"), web)
     del web.pages["/"]
     assert (run(source, web).status, source.counts) == ("done", {"gone": 1})
+
+
+def test_a_page_whose_text_is_too_large_is_not_stored_and_an_older_text_of_it_stays(kb, web, settings):
+    web.pages |= {"/a": Page(article("A")), "/b": Page(article("B"))}
+    web.pages["/sitemap.xml"] = sitemap(web, "/a", "/b")
+    source = run(create(kb, web, "sitemap", "/sitemap.xml"), web)
+    before = dict(Document.objects.values_list("pk", "sha256"))
+    settings.MAX_UPLOAD_BYTES = 10_000
+    web.pages["/b"] = Page(article("B", "The reading room has a hundred desks. " * 1_000))
+    web.pages["/c"] = Page(article("C", "The catalogue has a million cards. " * 1_000))
+    web.pages["/sitemap.xml"] = sitemap(web, "/a", "/b", "/c")
+
+    run(source, web)
+
+    assert (source.status, source.counts) == ("done", {"unchanged": 1, "failed": 2})
+    assert dict(Document.objects.values_list("pk", "sha256")) == before
+    failed = source.items.filter(state="failed").values_list("url", "error_code")
+    assert set(failed) == {(web.url("/b"), "too_large"), (web.url("/c"), "too_large")}
