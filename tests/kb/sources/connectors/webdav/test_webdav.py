@@ -294,6 +294,30 @@ def test_a_listing_with_entities_or_without_anything_is_refused(dav, body):
     assert refusal(dav).code == "not_webdav"
 
 
+def with_response(content):
+    """A folder of one file, and a further response as the server writes it."""
+    body = part(["a.md"]).decode().replace("</d:multistatus>", f"<d:response>{content}</d:response></d:multistatus>")
+    return lambda _: ("207 Multi-Status", {}, body.encode())
+
+
+@pytest.mark.parametrize(("status", "more"), [("HTTP/1.1 200 OK", ["b.md"]), ("HTTP/1.1 404 Not Found", [])])
+def test_a_file_with_a_status_of_its_own_is_listed_unless_it_has_gone(dav, status, more):
+    dav.answer = with_response(f"<d:href>/dav/b.md</d:href><d:status>{status}</d:status>")
+    assert keys(dav) == ["a.md", *more]
+
+
+@pytest.mark.parametrize(("status", "code"), [("HTTP/1.1 403 Forbidden", 403), ("HTTP/1.1", 500), ("nonsense", 500)])
+def test_a_file_that_the_server_cannot_tell_about_does_not_look_as_if_it_had_gone(dav, status, code):
+    dav.answer = with_response(f"<d:href>/dav/b.md</d:href><d:status>{status}</d:status>")
+    error = refusal(dav)
+    assert (error.code, error.params["status"]) == ("bad_status", code)
+
+
+def test_a_response_without_an_address_is_passed_over(dav):
+    dav.answer = with_response("<d:href> </d:href><d:status>HTTP/1.1 200 OK</d:status>")
+    assert keys(dav) == ["a.md"]
+
+
 def test_a_digest_of_nextcloud_is_taken_and_its_page_linked(dav):
     digest = hashlib.sha256(b"one").hexdigest()
 
