@@ -12,7 +12,7 @@ import json
 import threading
 from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import grpc
 from google.cloud import discoveryengine_v1 as vertex
@@ -45,6 +45,7 @@ class VertexServer:
         results: of every search.
         fails: a status code of gRPC that every search ends with instead, and its words.
         asked: the requests, oldest first.
+        grants: the signed texts that a token was asked for with at `token_uri`, which gives none.
     """
 
     def __init__(self):
@@ -52,6 +53,7 @@ class VertexServer:
         self.fails = None
         self.hangs = False
         self.asked = []
+        self.grants = []
         self.released = threading.Event()
         self._grpc = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
         self._grpc.add_generic_rpc_handlers((_Rpc(self),))
@@ -79,6 +81,10 @@ class VertexServer:
     @property
     def rest_endpoint(self):
         return f"http://127.0.0.1:{self._http.server_port}"
+
+    @property
+    def token_uri(self):
+        return f"{self.rest_endpoint}/token"
 
     def answer(self, request):
         self.asked.append(request)
@@ -111,7 +117,12 @@ class _Http(BaseHTTPRequestHandler):
     STATUS = {grpc.StatusCode.PERMISSION_DENIED: 403, grpc.StatusCode.RESOURCE_EXHAUSTED: 429}
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/token":
+            self.server.vertex.grants += parse_qs(content.decode())["assertion"]
+            self._send(400, {"error": "invalid_grant"})
+            return
+        body = json.loads(content)
         body["servingConfig"] = urlsplit(self.path).path.removeprefix("/v1/").removesuffix(":search")
         request = vertex.SearchRequest.pb()()
         json_format.ParseDict(body, request)

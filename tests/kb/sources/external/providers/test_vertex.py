@@ -1,7 +1,12 @@
+import json
+import sys
 import time
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth import jwt
 from google.cloud import discoveryengine_v1 as vertex
 
 from kb.base.errors import Rejected
@@ -152,6 +157,39 @@ def test_credentials_are_named_and_never_kept(server, monkeypatch):
     with pytest.raises(ChannelUnavailable) as fault:
         search(server, endpoint="", credentials_env="VERTEX_KEY")
     assert fault.value.code == "external_refused"
+    assert server.asked == []
+
+
+# The operator's own file is loaded, which is what the library warns of for files from others.
+@pytest.mark.filterwarnings("ignore:The load_credentials_from_file method:DeprecationWarning")
+def test_the_key_file_of_a_service_account_signs_in_at_the_place_that_it_names(server, monkeypatch, tmp_path):
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    account = {
+        "type": "service_account",
+        "client_email": "reader@library.example.org",
+        "private_key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain).decode(),
+        "token_uri": server.token_uri,
+    }
+    (tmp_path / "key.json").write_text(json.dumps(account))
+    monkeypatch.setenv("VERTEX_KEY", str(tmp_path / "key.json"))
+
+    with pytest.raises(ChannelUnavailable) as fault:
+        search(server, endpoint="", credentials_env="VERTEX_KEY", transport="rest")
+
+    assert fault.value.code == "external_refused"
+    [grant] = server.grants
+    claims = jwt.decode(grant, verify=False)
+    assert claims["iss"] == "reader@library.example.org"
+    assert claims["scope"] == "https://www.googleapis.com/auth/cloud-platform"
+
+
+def test_without_its_library_nothing_is_asked_and_the_remedy_is_said(server, monkeypatch):
+    monkeypatch.delitem(sys.modules, "google.cloud.discoveryengine_v1")
+    monkeypatch.setitem(sys.modules, "google.cloud", None)  # as where nothing of Google's is installed
+    with pytest.raises(ChannelUnavailable, match="pip install") as fault:
+        search(server)
+    assert fault.value.code == "external_not_configured"
     assert server.asked == []
 
 
