@@ -1,5 +1,6 @@
 """Syncs of a folder through the API."""
 
+import dataclasses
 import hashlib
 
 import pytest
@@ -267,6 +268,37 @@ def test_moves_and_deletions_beyond_the_time_of_one_request_are_left_for_the_nex
     rest = sync(client, kb, moved, delete=True)
     assert (rest["more"], len(rest["moved"])) == (False, 8)
     assert set(documents(kb)) == set(moved)
+
+
+def test_deletions_and_metadata_beyond_the_time_of_one_request_are_left_for_the_next(client, kb, owner):
+    push(client, kb, MANY)
+    files = [services.PushedFile(**each) for each in manifest(without(MANY, 1))["files"]]
+    files[0] = dataclasses.replace(files[0], metadata={"author": "Li"})
+
+    def step(budget_s):
+        return services.push_sync(
+            knowledge_base=kb, user=owner, name="docs", files=files, delete=True, budget_s=budget_s
+        )
+
+    def authors():
+        return [each.metadata.get("author") for each in Document.objects.order_by("pk")]
+
+    first = step(0)
+    assert (first.more, first.deleted, authors()) == (True, 0, [None] * 8)
+    rest = step(services.BUDGET_S)
+    assert (rest.more, rest.deleted, authors()) == (False, 1, ["Li", *[None] * 6])
+
+
+def test_metadata_that_a_document_has_already_change_nothing(client, kb):
+    sync(client, kb, {"a.md": "one"})
+    send(client, kb, "a.md", "one", metadata='{"author": "Li"}')
+    before = Document.objects.values().get()
+    body = manifest({"a.md": "one"})
+    body["files"][0]["metadata"] = {"author": "Li"}
+
+    assert client.post(f"/api/v1/knowledge-bases/{kb.pk}/sync/", body, format="json").json()["unchanged"] == 1
+
+    assert Document.objects.values().get() == before
 
 
 def test_a_path_that_comes_twice_is_refused(client, kb):
