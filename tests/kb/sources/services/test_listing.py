@@ -113,6 +113,16 @@ def test_a_listing_without_end_is_given_up(kb, slow, monkeypatch):
     assert not Document.objects.exists()
 
 
+def test_a_listing_of_more_files_than_a_source_may_have_is_given_up(kb, slow, monkeypatch):
+    monkeypatch.setattr(sync, "MOST_FILES", 5)
+    source = run(create(kb))
+    assert (source.status, source.error_code) == ("failed", "too_many_items")
+    assert slow.fetched == []
+
+    del slow.files["5.md"]
+    assert run(source).counts == {"added": 5}
+
+
 def test_a_listing_in_which_nothing_is_taken_notices_that_its_run_has_ended(kb, slow, monkeypatch):
     monkeypatch.setattr(runs, "REPORT_S", 0.0)
     source = create(kb)

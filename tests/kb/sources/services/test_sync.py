@@ -58,6 +58,12 @@ class TestChanges:
         assert run(source).counts == {"unchanged": 4}
         assert place.fetched == []
 
+    def test_a_digest_that_no_document_has_is_fetched(self, source, place):
+        place.gives_digest = True
+        place.files |= {"1.md": text(11), "4.md": text(4)}
+        assert run(source).counts == {"unchanged": 3, "changed": 1, "added": 1}
+        assert place.fetched == ["1.md", "4.md"]
+
     def test_a_file_that_cannot_be_read_is_fetched_once(self, kb, place):
         place.files = {"a.md": text(1), "b.exe": b"MZ\x00\x01"}
         source = run(create(kb))
