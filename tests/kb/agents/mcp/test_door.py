@@ -1,10 +1,18 @@
 """Who the MCP server lets in; tests/live/test_mcp_http.py has the same behind a port."""
 
+import asyncio
+from http import HTTPStatus
+from types import SimpleNamespace
+
 import httpx
 import pytest
+from django.db import OperationalError, connection
 
 from kb.agents.mcp.http import Door
+from kb.agents.mcp.server import Refusal, calling
+from retrieval.errors import Degradation, DegradationCode, NoChannelAvailable
 from tests.factories import make_api_key, make_user
+from tests.outage import database_out_of_reach
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,6 +100,32 @@ async def test_what_a_client_claims_in_a_header_of_its_own_hides_no_address(knoc
     first, second = await knock(headers=claimed("192.0.2.1")), await knock(headers=claimed("192.0.2.2"))
 
     assert (first.status_code, second.status_code) == (401, 429)
+
+
+def test_without_its_database_it_says_when_to_come_back(knock, secret, monkeypatch):
+    connection.close()
+    with database_out_of_reach():
+        monkeypatch.setattr(connection.pool, "timeout", 1)
+        answer = asyncio.run(knock(authorization=f"Bearer {secret}"))
+
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "unavailable", "30")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (NoChannelAvailable((Degradation("vector", DegradationCode.MODEL_UNAVAILABLE, "no model"),)), "no model"),
+        (OperationalError("connection refused"), "The database is out of reach"),
+    ],
+    ids=["channels", "database"],
+)
+def test_a_call_that_is_let_in_and_cannot_be_answered_now_may_be_made_again(secret, error, told):
+    request = SimpleNamespace(headers={"authorization": f"Bearer {secret}", "accept-language": "en"})
+
+    with pytest.raises(Refusal, match=told) as refused, calling(request, "search"):
+        raise error
+
+    assert refused.value.status == HTTPStatus.SERVICE_UNAVAILABLE
 
 
 async def test_health_is_open(knock):

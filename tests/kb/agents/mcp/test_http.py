@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 import uvicorn
 
-from kb.agents.mcp.http import HEAD_BYTES, LINE_BYTES, BoundedProtocol, Door
+from kb.agents.mcp import http
+from kb.agents.mcp.http import HEAD_BYTES, LINE_BYTES, BoundedProtocol, Door, paced
 from kb.base.streams import STREAMS
 
 SECONDS = 30
@@ -28,9 +30,9 @@ async def application(scope, receive, send):
 
 
 @asynccontextmanager
-async def connected():
+async def connected(app=application):
     """A client's connection to a server of this process."""
-    config = uvicorn.Config(application, port=0, http=BoundedProtocol, lifespan="off", ws="none", log_config=None)
+    config = uvicorn.Config(app, port=0, http=BoundedProtocol, lifespan="off", ws="none", log_config=None)
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
@@ -110,6 +112,40 @@ async def test_a_body_in_chunks_is_taken_as_it_is():
 async def test_the_frame_of_a_chunk_has_an_end(frame):
     answer = await talk(head("Transfer-Encoding: chunked") + frame, *[b"x" * 1_000] * (HEAD_BYTES // 1_000 + 1))
     assert status(answer) == 431
+
+
+async def test_a_body_that_breaks_amid_its_answer_ends_the_connection_without_another_answer():
+    async def begins_to_answer(_scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+        await send({"type": "http.response.body", "body": b"be", "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with asyncio.timeout(SECONDS), connected(begins_to_answer) as (reader, writer):
+        writer.write(head("Transfer-Encoding: chunked"))
+        begun = await reader.readuntil(b"\r\n\r\nbe")
+        writer.write(b"no length of a chunk\r\n")
+        rest = b""
+        with contextlib.suppress(ConnectionError):
+            rest = await reader.read()
+
+    assert status(begun) == 200
+    assert rest == b""
+
+
+async def test_once_its_body_is_whole_a_request_is_held_to_no_pace(monkeypatch):
+    monkeypatch.setattr(http, "CLIENT_SECONDS", 0)
+    whole, later = {"type": "http.request", "body": b""}, {"type": "http.disconnect", "reason": "it has its answer"}
+    messages = [whole, later]
+
+    async def receive():
+        if len(messages) == 1:
+            await anyio.lowlevel.checkpoint()  # where one that is too slow is given up
+        return messages.pop(0)
+
+    received = paced(receive)
+
+    assert [await received(), await received()] == [whole, later]
 
 
 async def test_a_call_that_waits_for_a_chat_model_lets_another_one_begin(monkeypatch):
