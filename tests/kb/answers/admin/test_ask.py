@@ -455,14 +455,16 @@ def test_an_answer_to_a_stranger_is_not_taken_up(client, kb, method):
     assert not is_to_stop(answer)
 
 
-def test_an_answer_whose_conversation_was_deleted_meanwhile_is_not_there(client, kb, curator, monkeypatch):
+@pytest.mark.parametrize("is_read", [False, True], ids=["before its text is read", "after its text is read"])
+def test_an_answer_whose_conversation_was_deleted_meanwhile_is_not_there(client, kb, curator, monkeypatch, is_read):
     conversation = Conversation.objects.create(user=curator, knowledge_base_ids=[kb.pk])
     Message.objects.create(conversation=conversation, role="user", text="question")
     answer = Message.objects.create(conversation=conversation, role="assistant", status=Message.Status.WRITING)
 
     def look(message):
+        text = text_so_far(message) if is_read else ""
         conversation.delete()
-        return text_so_far(message)
+        return text if is_read else text_so_far(message)
 
     monkeypatch.setattr("kb.answers.admin.ask.text_so_far", look)
     assert client.get(reverse("admin:ask_resume", args=[answer.pk])).status_code == 404
