@@ -187,6 +187,21 @@ def test_the_preview_goes_on_with_its_conversation(page, assistant, llm):
     assert before == [("user", QUESTION), ("assistant", "Two years.")]
 
 
+@pytest.mark.parametrize("history", ["{", '{"role": "user", "text": "x"}', ""])
+def test_the_preview_begins_its_conversation_where_what_was_sent_of_it_is_none(page, assistant, llm, history):
+    asked(page("preview", assistant.pk, data=fields(assistant, question=QUESTION, history=history)))
+    assert [role for role, _text in prompts(llm)[-1]] == ["system", "user"]
+
+
+def test_the_preview_says_where_nothing_can_be_searched(page, assistant, kb, llm, settings):
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "enable_fts": False, "lexical_fallback": False}
+    type(kb).objects.filter(pk=kb.pk).update(embedding_model="no/such-model", tokenizer_id="", lacks_postings=True)
+    refused = page("preview", assistant.pk, data=fields(assistant, question=QUESTION))
+    assert refused.status_code == 503
+    assert refused.json()["detail"].startswith("No channel could answer: ")
+    assert llm.requests == []
+
+
 def test_the_preview_searches_the_knowledge_bases_of_the_form(page, owner, assistant, llm):
     other = make_kb(owner, language="en")
     make_document(other, "The warranty of pumps lasts a day.", source="Pumps.md")

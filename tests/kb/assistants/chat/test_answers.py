@@ -230,6 +230,28 @@ def test_a_question_that_is_sent_twice_is_asked_once(browser, llm):
     assert Message.objects.count() == 2
 
 
+def test_a_question_that_is_sent_again_while_it_is_searched_has_to_wait(browser, llm, monkeypatch):
+    body, met = {"question": QUESTION, "sending_id": str(uuid.uuid4())}, []
+
+    def sends_again(principal, request):
+        met.append(browser.post("ask/", body))
+        return search(principal, request)
+
+    monkeypatch.setattr("kb.answers.services.answers.search", sends_again)
+    assert events(browser.post("ask/", body))[-1][1]["status"] == "done"
+    [refused] = met
+    assert (refused.status_code, refused.json()["code"], refused["Retry-After"]) == (409, "in_progress", "1")
+
+
+def test_where_nothing_can_be_searched_a_visitor_reads_no_reason(browser, kb, llm, settings):
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "enable_fts": False, "lexical_fallback": False}
+    type(kb).objects.filter(pk=kb.pk).update(embedding_model="no/such-model", tokenizer_id="", lacks_postings=True)
+    refused = browser.ask()
+    assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
+    assert refused.json()["detail"] == "Nothing can be searched at the moment."
+    assert "no/such-model" not in refused.content.decode()
+
+
 def test_a_question_that_failed_can_be_sent_again(browser, llm, settings):
     body = {"question": QUESTION, "sending_id": str(uuid.uuid4())}
     wrong = browser.post("ask/", {**body, "conversation_id": str(uuid.uuid4())})

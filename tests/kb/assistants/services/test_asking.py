@@ -4,7 +4,7 @@ import uuid
 import pytest
 
 from kb.answers.services.conversations import message_judge
-from kb.assistants.services.asking import Asked, ask, stream_ask, stream_preview
+from kb.assistants.services.asking import Asked, ask, reader_of, stream_ask, stream_preview
 from kb.assistants.services.assistants import (
     assistant_close,
     assistant_update,
@@ -187,6 +187,11 @@ def test_an_assistant_without_a_publisher_answers_nobody(owner, kb, llm, change)
     with pytest.raises(NotAllowed):
         ask(Visit(assistant, uuid.uuid4()), QUESTION)
     assert llm.requests == []
+
+
+def test_nobody_reads_for_an_assistant_that_has_no_publisher(assistant):
+    with pytest.raises(NotAllowed, match="not published"):
+        reader_of(assistant, None)
 
 
 def test_a_superuser_publishes_what_the_assistant_names_and_nothing_else(kb, llm):
