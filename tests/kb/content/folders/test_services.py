@@ -3,6 +3,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from kb.base.errors import NotVisible, Rejected
+from kb.content.folders import services
 from kb.content.folders.services import (
     MOST_DEPTH,
     Tree,
@@ -140,6 +141,28 @@ def test_a_path_that_is_too_deep_ends_in_the_last_folder(kb, laws):
     found = folders_of(kb.pk, laws.pk, [path])[path]
 
     assert len(Tree(kb.pk).chain(found)) == MOST_DEPTH
+
+
+def test_a_knowledge_base_has_only_so_many_folders(kb, laws, labour, monkeypatch):
+    monkeypatch.setattr(services, "MOST_FOLDERS", 2)
+
+    with pytest.raises(Rejected) as caught:
+        folder_create(kb=kb, name="one more")
+
+    assert caught.value.code == "too_many_folders"
+    found = folders_of(kb.pk, None, ["laws/labour/a.txt", "laws/civil/b.txt", "new/c.txt"])
+    assert found == {"laws/labour/a.txt": labour.pk, "laws/civil/b.txt": laws.pk, "new/c.txt": None}
+    assert Folder.objects.count() == 2
+
+
+def test_documents_are_not_moved_into_a_folder_that_was_deleted_meanwhile(kb, laws, labour):
+    document = make_document(kb, "text", folder=laws)
+    Folder.objects.filter(pk=labour.pk).delete()
+
+    with pytest.raises(NotVisible):
+        documents_move(Document.objects.all(), labour)
+
+    assert Document.objects.get(pk=document.pk).folder == laws
 
 
 def test_a_filter_finds_what_lies_in_a_folder_and_below(kb, laws, labour):
