@@ -84,12 +84,32 @@ def test_facts_are_imported_with_the_chunk_that_states_them(kb, header):
         ("a,is,b,notes.txt,7", "no chunk 7"),
         ("a,is,b,notes.txt,x", "no chunk x"),
         (f"{'a' * 201},is,b,,", "200 characters"),
+        ("a,is\0,b,,", "cannot be stored"),
+        ("IBM,is,Big Blue,,", "two names of one entity"),
     ],
 )
 def test_a_bad_line_of_facts_is_told_with_its_number(kb, line, told):
     make_document(kb, "一")
+    entity_update(Entity(knowledge_base=kb), name="IBM", aliases=["Big Blue"])
 
     [row] = graph_import_plan(kb, Table.FACTS, f"subject,predicate,object,document,chunk\n{line}\n").errors
+
+    assert row.line == 2
+    assert told in row.message
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "told"),
+    [
+        (Table.CONCEPTS, "name,synonyms\n,x\n", "name is missing"),
+        (Table.CONCEPTS, f"name\n{'a' * 201}\n", "200 characters"),
+        (Table.ENTITIES, "name,kind\n,x\n", "name is missing"),
+        (Table.ENTITIES, f"name,kind\na,{'b' * 81}\n", "and a kind 80"),
+        (Table.ENTITIES, "name,description\na,b\0c\n", "cannot be stored"),
+    ],
+)
+def test_a_bad_line_of_concepts_or_entities_is_told_too(kb, table, text, told):
+    [row] = graph_import_plan(kb, table, text).errors
 
     assert row.line == 2
     assert told in row.message
