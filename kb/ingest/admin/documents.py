@@ -90,11 +90,9 @@ class DocumentForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "folder" in self.fields:
-            kb_id = self.instance.knowledge_base_id
-            cast(FolderChoice, self.fields["folder"]).offer(Tree(kb_id), kb_id)
+        kb_id = self.instance.knowledge_base_id
+        cast(FolderChoice, self.fields["folder"]).offer(Tree(kb_id), kb_id)
         if concepts := cast("ModelMultipleChoiceField[Any] | None", self.fields.get("concepts")):
-            kb_id = self.instance.knowledge_base_id
             concepts.queryset = concepts.queryset.filter(knowledge_base=kb_id)  # type: ignore[union-attr]
             concepts.widget.widget.knowledge_base_id = kb_id
 

@@ -90,11 +90,11 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             self.initial["language"] = KnowledgeBase.Language.ENGLISH
         if description := self.fields.get("description"):
             description.widget.attrs["rows"] = 3
-        if profile := cast(ProfileField | None, self.fields.get("profile")):
-            profile.queryset, profile.required = choosable_profiles(None if is_new else self.instance), not is_new
-            if not is_new:
-                profile.empty_label = None
-                self.initial["profile"] = self.instance.profile
+        profile = cast(ProfileField, self.fields["profile"])
+        profile.queryset, profile.required = choosable_profiles(None if is_new else self.instance), not is_new
+        if not is_new:
+            profile.empty_label = None
+            self.initial["profile"] = self.instance.profile
 
     def clean_embedding_model(self) -> str:
         try:
