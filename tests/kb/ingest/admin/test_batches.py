@@ -74,6 +74,17 @@ def test_a_table_that_cannot_be_read_begins_no_upload(client, kb):
     assert not IngestBatch.objects.exists()
 
 
+def test_a_table_that_comes_later_describes_the_files_that_are_here(client, batch):
+    send(client, batch)
+    table = SimpleUploadedFile("t.csv", b"filename,title\na.txt,Civil code\n")
+
+    answer = client.post(reverse("admin:kb_ingestbatch_table", args=[batch.pk]), {"table": table})
+
+    assert answer.url == reverse("admin:kb_ingestbatch_change", args=[batch.pk])
+    assert Document.objects.get().title == "Civil code"
+    assert "The table has described 1 document." in page(client, batch)
+
+
 def test_a_viewer_sees_an_upload_and_cannot_fill_or_steer_it(client, curator):
     kb = make_kb(name="someone-else-s")
     make_member(kb, user=curator)

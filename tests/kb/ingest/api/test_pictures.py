@@ -52,6 +52,18 @@ def test_nobody_else_learns_that_there_are_any(statuses, client_of, anonymous, o
     assert statuses(client_of(former)) == [404, 404]
 
 
+def test_a_chunk_names_the_pictures_that_stand_in_it(client, document):
+    picture = document.pictures.get()
+    [chunk] = document.chunks.all()
+
+    alone = client.get(f"/api/v1/chunks/{chunk.pk}/").json()["pictures"]
+
+    assert [(each["id"], each["alternative"]) for each in alone] == [(picture.pk, "A pump")]
+    assert client.get(f"/api/v1/documents/{document.pk}/chunks/").json()["results"][0]["pictures"] == alone
+    document.chunks.update(pictures=[])
+    assert client.get(f"/api/v1/chunks/{chunk.pk}/").json()["pictures"] == []
+
+
 def test_a_picture_is_served_as_the_type_that_it_is_and_goes_with_its_document(client, document):
     address = f"/api/v1/pictures/{document.pictures.get().pk}/"
     response = client.get(address, headers={"Accept": "text/html"})
