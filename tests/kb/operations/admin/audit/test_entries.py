@@ -1,9 +1,11 @@
+from datetime import UTC, datetime
+
 import pytest
 from django.urls import reverse
 
 from kb.access.services.attribution import acting
-from kb.models import AuditEntry, Chunk, Document, User
-from tests.factories import make_document, make_member, make_user
+from kb.models import ApiKey, AuditEntry, Chunk, Document, User
+from tests.factories import make_api_key, make_document, make_member, make_user
 
 LIST = "admin:kb_auditentry_changelist"
 
@@ -82,6 +84,18 @@ def test_a_secret_is_only_said_to_have_changed(client, curator):
 
     assert "its value is not kept" in page
     assert User.objects.get(pk=curator.pk).password not in page
+
+
+def test_switches_and_times_are_shown_as_pages_show_them(client, settings):
+    settings.TIME_ZONE = "Asia/Shanghai"
+    client.force_login(make_user("root", superuser=True))
+    key, _secret = make_api_key(make_user())
+    ApiKey.objects.filter(pk=key.pk).update(revoked=True, expiry_date=datetime(2030, 1, 31, 20, 30, tzinfo=UTC))
+    entry = AuditEntry.objects.filter(object_type="api_key", action="update").latest("pk")
+
+    rows = {row["field"]: (row["before"], row["after"]) for row in detail(client, entry).context["differences"]}
+
+    assert set(rows.values()) == {("no", "yes"), ("", "2030-02-01 04:30 UTC+0800")}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,17 @@ def test_a_running_run_shows_counts_rate_and_time_left_and_polls(client, eval_se
     assert page.has("cancel")
 
 
+@pytest.mark.parametrize(
+    ("started", "left"),
+    [(timedelta(seconds=10), "30 seconds"), (timedelta(minutes=10), "30 minutes"), (timedelta(hours=1), "3 hours")],
+)
+def test_the_time_that_is_left_is_told_in_the_unit_that_fits(client, eval_set, started, left):
+    now = timezone.now()
+    run = running(eval_set, started_at=now - started, heartbeat=now)
+
+    assert f"about {left} left" in page_of(client, run).text("rate")
+
+
 def test_a_page_is_loaded_again_once_its_run_has_ended(client, eval_set):
     run = done(eval_set)
 
@@ -82,9 +93,8 @@ def test_a_run_that_waits_for_long_says_that_no_worker_is_there(client, eval_set
     run = running(eval_set, status=EvalRun.Status.PENDING, done=0, total=0, started_at=None, heartbeat=None)
     EvalRun.objects.filter(pk=run.pk).update(created_at=timezone.now() - timedelta(minutes=1))
 
-    page = Page(client.get(url("live", run.pk)))
-
-    assert "manage.py serve" in page.text("standstill")
+    assert page_of(client, run).text("standstill") == "No worker has taken this run up yet."
+    assert "manage.py serve" in Page(client.get(url("live", run.pk))).text("standstill")
 
 
 def test_a_run_that_is_new_says_nothing_about_workers(client, eval_set):
