@@ -309,6 +309,17 @@ def test_without_libreoffice_a_file_is_refused_with_the_command(stored, monkeypa
     assert "apt-get install --no-install-recommends libreoffice-writer-nogui" in str(error)
 
 
+@pytest.mark.parametrize("make", [converted, office.drawn_slides])
+def test_a_script_without_the_program_that_it_starts_converts_nothing(make, stored, monkeypatch, tmp_path):
+    (script := tmp_path / "soffice").write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert office.program() is None
+    with pytest.raises(ParseError) as caught, make(stored(b"a", "a.ppt"), ".ppt", OfficeLimits()):
+        pass
+    assert caught.value.code == "office_missing"
+
+
 @pytest.mark.parametrize(("free", "most"), [(256 * MIB, 128 * MIB), (2**40, 400 * MIB)], ids=["small tmpfs", "disk"])
 def test_a_conversion_takes_half_of_the_room_at_most(tmp_path, monkeypatch, free, most):
     bounds = []
