@@ -104,6 +104,22 @@ def test_questions_are_searched_by_their_own_vectors():
     assert store.asked == [(1, "model", 9, "question", None)]
 
 
+class UnreachableStore:
+    def search(self, kb_id, model_id, vector, k, *, kind="content", only=None):
+        raise ChannelUnavailable(DegradationCode.STORE_UNAVAILABLE, "gone")
+
+
+def test_where_the_store_is_out_the_stand_in_answers_and_without_one_nobody():
+    stand_in = TableStore(content={3: 0.75})
+
+    ranking = VectorChannel(1, FixedVectors(), UnreachableStore(), fallback=stand_in).search(QUERY, 9, DEADLINE)
+
+    assert answers(ranking) == ("vector", 1, [3], [0.75])
+    assert [(each.stage, each.code) for each in ranking.degradations] == [("vector", "store_unavailable")]
+    with pytest.raises(ChannelUnavailable, match="gone"):
+        VectorChannel(1, FixedVectors(), UnreachableStore()).search(QUERY, 9, DEADLINE)
+
+
 class RecordingTextStore:
     def search_terms(self, kb_id, tokenizer_id, terms, k, *, only=None):
         self.asked = kb_id, tokenizer_id, terms, k, only

