@@ -200,6 +200,15 @@ def test_who_is_no_member_or_may_only_read_does_not_leave(trap, alice):
             member_leave(kb=trap, principal=caller)
 
 
+def test_an_invited_superuser_who_sees_the_base_is_no_member_to_leave_it(trap):
+    root = make_user("root", superuser=True)
+    invitation = invite(trap, root)
+
+    with pytest.raises(NotVisible):
+        member_leave(kb=trap, principal=principal(root))
+    assert Invitation.objects.open().get() == invitation
+
+
 # -- Invitations are no way to pester somebody -----------------------------------------------------------------------------
 def test_a_user_has_so_many_open_invitations_and_no_more(mallory, alice):
     for number in range(MOST_INVITATIONS):

@@ -3,7 +3,7 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given, strategies as st
 
-from kb.base.net.addresses import AllowList, FetchError, Guard, is_public, parse_url
+from kb.base.net.addresses import AllowList, FetchError, Guard, is_public, nobody, open_to, parse_url
 
 NOT_PUBLIC = [
     "0.0.0.0",
@@ -150,3 +150,10 @@ class TestAllowList:
         guard = Guard(AllowList.parse(["wiki.intranet"]), lambda host, port: ["10.1.2.3"])
         with pytest.raises(FetchError):
             guard.addresses("evil.example.org", 80)
+
+
+@pytest.mark.parametrize(
+    ("owner", "places"), [(nobody, ["wiki"]), (lambda: "mei", ["wiki", "notes"]), (lambda: "a@b", ["wiki", "files"])]
+)
+def test_what_is_open_to_one_user_is_open_to_neither_another_nor_nobody(owner, places):
+    assert open_to(owner, ["wiki", " notes@mei", "files@a@b"]) == places
