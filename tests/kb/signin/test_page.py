@@ -6,6 +6,7 @@ from django.urls import reverse
 
 from kb.models import AuditEntry, SignInProvider
 from kb.operations.services.secrets import unreadable_secrets
+from kb.signin.provider import provider_of
 from tests.factories import make_user
 from tests.kb.signin.conftest import sign_in
 from tests.kb.signin.test_sign_in import refused
@@ -85,6 +86,11 @@ def test_what_cannot_work_is_not_put_in_force(root, form, changed, words):
     assert words in page.replace("&#x27;", "'")
     assert CLIENT_SECRET not in page
     assert not SignInProvider.objects.exists()
+
+
+@pytest.mark.parametrize(("issuer", "name"), [("https://id.example.org/o", "id.example.org"), ("nonsense", "nonsense")])
+def test_a_provider_without_a_name_is_called_by_its_host_or_by_what_was_entered_for_it(issuer, name):
+    assert provider_of(SignInProvider(issuer=issuer, secrets={})).name == name
 
 
 def test_it_is_removed_after_a_question_and_the_button_goes(root, form):
