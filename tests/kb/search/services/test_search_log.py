@@ -4,6 +4,7 @@ import threading
 import uuid
 
 import pytest
+from django.db import DatabaseError
 from django.utils import timezone
 
 from kb.models import SearchLog
@@ -59,9 +60,10 @@ def test_a_flush_waits_for_what_was_put_before_and_for_nothing_that_comes_meanwh
     held.set()
 
 
-def test_a_fault_of_whoever_takes_logged_searches_does_not_end_the_writing(writer):
+@pytest.mark.parametrize("error", [KeyError("rows"), DatabaseError("the connection is lost")])
+def test_a_fault_of_whoever_takes_logged_searches_does_not_end_the_writing(writer, error):
     def fail(**_sent):
-        raise KeyError("rows")
+        raise error
 
     search_log.searches_logged.connect(fail)
     try:
@@ -75,3 +77,20 @@ def test_a_fault_of_whoever_takes_logged_searches_does_not_end_the_writing(write
     writer.put((after, make))
     writer.flush()
     assert SearchLog.objects.filter(pk=after).exists()
+
+
+def test_searches_do_not_wait_for_a_writer_that_falls_behind(monkeypatch, caplog):
+    monkeypatch.setattr(search_log, "WAITING_ENTRIES", 1)
+    monkeypatch.setattr(search_log, "GATHERING_S", 0.0)
+    writer, begun, go_on = BackgroundWriter(), threading.Event(), threading.Event()
+    (busy, make_busy), (waits, make_waits), (lost, make_lost) = entry(), entry(), entry()
+    writer.put((busy, lambda: begun.set() or (go_on.wait(60) and make_busy())))
+    assert begun.wait(60)
+
+    writer.put((waits, make_waits))
+    writer.put((lost, make_lost))
+
+    assert f"the search log falls behind: entry {lost} was not stored" in caplog.messages
+    go_on.set()
+    writer.flush()
+    assert {*SearchLog.objects.values_list("pk", flat=True)} == {busy, waits}
