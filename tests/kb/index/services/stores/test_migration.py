@@ -23,7 +23,17 @@ from kb.index.services.stores.migration import (
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document
 from kb.jobs.moves import WORKER_LOST, AlreadyRunning
-from kb.models import Chunk, Document, Installation, KnowledgeBase, MoveAttempt, Reembedding, StoreChange, StoreState
+from kb.models import (
+    Chunk,
+    ChunkEmbedding,
+    Document,
+    Installation,
+    KnowledgeBase,
+    MoveAttempt,
+    Reembedding,
+    StoreChange,
+    StoreState,
+)
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, principal
 from tests.kb.index.copies import NOBODY, use
@@ -149,6 +159,32 @@ def test_a_second_target_waits_for_the_first_and_may_be_cancelled(kb, milvus, ch
     move(kb, "chroma")
     with pytest.raises(Rejected):
         migration_start(kb, "chroma")
+
+
+def test_a_move_that_was_cancelled_is_neither_cancelled_again_nor_ended_by_who_was_about_to_swap(kb, milvus):
+    migration_start(kb, "milvus")
+    migration_cancel(kb)
+    left = list(StoreChange.objects.values_list("pk", "store", "chunk_id"))
+    assert [(store, chunk_id) for _pk, store, chunk_id in left] == [("milvus", None)]
+
+    migration_cancel(kb)
+    assert STORE_MOVE.swap(kb, "milvus", {})
+
+    assert (kb.store, kb.target_store) == ("postgres", "")
+    assert KnowledgeBase.objects.get(pk=kb.pk).store == "postgres"
+    assert list(StoreChange.objects.values_list("pk", "store", "chunk_id")) == left
+    assert not StoreState.objects.exists()
+
+
+def test_vectors_without_a_direction_say_nothing_of_a_copy(kb, chroma):
+    move(kb, "chroma")
+    assert copy_check(kb, "chroma").sampled == len(TEXTS)
+
+    row = ChunkEmbedding.objects.first()
+    ChunkEmbedding.objects.update(vector=[0.0] * len(row.vector))
+
+    check = copy_check(kb, "chroma")
+    assert (check.recall, check.sampled, check.is_good) == (None, 0, True)
 
 
 @pytest.mark.parametrize("store", ["milvus", "chroma"])
