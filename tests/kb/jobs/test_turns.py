@@ -2,18 +2,21 @@
 
 import uuid
 from datetime import timedelta
+from threading import Event
 
 import pytest
 from django.conf import settings as configured
 from django.core.files.base import ContentFile
+from django.db import OperationalError
 from django.utils import timezone
 
 from kb import tasks
+from kb.base.cancellation import interruptible
 from kb.graph.services.writing import EXTRACTIONS
 from kb.ingest.services.batches import batch_create, batch_retry
 from kb.ingest.services.documents import DOCUMENTS, MOST_TIMEOUTS, document_add
 from kb.ingest.services.indexing import index_document
-from kb.jobs.leases import TASK_AWAITED, Queue, after
+from kb.jobs.leases import TASK_AWAITED, LeaseLost, Queue, after, watching
 from kb.models import Document, EvalRun, EvalSet, GraphExtraction, Source, Turn
 from kb.quality.runs.services.runs import RUNS
 from kb.sources.services.sources import SOURCES
@@ -267,3 +270,33 @@ def test_what_another_process_takes_amid_the_choice_costs_nobody_a_turn(monkeypa
 
     monkeypatch.setattr(Queue, "due", taken_meanwhile)
     assert UPLOADS.next(DOCUMENTS, [second.pk]) == (DOCUMENTS, [second.pk])
+
+
+def test_what_another_process_takes_before_the_choice_leaves_nothing_to_choose(monkeypatch):
+    """Between the look whether the task's rows wait and the lock."""
+    only = note(make_kb(), "only")
+    first_by_owner = Queue.first_by_owner
+
+    def taken_meanwhile(queue):
+        taken(DOCUMENTS, only)
+        return first_by_owner(queue)
+
+    monkeypatch.setattr(Queue, "first_by_owner", taken_meanwhile)
+    assert UPLOADS.next(DOCUMENTS, [only.pk]) is None
+    assert not Turn.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_cannot_be_read_for_a_moment_is_read_again_and_its_loss_ends_the_work(caplog):
+    looks = iter([OperationalError("the connection is lost"), True, False])
+
+    def is_wanted():
+        look = next(looks)
+        if isinstance(look, Exception):
+            raise look
+        return look
+
+    with pytest.raises(LeaseLost), watching(is_wanted, every_s=0.01), interruptible((ended := Event()).set):
+        assert ended.wait(60)
+    assert next(looks, "all were made") == "all were made"
+    assert "which is tried again: the connection is lost" in caplog.text
