@@ -2,7 +2,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from kb.models import Document
-from kb.sources.services.sources import source_cancel, source_create
+from kb.sources.services.sources import source_cancel, source_create, source_request
 from tests.factories import make_kb
 from tests.web_server import Page, WebServer, article
 
@@ -36,6 +36,24 @@ def test_without_waiting_a_worker_is_asked(source, capsys):
     source.refresh_from_db()
     assert source.status == "waiting"
     assert "a worker reads it" in capsys.readouterr().out
+
+
+def test_one_that_is_being_read_is_left_to_its_worker(source, capsys):
+    source_request(source)
+
+    call_command("read_sources", kb="legal", wait=True)
+
+    assert "archive: is being read already" in capsys.readouterr().out
+    source.refresh_from_db()
+    assert source.status == "waiting"
+
+
+def test_what_a_run_has_held_back_is_accepted_and_done(source, capsys):
+    call_command("read_sources", kb="legal", accept=True, wait=True)
+
+    assert "archive: 1 new" in capsys.readouterr().out
+    source.refresh_from_db()
+    assert (source.status, source.accepted_at is not None) == ("done", True)
 
 
 def test_a_source_that_fails_ends_the_command_with_its_reason(source):
