@@ -10,7 +10,12 @@ from django.test import Client
 from django.urls import reverse
 
 from kb.models import User
+from kb.signin import services
+from kb.signin.claims import account_key, identity_of
+from kb.signin.provider import current_provider
+from kb.signin.views import SESSION_KEY
 from tests.factories import make_user
+from tests.interleaving import Gate, Running
 from tests.kb.signin.conftest import at_provider, begin, sign_in
 from tests.oidc_provider import CLIENT_SECRET
 
@@ -77,6 +82,23 @@ def test_an_answer_for_another_browser_signs_nobody_in(provider):
 
     assert refused(answer, "not begun in this browser")
     assert not User.objects.exists()
+
+
+def test_where_cookies_do_not_come_along_from_the_provider_a_page_asks_again_and_signs_nobody_in(provider, settings):
+    settings.SESSION_COOKIE_SAMESITE = "Strict"
+    provider.person("mei")
+    client = Client()
+    back = at_provider(begin(client), "mei")
+
+    without_cookies = Client()
+    answer = without_cookies.get(back)
+
+    assert answer.status_code == 200
+    assert "_redir" in answer.content.decode()
+    assert SESSION_KEY not in without_cookies.session
+    assert not User.objects.exists()
+    assert client.get(f"{back}&_redir=").status_code == 302
+    assert User.objects.get().username == "mei"
 
 
 def test_an_answer_works_once(provider):
@@ -226,6 +248,21 @@ def test_a_name_that_somebody_has_here_gets_that_of_the_provider(provider):
     sign_in("mei")
 
     assert sorted(User.objects.values_list("username", flat=True)) == ["Mei", "mei@127.0.0.1", "mei@127.0.0.1-2"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_people_of_one_name_who_come_at_once_get_an_account_each(provider, monkeypatch):
+    gate = Gate(monkeypatch, services, "_free_name", after=True)  # which finds the name free
+    here = current_provider()
+    first, second = (identity_of({"sub": sub, "preferred_username": "mei"}, here) for sub in ("first", "second"))
+    late = Running(services.account_for, first, here)
+    gate.wait()
+    services.account_for(second, here)
+    gate.open()
+
+    assert late.outcome() is None
+    assert list(User.objects.order_by("pk").values_list("username", flat=True)) == ["mei", "mei@127.0.0.1"]
+    assert SocialAccount.objects.get(user__username="mei").uid == account_key("second")
 
 
 def test_an_account_that_is_switched_off_stays_out(provider):
