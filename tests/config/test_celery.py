@@ -4,9 +4,13 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from celery import Celery
+from celery.signals import worker_process_shutdown
 
-from config.celery import Alive, LivingScheduler, app
+from config.celery import Alive, BeatingScheduler, LivingScheduler, app
 from kb.base import draining, probe
+from kb.models import ModelUse
+from retrieval.usage import Use, report
 
 
 @pytest.fixture
@@ -51,3 +55,25 @@ def test_a_worker_for_long_work_beats_by_another_name_and_none_passes_by_a_forme
     assert probe.main([kind]) == 1
     alive.start(SimpleNamespace(timer=SimpleNamespace(call_repeatedly=lambda *_: None)))
     assert [each.name for each in tmp_path.iterdir()] == [kind]
+
+
+def test_a_scheduler_beats_with_each_tick_and_none_passes_by_a_former_ones(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("HEARTBEAT_DIR", str(tmp_path / "heartbeats"))
+    probe.beat("beat")
+    scheduler = BeatingScheduler(Celery("nothing to do"), schedule_filename=str(tmp_path / "schedule"))
+    try:
+        assert probe.main(["beat"]) == 1
+        assert scheduler.tick() > 0
+    finally:
+        scheduler.close()
+    assert probe.main(["beat"]) == 0
+
+
+@pytest.mark.django_db
+def test_a_process_of_the_pool_writes_what_it_has_counted_before_it_ends():
+    report(Use("chat", "m", 10, 2))
+    assert not ModelUse.objects.exists()
+
+    worker_process_shutdown.send(None)
+
+    assert ModelUse.objects.values_list("requests", "input_tokens", "output_tokens").get() == (1, 10, 2)
