@@ -57,3 +57,14 @@ def test_progress_bars_are_as_before_when_it_has_failed(folder):
     with pytest.raises(ModelUnavailable):
         opened(str(folder), refuse)
     assert logging.is_progress_bar_enabled()
+
+
+def test_progress_bars_that_were_off_stay_off(folder):
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        assert opened(str(folder)) == str(folder)
+        assert not logging.is_progress_bar_enabled()
+    finally:
+        logging.enable_progress_bar()
