@@ -30,3 +30,25 @@ def test_variables_of_the_fusion_count_where_the_environment_sets_them_to_their_
         check=True,
     )
     assert done.stdout.strip() == found
+
+
+def test_a_key_and_a_proxy_of_the_environment_are_those_of_the_settings(tmp_path):
+    program = (
+        "from django.conf import settings as s; print(s.SECRET_KEY, *s.SECURE_PROXY_SSL_HEADER, s.TRUSTED_PROXIES)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "config.settings",
+            "ZHIKU_DATA_DIR": str(tmp_path),
+            "SECRET_KEY": "entered",
+            "BEHIND_TLS_PROXY": "true",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["entered", "HTTP_X_FORWARDED_PROTO", "https", "1"]
+    assert not (tmp_path / "secret_key").exists()
