@@ -338,6 +338,17 @@ def test_a_redis_that_is_busy_is_waited_for_on_its_port(used, monkeypatch):
     assert (used / "redis" / "port").read_text() == port
 
 
+def test_a_redis_whose_port_was_taken_is_not_revived_where_its_clients_do_not_look(used):
+    ensure()
+    taken = int((used / "redis" / "port").read_text())
+    kill_redis(used)
+    with (
+        socket.create_server(("127.0.0.1", taken)),
+        pytest.raises(embedded.EmbeddedError, match="Another program took the port of Redis"),
+    ):
+        embedded.revive()
+
+
 def test_servers_of_the_environment_are_not_revived(directory):
     os.environ |= {"DATABASE_URL": "postgres://db/zhiku", "REDIS_URL": "redis://cache/0"}
     assert embedded.revive() == []
