@@ -15,11 +15,11 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from config import embedded
-from config.__main__ import needs_services
+from config.__main__ import main, needs_services
 from config.embedded.servers import Redis
 from kb.management.commands.serve import MOST_ENDS
 from tests.config.commands import run_in_turn
-from tests.config.test_embedded import kill_postmaster, kill_redis
+from tests.config.test_embedded import another_process, kill_postmaster, kill_redis
 from tests.serving import READY, ROOT, SECONDS, free_port, interruptible, is_free, servers_run, serving, status
 
 
@@ -205,6 +205,21 @@ def test_a_port_in_use_is_said_with_the_remedy_and_leaves_nothing_running(enviro
     assert done.returncode == 1
     assert f"choose another port, such as --port {taken + 1}" in done.stderr
     assert not servers_run()
+
+
+def test_a_serve_that_ends_says_who_still_uses_the_servers(environment, monkeypatch, capsys):
+    with (
+        another_process("embedded.ensure(durable=False, role='reindex')") as process,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
+        embedded.stop()  # the next command starts them again
+        monkeypatch.setattr(sys, "argv", ["manage.py", "serve", "--port", str(other.getsockname()[1])])
+        with pytest.raises(SystemExit, match="1"):
+            main()
+        assert (
+            f"keep running for process {process.pid} (reindex): `manage.py stop` ends them" in capsys.readouterr().err
+        )
+        assert servers_run()
 
 
 def test_a_command_that_starts_the_servers_says_how_to_stop_them(environment):
