@@ -60,7 +60,9 @@ def test_a_worker_for_long_work_beats_by_another_name_and_none_passes_by_a_forme
 def test_a_scheduler_beats_with_each_tick_and_none_passes_by_a_former_ones(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("HEARTBEAT_DIR", str(tmp_path / "heartbeats"))
     probe.beat("beat")
-    scheduler = BeatingScheduler(Celery("nothing to do", set_as_current=False), schedule_filename=str(tmp_path / "schedule"))
+    scheduler = BeatingScheduler(
+        Celery("nothing to do", set_as_current=False), schedule_filename=str(tmp_path / "schedule")
+    )
     try:
         assert probe.main(["beat"]) == 1
         assert scheduler.tick() > 0
