@@ -5,6 +5,8 @@ import logging.config
 
 import pytest
 from celery import current_app
+from django.db import connection
+from prometheus_client import REGISTRY
 
 from kb.base.db.transactions import ConnectionReturningExecutor
 from kb.base.telemetry import logs as context, requests as tasks
@@ -136,3 +138,17 @@ def test_what_is_added_ends_with_the_block_that_is_open_and_is_nothing_outside_o
         context.add(search="t1")
         assert context.fields() == {"request_id": "abc", "search": "t1"}
     assert context.fields() == {}
+
+
+def test_a_task_that_was_not_begun_here_ends_without_a_line(caplog):
+    with context.bound(request_id="mine"):
+        tasks.end("another process's", None)
+        assert context.fields() == {"request_id": "mine"}
+    assert not caplog.records
+
+
+def test_a_request_is_counted_where_connections_are_in_no_pool(db, monkeypatch):
+    monkeypatch.setattr(connection, "_connection_pools", {}, raising=False)
+    labels = {"route": "api:of no pool", "method": "other", "status": "2xx"}
+    tasks.note("api:of no pool", "BREW", 200, 0.0)
+    assert REGISTRY.get_sample_value("zhiku_http_requests_total", labels) == 1

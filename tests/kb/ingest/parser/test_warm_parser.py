@@ -157,3 +157,14 @@ def test_a_file_that_is_too_large_is_not_read_at_all(stored):
             parser.parse(stored("0123456789a", "a.txt"), "a.txt")
         assert children() == before
     assert refused.value.code == "too_large"
+
+
+def test_a_child_that_says_more_than_is_allowed_is_ended_and_the_file_is_read_alone_under_the_same_limit(stored):
+    text = stored("文" * 5_000, "a.txt")
+    before = children()
+    with closing(WarmParser(Limits(output_bytes=1_000))) as parser:
+        with pytest.raises(ParseError) as refused:
+            parser.parse(text, "a.txt")
+        assert children() == before
+        assert parser.parse(stored("文", "b.txt"), "b.txt").sections[0].text == "文"
+    assert refused.value.code == "too_much_text"
