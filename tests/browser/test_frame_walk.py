@@ -125,7 +125,9 @@ def test_a_name_stands_over_a_column_as_it_is_written(admin, page):
     admin.open("retrieval-profiles/")
     page.get_by_role("link", name="balanced").first.click()
     page.locator("a[href*='retrieval-profiles/diff/']").first.click()
-    before, after = page.locator("[data-testid=differences] thead .kb-name").all()
+    names = page.locator("[data-testid=differences] thead .kb-name")
+    expect(names).to_have_count(2)
+    before, after = names.all()
     for each in (before, after):
         assert each.evaluate("each => getComputedStyle(each, '::first-letter').textTransform") == "none"
     expect(after).to_have_text("balanced v1")
