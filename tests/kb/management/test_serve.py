@@ -59,7 +59,7 @@ def test_an_operators_own_folder_is_used_as_it_is(folder_of_children, tmp_path, 
     assert [file.name for file in own.iterdir()] == ["counter_1.db"]
 
 
-@pytest.mark.parametrize(("seconds", "is_ill"), [(60.0, True), (0.0, False)])
+@pytest.mark.parametrize(("seconds", "is_ill"), [(86_400.0, True), (0.0, False)])
 def test_only_ends_that_follow_one_another_fast_end_all(seconds, is_ill, tmp_path, monkeypatch):
     monkeypatch.setattr(serve, "WITHIN_SECONDS", seconds)
     monkeypatch.setattr(serve.signal, "signal", lambda number, handler: None)

@@ -269,10 +269,8 @@ class StoreMove(Move):
         return list(self.unfinished().values_list("pk", flat=True))
 
     def note_failure(self, kb_id: int, error: Exception) -> None:
-        if isinstance(error, Rejected) and error.code in (
-            "internal_error",
-            "worker_lost",
-        ):  # others have noted it by then
+        # Others have been noted by then.
+        if isinstance(error, Rejected) and error.code in ("internal_error", "worker_lost"):
             kb = KnowledgeBase.objects.get(pk=kb_id)
             _failed(kb, kb.target_store, error.code, message_of(error))
 

@@ -296,7 +296,7 @@ class Reader:
         except ParseError as error:
             outcome = self._run.fail(candidate, error)
         except FetchError as error:
-            if error.code in {"too_many_requests", "slow_pattern", "one_text"}:
+            if error.code in {"too_many_requests", "one_text"}:
                 raise
             outcome = self._run.fail(candidate, error)
             if error.code in SILENT:
